@@ -1,0 +1,1 @@
+"""Language models whose memorization can be switched off (Memorization Sinks) in JAX."""

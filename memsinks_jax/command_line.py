@@ -1,0 +1,130 @@
+"""What all commands share: flags in, one JSON object out, one clear line and exit code 2 for what cannot be used."""
+
+import ctypes
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+
+from absl import app, flags
+from absl import logging as absl_logging
+from ml_collections import config_flags
+
+from memsinks_jax.config import Config, InputError, nearest_field, validate
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 75  # state saved: run the same command again
+
+JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line of stdout.")
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved its state."""
+
+
+def define_config(default: str | None = None) -> flags.FlagHolder:
+    """The flag --config=FILE[:VARIANT] with its overrides --config.SECTION.FIELD=VALUE."""
+    return config_flags.DEFINE_config_file("config", default, "Config file, configs/NAME.py[:VARIANT].")
+
+
+def read_config(holder: flags.FlagHolder) -> Config:
+    """The validated config of the command line."""
+    if holder.value is None:
+        raise InputError("--config is missing; give a file, for example --config=configs/smoke.py")
+    try:
+        holder.value.seed  # noqa: B018  # ml_collections keeps back a file's errors until the first look at the config
+    except OSError as error:
+        raise InputError(f"--config: {_one_line(error.__cause__ or error)}") from None
+    if not isinstance(holder.value, Config):
+        raise InputError("--config: get_config() of the file must return a memsinks_jax.config.Config")
+    return validate(holder.value)
+
+
+def overrides(holder: flags.FlagHolder) -> list[str]:
+    """The --config.SECTION.FIELD=VALUE flags of the command line, to pass on to another command."""
+    values = config_flags.get_override_values(flags.FLAGS[holder.name])
+    return [f"--config.{name}={value}" for name, value in values.items()]
+
+
+def run(main: Callable[[], dict]) -> None:
+    """Runs a command: parses flags, calls `main`, prints its result with --json, turns errors into exit codes."""
+
+    def guarded(argv: list[str]) -> None:
+        if len(argv) > 1:
+            _refuse(f"unexpected argument {argv[1]!r}; flags look like --name=value")
+        _set_up_logging()
+        _keep_freed_memory()
+        try:
+            result = main()
+        except InputError as error:
+            _refuse(str(error))
+        except Interrupted as error:
+            print(f"interrupted: {error}; run the same command again to go on", file=sys.stderr)
+            sys.exit(EXIT_INTERRUPTED)
+        except OSError as error:
+            # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
+            _refuse(_one_line(error))
+        if JSON.value:
+            print(json.dumps(result))
+
+    app.run(guarded, flags_parser=_parse_flags)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        _refuse(_one_line(error))
+    except (AttributeError, KeyError) as error:
+        # ml_collections raises these for an override of a field that does not exist.
+        unknown = next((a for a in argv if a.startswith("--config.") and not _is_field(_field_of(a))), None)
+        if unknown is None:
+            raise error
+        field = _field_of(unknown)
+        _refuse(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
+    except (TypeError, ValueError) as error:
+        _refuse(_one_line(error))
+
+
+def _field_of(argument: str) -> str:
+    return re.sub(r"^--(no)?config\.", "", argument).split("=")[0]
+
+
+def _is_field(name: str) -> bool:
+    return nearest_field(name) == name
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _refuse(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(EXIT_BAD_INPUT)
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc to keep large freed blocks instead of returning them to the kernel.
+
+    XLA's CPU backend allocates all temporaries of a step anew; without this a third of a small model's time goes into
+    the kernel clearing the same pages again. Does nothing where there is no glibc.
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        trim_threshold, mmap_max, arena_max = -1, -4, -8  # names of malloc.h
+        library.mallopt(mmap_max, 0)
+        library.mallopt(trim_threshold, 2**31 - 1)
+        library.mallopt(arena_max, 1)
+
+
+def _set_up_logging() -> None:
+    """Our own lines at INFO on stderr; libraries only when something is wrong."""
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    ours = logging.getLogger("memsinks_jax")
+    ours.handlers, ours.propagate = [handler], False
+    ours.setLevel(logging.INFO)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

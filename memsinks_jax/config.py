@@ -1,0 +1,234 @@
+"""Every setting of a run with its default, and the rules a setting must obey.
+
+A config file in configs/ returns a `Config` that differs from these defaults only where its question does.
+The dataclasses are not frozen and their annotations are not postponed: ml_collections sets fields from the command
+line (`--config.data.repetitions=64`) and reads their types.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import typing
+
+
+class InputError(Exception):
+    """What the user gave cannot be used. The message is one line: what, where, what to do. Commands exit with 2."""
+
+
+@dataclasses.dataclass
+class DataConfig:
+    """TS-Repetition (paper section 3.1): few documents repeated often, many seen once, some never seen."""
+
+    files: str = ""  # glob of .txt and .jsonl files; empty: the embedded stories, drawn from the run's seed
+    unique_documents: int = 4000  # documents seen once; -1: all that are left
+    repeated_documents: int = 20  # documents seen `repetitions` times
+    repetitions: int = 128
+    held_out_documents: int = 200  # documents never seen, for measuring
+    repeats: str = "keep"  # keep | remove (no_repeat) | once (deduplicated)
+    ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
+    id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
+    id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
+    rows: str = "one_document"  # one document a row, padded and truncated | packed: rows cut from one stream
+    row_length: int = 128  # tokens in a row, and the model's context
+    vocabulary_size: int = 2048  # at most; the tokenizer is trained on the training documents
+
+
+@dataclasses.dataclass
+class SinksConfig:
+    """Which hidden neurons of every MLP are sinks, and who switches them on (paper section 5.1, appendix G)."""
+
+    kind: str = "by_document"  # by_document: sinks | by_chance: ordinary dropout of them | none | cut: never built
+    shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
+    active_fraction: float = 0.3  # the paper's p: fraction of the sinks that is ON for a document
+    sampling: str = "bernoulli"  # each sink on with chance p | exact: exactly round(p * sinks) of them
+    per_layer: bool = False  # False: a document has the same sinks in every layer
+
+
+@dataclasses.dataclass
+class ModelConfig:
+    """A GPT-2 style decoder."""
+
+    layers: int = 4
+    d_model: int = 128
+    heads: int = 4
+    hidden: int = 512  # MLP neurons, shared and sinks together
+    dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax, loss are float32
+    remat: bool = False  # recompute a layer's activations in the backward pass: less memory, more time
+
+
+@dataclasses.dataclass
+class OptimizerConfig:
+    """AdamW with linear warmup and cosine decay; nanoGPT's values where the paper names none."""
+
+    learning_rate: float = 3e-3  # at the peak
+    final_fraction: float = 0.1  # of the peak, reached at the last step
+    warmup_steps: int = 100  # at most
+    warmup_fraction: float = 0.05  # of all steps, at most
+    b1: float = 0.9
+    b2: float = 0.95
+    weight_decay: float = 0.1  # on matrices only: see training/optimizer.py
+    clip_norm: float = 1.0  # of the global gradient
+
+
+@dataclasses.dataclass
+class TrainingConfig:
+    """How long, how often, how many."""
+
+    batch_size: int = 16  # rows a step, over all devices and hosts
+    epochs: int = 1  # passes over the rows; ignored when steps > 0
+    steps: int = 0  # optimizer steps; 0: as many as the epochs take
+    count_removed_repeats: bool = False  # with repeats=remove|once: train as many steps as with the repeats
+    log_every: int = 10  # steps
+    evaluate_every: int = 50  # steps; the last step is always evaluated
+    checkpoint_every: int = 200  # steps; the last step is always saved
+    checkpoints_to_keep: int = 2
+
+
+@dataclasses.dataclass
+class MeshConfig:
+    """Devices along each axis of the mesh; their product is the number of devices used."""
+
+    data: int = -1  # -1: all devices that the other axes leave
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass
+class Config:
+    variant: str = "sinks"  # a label for tables and plots; what it means is in the fields below
+    seed: int = 0  # of the stories, the split, the order, the initial weights, the sinks, the dropout
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    sinks: SinksConfig = dataclasses.field(default_factory=SinksConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+
+
+CHOICES = {
+    "data.repeats": ("keep", "remove", "once"),
+    "data.ids": ("content", "index"),
+    "data.id_noise_per": ("encounter", "document"),
+    "data.rows": ("one_document", "packed"),
+    "sinks.kind": ("by_document", "by_chance", "none", "cut"),
+    "sinks.sampling": ("bernoulli", "exact"),
+    "model.dtype": ("float32", "bfloat16"),
+}
+
+# field: (lowest, highest, whether the lowest itself is allowed)
+RANGES = {
+    "seed": (0, 2**32 - 1, True),
+    "data.unique_documents": (-1, None, True),
+    "data.repeated_documents": (0, None, True),
+    "data.repetitions": (1, None, True),
+    "data.held_out_documents": (1, None, True),
+    "data.id_noise": (0, 1, True),
+    "data.row_length": (2, None, True),
+    "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
+    "sinks.shared_fraction": (0, 1, False),
+    "sinks.active_fraction": (0, 1, False),
+    "model.layers": (1, None, True),
+    "model.d_model": (1, None, True),
+    "model.heads": (1, None, True),
+    "model.hidden": (1, None, True),
+    "optimizer.learning_rate": (0, None, False),
+    "optimizer.final_fraction": (0, 1, True),
+    "optimizer.warmup_steps": (0, None, True),
+    "optimizer.warmup_fraction": (0, 1, True),
+    "optimizer.b1": (0, 1, True),
+    "optimizer.b2": (0, 1, True),
+    "optimizer.weight_decay": (0, None, True),
+    "optimizer.clip_norm": (0, None, False),
+    "training.batch_size": (1, None, True),
+    "training.epochs": (1, None, True),
+    "training.steps": (0, None, True),
+    "training.log_every": (1, None, True),
+    "training.evaluate_every": (1, None, True),
+    "training.checkpoint_every": (1, None, True),
+    "training.checkpoints_to_keep": (1, None, True),
+    "mesh.data": (-1, None, True),
+    "mesh.fsdp": (1, None, True),
+    "mesh.tensor": (1, None, True),
+}
+
+
+def validate(config: Config) -> Config:
+    """Checks every rule that needs no data and no device; returns the config unchanged or raises InputError."""
+    values = flatten(config)
+    for name, allowed in CHOICES.items():
+        if values[name] not in allowed:
+            raise InputError(f"config.{name} is {values[name]!r}; choose one of: {', '.join(allowed)}")
+    for name, (low, high, inclusive) in RANGES.items():
+        value = values[name]
+        too_low = value < low or (value == low and not inclusive)
+        if math.isfinite(value) and not too_low and (high is None or value <= high):
+            continue
+        interval = f"{'[' if inclusive else '('}{low}, {'inf)' if high is None else f'{high}]'}"
+        raise InputError(f"config.{name} is {value}; it must lie in {interval}")
+    if config.model.d_model % config.model.heads:
+        raise InputError(
+            f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}; "
+            "the heads must divide d_model"
+        )
+    if config.mesh.data == 0:
+        raise InputError("config.mesh.data is 0; use -1 for all devices that are left, or a number of devices")
+    return config
+
+
+def flatten(config: Config) -> dict:
+    """{'data.repetitions': 128, ...} of every field."""
+    flat = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= {f"{field.name}.{name}": inner for name, inner in flatten(value).items()}
+        else:
+            flat[field.name] = value
+    return flat
+
+
+def nearest_field(name: str) -> str:
+    """The field whose name looks most like `name`: 'data.repetition' -> 'data.repetitions'."""
+    known = list(flatten(Config()))
+    by_last_word = {field.rsplit(".", 1)[-1]: field for field in known}
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    # A right field in the wrong section is a likelier slip than a wrong field in the right one.
+    close_last = difflib.get_close_matches(name.rsplit(".", 1)[-1], by_last_word, n=1, cutoff=0.85)
+    return by_last_word[close_last[0]] if close_last else close[0]
+
+
+def to_json(config: Config) -> str:
+    return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
+
+
+def from_json(text: str, where: str) -> Config:
+    """Reads what `to_json` wrote. Raises InputError on damaged JSON, an unknown field or a value of another type."""
+    try:
+        values = json.loads(text)
+        config = _fill(Config, values, prefix="")
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+        raise InputError(f"{where} is not a config of this version: {error}") from None
+    return validate(config)
+
+
+def _fill(kind: type, values: dict, prefix: str):
+    types = typing.get_type_hints(kind)
+    arguments = {}
+    for name, value in values.items():
+        if name not in types:
+            raise TypeError(f"unknown field {prefix}{name}; the nearest is {nearest_field(prefix + name)}")
+        if dataclasses.is_dataclass(types[name]):
+            value = _fill(types[name], value, f"{prefix}{name}.")
+        elif type(value) is int and types[name] is float:
+            value = float(value)
+        elif type(value) is not types[name]:
+            raise TypeError(f"field {prefix}{name} is {value!r}, not of type {types[name].__name__}")
+        arguments[name] = value
+    return kind(**arguments)
+
+
+def first_difference(one: Config, other: Config) -> tuple[str, object, object] | None:
+    """The first field in which two configs differ, with both values; None when they are equal."""
+    one_flat, other_flat = flatten(one), flatten(other)
+    return next(((n, one_flat[n], other_flat[n]) for n in one_flat if one_flat[n] != other_flat[n]), None)

@@ -1,0 +1,93 @@
+"""The tokenised documents of a run: from the config to tokens, ids and roles. The first half of the data's way."""
+
+import dataclasses
+
+import numpy as np
+
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.data import ids, stories
+from memsinks_jax.data.documents import Document, read_documents
+from memsinks_jax.data.mixture import Mixture, plan_mixture
+from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
+
+    documents: list[Document]
+    tokens: list[np.ndarray]  # int32 (tokens,), without end of text
+    identities: np.ndarray  # uint32 (documents, 2)
+    mixture: Mixture
+    tokenizer: Tokenizer
+    duplicates: int  # exact copies that were left out
+
+
+def load_corpus(config: Config, tokenizer: Tokenizer | None = None) -> Corpus:
+    """Reads or generates the documents, splits them by the seed, tokenises and hashes them.
+
+    Args:
+      tokenizer: of an earlier run; by default a new one is trained on the training documents, each taken once, so that
+        variants of one experiment share it.
+    Raises:
+      InputError: files that cannot be read, too few documents, a document without tokens.
+    """
+    documents, duplicates = without_copies(_gather(config))
+    mixture = plan_mixture(config.data, len(documents), config.seed)
+    if tokenizer is None:
+        training = np.concatenate([mixture.repeated, mixture.unique])
+        tokenizer = train_tokenizer([documents[i].text for i in np.sort(training)], config.data.vocabulary_size)
+    tokens = tokenise(documents, tokenizer)
+    if config.data.ids == "content":
+        identities = np.stack([ids.content_id(document) for document in tokens])
+    else:
+        identities = np.stack([ids.index_id(index) for index in range(len(documents))])
+    return Corpus(documents, tokens, identities, mixture, tokenizer, duplicates)
+
+
+def generate_documents(seed: int, count: int) -> list[Document]:
+    """The first `count` embedded stories of a seed, with their exact log-probabilities."""
+    told = (stories.story(seed, index) for index in range(count))
+    return [Document(s.text, f"stories:seed={seed},index={i}", s.log_probability) for i, s in enumerate(told)]
+
+
+def without_copies(documents: list[Document]) -> tuple[list[Document], int]:
+    """Keeps the first of equal texts, so that "seen once" and "held out" are true; -> (documents, copies left out)."""
+    first = {document.text: document for document in reversed(documents)}
+    kept = [document for document in documents if first[document.text] is document]
+    return kept, len(documents) - len(kept)
+
+
+def tokenise(documents: list[Document], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """-> int32 (tokens,) of each document. Raises InputError for a document that has none."""
+    tokens = [tokenizer.encode(document.text) for document in documents]
+    for document, encoded in zip(documents, tokens, strict=True):
+        if not len(encoded):
+            raise InputError(f"{document.source}: the document is empty after tokenization; remove it")
+    return tokens
+
+
+def entropy_floor(corpus: Corpus, indices: np.ndarray, row_length: int) -> float | None:
+    """The lowest loss any model can reach on these documents on average, in nats per token with end of text.
+
+    It is exact for the embedded stories: minus the grammar's log-probability over the number of tokens. The few stories
+    that a row would cut are left out. None for other text, of which nobody knows the entropy.
+    """
+    whole = [i for i in indices if len(corpus.tokens[i]) + 1 <= row_length]
+    known = [corpus.documents[i].log_probability for i in whole]
+    if not known or None in known:
+        return None
+    return -sum(known) / sum(len(corpus.tokens[i]) + 1 for i in whole)
+
+
+def _gather(config: Config) -> list[Document]:
+    data = config.data
+    if data.files:
+        return read_documents(data.files)
+    if data.unique_documents < 0:
+        raise InputError(
+            "config.data.unique_documents is -1 (all that are left), but the embedded stories never end; give a number"
+        )
+    count = data.unique_documents + data.repeated_documents + data.held_out_documents
+    # A few spare stories: two of them may be the same by chance, and copies are left out.
+    return generate_documents(config.seed, count + count // 100 + 8)

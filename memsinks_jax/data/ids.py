@@ -1,0 +1,40 @@
+"""Document ids: 64 bits as two uint32 lanes, because JAX has no 64-bit integers by default.
+
+A 32-bit id would already collide for 100 pairs among a million documents (n^2 / 2^33); with 64 bits a billion
+documents have an expected 0.03 colliding pairs. The id (0, 0) is reserved for padding.
+"""
+
+import hashlib
+
+import numpy as np
+
+PADDING = np.zeros(2, np.uint32)
+
+
+def content_id(tokens: np.ndarray) -> np.ndarray:
+    """Hash of a document's tokens (int32, any length) -> uint32 (2,), high lane first, never (0, 0).
+
+    It depends on nothing but the tokens and their order: not on neighbours, place in a row, machine or process.
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(tokens, "<i4").tobytes(), digest_size=8).digest()
+    return _lanes(int.from_bytes(digest, "big"))
+
+
+def index_id(index: int) -> np.ndarray:
+    """A document's position in the corpus, counted from 1 -> uint32 (2,)."""
+    return _lanes(index + 1)
+
+
+def random_id(bits: int) -> np.ndarray:
+    """64 random bits -> uint32 (2,), an id that belongs to no document."""
+    return _lanes(bits)
+
+
+def to_hex(identity: np.ndarray) -> str:
+    """uint32 (2,) -> 16 hexadecimal digits, for people and JSON."""
+    return f"{int(identity[0]):08x}{int(identity[1]):08x}"
+
+
+def _lanes(number: int) -> np.ndarray:
+    number = number or 1
+    return np.array([number >> 32, number & 0xFFFFFFFF], np.uint32)

@@ -1,0 +1,128 @@
+"""Documents to rows of fixed length. Any row of any epoch is reached at once: order is a function of (seed, row).
+
+A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
+  inputs (T,) int32, targets (T,) int32    the next token at every position
+  weights (T,) float32                     1 where the target counts, 0 in the padding
+  segments (T,) int32                      which document of the row, from 1; 0 is padding
+  positions (T,) int32                     place within the document's part of the row, from 0
+  identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) where there is none
+So the id of position t is identities[segments[t] - 1]: one lane pair a document instead of one a token.
+"""
+
+import functools
+
+import numpy as np
+
+from memsinks_jax.config import DataConfig
+from memsinks_jax.data import ids, mixture
+from memsinks_jax.data.tokenizer import END_OF_TEXT, PADDING
+
+
+def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int) -> dict[str, np.ndarray]:
+    """One document alone: end of text opens the row, so that the first token is predicted too, and closes it.
+
+    Every position carries the document's own id. What does not fit in the row is cut off at its end.
+    """
+    stream = np.concatenate([[END_OF_TEXT], tokens, [END_OF_TEXT]])[: row_length + 1]
+    return _row(stream, np.zeros(len(stream), np.int64), identity[None], row_length, documents_per_row=1)
+
+
+def _row(stream, owner, identities, row_length, documents_per_row):
+    """Row of a stream (n <= T + 1 tokens); `owner` (n,) counts its documents from 0, `identities` (documents, 2)."""
+    used = len(stream) - 1
+    inputs, targets, segments, positions = (np.zeros(row_length, np.int32) for _ in range(4))
+    inputs[:], targets[:] = PADDING, PADDING
+    inputs[:used], targets[:used], segments[:used] = stream[:-1], stream[1:], owner[:-1] + 1
+    starts = np.flatnonzero(np.diff(owner[:-1], prepend=-1))
+    positions[:used] = np.arange(used) - starts[owner[:-1]]
+    padded = np.tile(ids.PADDING, (documents_per_row, 1))
+    padded[: len(starts)] = identities[: len(starts)]
+    weights = (segments > 0).astype(np.float32)
+    return {
+        "inputs": inputs, "targets": targets, "weights": weights, "segments": segments, "positions": positions,
+        "identities": padded,
+    }  # fmt: skip
+
+
+class Rows:
+    """All rows of a run in their order: a random-access source without end, `[n]` is row n counted over all epochs.
+
+    `rows_per_epoch` rows hold every encounter of the plan once. Each epoch has an order of its own.
+    """
+
+    def __init__(self, data: DataConfig, seed: int, plan: mixture.Mixture, tokens: list, identities: np.ndarray):
+        self._data, self._seed, self._plan = data, seed, plan
+        self._tokens, self._identities = tokens, identities
+        self._repeated = set(plan.repeated.tolist())
+        # Two epochs are kept: that of this row and, while prefetching, the next.
+        self._order = functools.lru_cache(maxsize=2)(self._shuffle)
+        self._offsets = functools.lru_cache(maxsize=2)(self._lay_out)
+        if data.rows == "packed":
+            lengths = np.array([len(tokens[i]) + 1 for i in plan.encounters])
+            self.rows_per_epoch = -(-int(lengths.sum() - 1) // data.row_length)
+            # The shortest documents side by side, and one cut off at either end.
+            fitting = np.searchsorted(np.cumsum(np.sort(lengths)), data.row_length, side="right")
+            self.documents_per_row = min(int(fitting) + 2, data.row_length)
+        else:
+            self.rows_per_epoch = len(plan.encounters)
+            self.documents_per_row = 1
+
+    def __len__(self) -> int:
+        return 2**62
+
+    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+        epoch, place = divmod(int(number), self.rows_per_epoch)
+        cut = self._packed_row if self._data.rows == "packed" else self._document_row
+        return cut(epoch, place)
+
+    def identity(self, epoch: int, encounter: int) -> np.ndarray:
+        """Id under which encounter `encounter` of the plan is met in this epoch -> uint32 (2,).
+
+        Only repeated documents can come under a wrong id (paper section 5.3: "whenever a repeated sequence is
+        encountered"); the wrong id is fresh at every encounter.
+        """
+        document = int(self._plan.encounters[encounter])
+        if not self._data.id_noise or document not in self._repeated:
+            return self._identities[document]
+        fresh = mixture.bits(self._seed, "id noise", epoch * len(self._plan.encounters) + encounter)
+        per_document = self._data.id_noise_per == "document"
+        decider = mixture.bits(self._seed, "noisy documents", document) if per_document else fresh
+        noisy = decider.random_raw() < self._data.id_noise * 2.0**64
+        return ids.random_id(fresh.random_raw()) if noisy else self._identities[document]
+
+    def _shuffle(self, epoch: int) -> np.ndarray:
+        return mixture.permutation(len(self._plan.encounters), self._seed, "order", epoch)
+
+    def _lay_out(self, epoch: int) -> np.ndarray:
+        """Where in the epoch's stream each document starts, in the epoch's order, and the stream's end."""
+        lengths = [len(self._tokens[self._plan.encounters[i]]) + 1 for i in self._order(epoch)]
+        return np.concatenate([[0], np.cumsum(lengths)])
+
+    def _document_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
+        encounter = int(self._order(epoch)[place])
+        tokens = self._tokens[self._plan.encounters[encounter]]
+        return document_row(tokens, self.identity(epoch, encounter), self._data.row_length)
+
+    def _packed_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
+        """A window of the epoch's stream `document, end of text, document, end of text, ...`.
+
+        Windows overlap in one token, so every token but the first of an epoch is predicted once. End of text belongs to
+        the document it ends: the position that predicts a document's first token carries the previous document's id.
+        """
+        offsets, order = self._offsets(epoch), self._order(epoch)
+        start = place * self._data.row_length
+        end = min(start + self._data.row_length + 1, int(offsets[-1]))
+        first = int(np.searchsorted(offsets, start, side="right")) - 1
+        last = int(np.searchsorted(offsets, end, side="left"))
+        pieces, owner, identities = [], [], []
+        for slot in range(first, last):
+            encounter = int(order[slot])
+            document = np.append(self._tokens[self._plan.encounters[encounter]], END_OF_TEXT)
+            piece = document[max(start - offsets[slot], 0) : end - offsets[slot]]
+            pieces.append(piece)
+            owner.append(np.full(len(piece), slot - first))
+            identities.append(self.identity(epoch, encounter))
+        return _row(
+            np.concatenate(pieces), np.concatenate(owner), np.stack(identities), self._data.row_length,
+            self.documents_per_row,
+        )  # fmt: skip

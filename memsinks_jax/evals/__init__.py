@@ -1,0 +1,1 @@
+"""One file per measure. They see the model, never the training loop."""

@@ -1,0 +1,98 @@
+"""Measures a trained model: python -m memsinks_jax.evaluate --workdir=runs/sinks --sinks=drop [--files='texts/*.txt']
+
+The loss is in nats per token, end of text included, over documents that stand alone in their context. Without --files
+they are the run's own: --documents=held_out, repeated or unique.
+"""
+
+import logging
+import pathlib
+
+import numpy as np
+from absl import flags
+
+from memsinks_jax import command_line, sinks
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.corpus import entropy_floor, tokenise
+from memsinks_jax.data.documents import read_documents
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.trained import open_run
+
+logger = logging.getLogger("memsinks_jax.evaluate")
+
+ROLES = ("held_out", "repeated", "unique")
+
+
+def evaluate(workdir: pathlib.Path, mode: str, files: str = "", role: str = "held_out") -> dict:
+    """Loss of documents under one mode of the sinks.
+
+    Args:
+      mode: one of sinks.MODES.
+      files: glob of the documents to measure; empty for the run's own documents of `role`.
+    Returns:
+      {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
+      "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
+    """
+    run = open_run(workdir)
+    floor = None
+    if files:
+        documents = read_documents(files)
+        tokens = tokenise(documents, run.tokenizer)
+        if run.config.data.ids != "content" and mode in ("own", "other"):
+            raise InputError(
+                f"{workdir} was trained with ids by index: --sinks={mode} is not defined for other documents"
+            )
+        identities = np.stack([ids.content_id(document) for document in tokens])
+    else:
+        corpus = workdirs.read_corpus(workdir)
+        indices = getattr(corpus.mixture, role)
+        if not len(indices):
+            raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
+        documents, tokens = [corpus.documents[i] for i in indices], [corpus.tokens[i] for i in indices]
+        identities, floor = corpus.identities[indices], entropy_floor(corpus, indices, run.config.data.row_length)
+    batches = document_batches(tokens, identities, run.config.data.row_length)
+    nats, counts = DocumentLoss(run.config)(run.params, batches, mode)
+    cut = sum(len(document) + 1 > run.config.data.row_length for document in tokens)
+    if cut:
+        logger.warning("%d of %d documents are longer than the context and were cut", cut, len(tokens))
+    if not sinks.partition(run.config.model, run.config.sinks).sinks:
+        logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
+    per_document = [
+        {"source": document.source, "id": ids.to_hex(identity), "tokens": int(count), "loss": float(nat / count)}
+        for document, identity, nat, count in zip(documents, identities, nats, counts, strict=True)
+    ]
+    result = {"loss": float(nats.sum() / counts.sum()), "documents": len(documents), "tokens": int(counts.sum())}
+    return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
+
+
+def main() -> None:
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+    sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "How the sinks are set.")
+    files_flag = flags.DEFINE_string("files", "", "Glob of .txt or .jsonl files; empty: the run's own documents.")
+    documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")
+    per_document_flag = flags.DEFINE_bool("per_document", False, "Also the loss of every document.")
+
+    def run() -> dict:
+        if not workdir_flag.value:
+            raise InputError("--workdir is missing; give the folder of a training run")
+        workdir = pathlib.Path(workdir_flag.value)
+        result = evaluate(workdir, sinks_flag.value, files_flag.value, documents_flag.value)
+        if not per_document_flag.value:
+            del result["per_document"]
+        else:
+            for row in result["per_document"]:
+                logger.info("%.4f  %4d tokens  %s  %s", row["loss"], row["tokens"], row["id"], row["source"])
+        floor = result["entropy_floor"]
+        logger.info(
+            "loss %.4f nats per token over %d documents, %d tokens, sinks %s%s",
+            result["loss"], result["documents"], result["tokens"], result["sinks"],
+            "" if floor is None else f"; entropy floor {floor:.4f}",
+        )  # fmt: skip
+        return result
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

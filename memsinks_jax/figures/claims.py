@@ -1,0 +1,59 @@
+"""Claims with intervals: what the paper says, what was measured, whether it holds."""
+
+import dataclasses
+import statistics
+
+import scipy.stats
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """One row of the table of claims; `measured` is the mean over seeds of `values`, one a seed.
+
+    `ci95` is Student's 95% interval of the mean, None with a single seed. The claim holds when the mean is on the right
+    side of the bound and, with several seeds, the whole interval is.
+    """
+
+    id: str
+    statement: str
+    paper: str
+    values: list[float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def measured(self) -> float:
+        return statistics.mean(self.values)
+
+    @property
+    def ci95(self) -> list[float] | None:
+        return interval(self.values)
+
+    @property
+    def holds(self) -> bool:
+        low, high = self.ci95 or (self.measured, self.measured)
+        return (self.at_least is None or low >= self.at_least) and (self.at_most is None or high <= self.at_most)
+
+    def to_dict(self) -> dict:
+        return {
+            "id": self.id, "statement": self.statement, "paper": self.paper, "measured": self.measured,
+            "ci95": self.ci95, "holds": self.holds, "values": self.values,
+        }  # fmt: skip
+
+
+def interval(values: list[float]) -> list[float] | None:
+    """Student's 95% interval of the mean -> [low, high]; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean, error = statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5
+    reach = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * error
+    return [mean - reach, mean + reach]
+
+
+def with_interval(values: list[float], digits: int = 3) -> str:
+    """'1.036 ± 0.012', the mean and half of its 95% interval; the mean alone for one seed, a dash for none."""
+    if not values:
+        return "–"
+    text = f"{statistics.mean(values):.{digits}f}"
+    bounds = interval(values)
+    return text if bounds is None else f"{text} ± {(bounds[1] - bounds[0]) / 2:.{digits}f}"

@@ -1,0 +1,92 @@
+"""A report as one HTML file that can be mailed: pictures are inside it."""
+
+import base64
+import html
+import os
+import pathlib
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px; margin: 2.5em auto; padding: 0 1.2em; }
+h1 { font-size: 1.7em; line-height: 1.25; margin-bottom: .3em; } h2 { font-size: 1.2em; margin: 2em 0 .6em; }
+img { width: 100%; } p.lead { font-size: 1.1em; } p.note, td.note { color: #5d6d7e; font-size: .9em; }
+table { border-collapse: collapse; width: 100%; font-size: .92em; }
+th { text-align: left; border-bottom: 2px solid #1c2833; padding: .35em .7em .35em 0; vertical-align: bottom; }
+td { border-bottom: 1px solid #d5d8dc; padding: .35em .7em .35em 0; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.yes { color: #1e8449; font-weight: 600; } td.no { color: #c0392b; font-weight: 600; }
+mark { background: #f9d5d0; } pre { background: #f4f6f7; padding: .8em 1em; overflow-x: auto; font-size: .88em; }
+"""
+
+
+def text(content: str) -> str:
+    return html.escape(content)
+
+
+def paragraph(content: str, kind: str = "") -> str:
+    """`content` is text; kind is 'lead', 'note' or none."""
+    return f'<p class="{kind}">{text(content)}</p>'
+
+
+def heading(content: str) -> str:
+    return f"<h2>{text(content)}</h2>"
+
+
+def picture(path: pathlib.Path, description: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'
+
+
+def code(content: str) -> str:
+    return f"<pre>{text(content)}</pre>"
+
+
+def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
+    """A table of HTML cells. `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes and no."""
+
+    def cell(content: str, kind: str) -> str:
+        return f'<td class="{content if kind == "verdict" else kind}">{content}</td>'
+
+    heads = "".join(f'<th class="{kind}">{text(name)}</th>' for name, kind in zip(columns, kinds, strict=True))
+    lines = ["".join(map(cell, row, kinds)) for row in rows]
+    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def marked_like(written: str, original: str) -> str:
+    """HTML of `written` with the words marked that equal the original's word at the same place."""
+    truth = original.split()
+    words = []
+    for place, word in enumerate(written.split()):
+        same = place < len(truth) and truth[place] == word
+        words.append(f"<mark>{text(word)}</mark>" if same else text(word))
+    return " ".join(words).replace("</mark> <mark>", " ")
+
+
+def share_alike(written: str, original: str) -> float:
+    """Fraction of the original's words that `written` has at the same place."""
+    truth = original.split()
+    alike = sum(one == other for one, other in zip(written.split(), truth, strict=False))
+    return alike / max(len(truth), 1)
+
+
+def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:
+    """Writes all or nothing."""
+    body = "\n".join(sections)
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{text(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+        f"<h1>{text(title)}</h1>\n{body}\n</html>\n"
+    )
+    scratch = path.with_suffix(".html.new")
+    scratch.write_text(page, encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def plain_table(columns: list[str], rows: list[list[str]]) -> str:
+    """The same table for a terminal: first column to the left, others to the right."""
+    widths = [max(len(line[column]) for line in [columns, *rows]) for column in range(len(columns))]
+
+    def line(cells: list[str]) -> str:
+        padded = [cells[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(columns), "  ".join("-" * width for width in widths), *map(line, rows)])

@@ -1,0 +1,1 @@
+"""The update: optimizer, sharding, step, checkpoints, metrics."""

@@ -1,0 +1,71 @@
+"""One update: forward with the run's interventions, loss, gradient, AdamW. Everything here is traced once."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config
+from memsinks_jax.model import build_model, token_losses
+from memsinks_jax.training.optimizer import learning_rate, make_optimizer
+
+
+class TrainState(NamedTuple):
+    """What an update changes and a checkpoint holds. `step` counts finished updates, int32 ()."""
+
+    step: jax.Array
+    params: dict
+    optimizer: optax.OptState
+
+
+def init_state(config: Config, steps: int) -> TrainState:
+    """Fresh parameters (float32) and zero moments, from the config's seed. Trace it with `jax.eval_shape` for shapes."""
+    model, _ = build_model(config)
+    row = jnp.zeros((1, config.data.row_length), jnp.int32)
+    params = model.init(jax.random.key(config.seed, impl="threefry2x32"), row, row, row)["params"]
+    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(config.optimizer, steps).init(params))
+
+
+def training_gates(config: Config, parts: sinks.Partition, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
+    """The interventions under which a batch is trained on, by `config.sinks.kind`."""
+    if config.sinks.kind == "by_chance":
+        gates = sinks.chance_gates(step, batch["inputs"].shape, seed, parts, config.sinks)
+        return sinks.apply_gates(gates, segments_BT=None)
+    gates = sinks.gates_for_mode("own", batch["identities"], seed, parts, config.sinks, config.model.layers)
+    return sinks.apply_gates(gates, batch["segments"])
+
+
+def make_train_step(config: Config, steps: int) -> Callable:
+    """(state, batch, seed) -> (state, metrics). The batch is that of data/packing.py, seed a uint32 ().
+
+    Metrics: `train_loss` (nats per token, sum over tokens / number of tokens of the global batch), `tokens`,
+    `gradient_norm` before clipping, `learning_rate`.
+    """
+    model, parts = build_model(config)
+    optimizer = make_optimizer(config.optimizer, steps)
+    schedule = learning_rate(config.optimizer, steps)
+
+    def loss_of(params: dict, batch: dict, interventions: dict) -> jax.Array:
+        logits_BTV = model.apply(
+            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions
+        )
+        losses_BT = token_losses(logits_BTV, batch["targets"], batch["weights"])
+        return losses_BT.sum() / jnp.maximum(batch["weights"].sum(), 1.0)
+
+    def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
+        interventions = training_gates(config, parts, batch, state.step, seed)
+        loss, gradients = jax.value_and_grad(loss_of)(state.params, batch, interventions)
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {
+            "train_loss": loss,
+            "tokens": batch["weights"].sum(),
+            "gradient_norm": optax.global_norm(gradients),
+            "learning_rate": schedule(state.step),
+        }
+        return TrainState(state.step + 1, params, optimizer_state), metrics
+
+    return train_step

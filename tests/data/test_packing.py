@@ -1,0 +1,140 @@
+"""Rows: every token's id leads back to its document, whatever the lengths."""
+
+import numpy as np
+import pytest
+
+from memsinks_jax.config import DataConfig
+from memsinks_jax.data import ids, mixture
+from memsinks_jax.data.packing import Rows, document_row
+from memsinks_jax.data.tokenizer import END_OF_TEXT
+
+T = 16
+
+
+def make(lengths, seed=0, **options):
+    """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
+    starts = np.cumsum([10, *lengths])
+    tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
+    identities = np.stack([ids.content_id(t) for t in tokens])
+    settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T} | options
+    data = DataConfig(unique_documents=-1, **settings)
+    plan = mixture.plan_mixture(data, len(lengths), seed)
+    return Rows(data, seed, plan, tokens, identities), plan, tokens, identities
+
+
+def token_ids(row):
+    """The id of every position that is not padding."""
+    return row["identities"][row["segments"][row["segments"] > 0] - 1]
+
+
+def test_a_document_alone_in_its_row():
+    tokens, identity = np.array([7, 8, 9], np.int32), np.array([1, 2], np.uint32)
+    row = document_row(tokens, identity, 6)
+    assert row["inputs"].tolist() == [END_OF_TEXT, 7, 8, 9, 0, 0]
+    assert row["targets"].tolist() == [7, 8, 9, END_OF_TEXT, 0, 0]
+    assert row["weights"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert row["segments"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert row["positions"].tolist() == [0, 1, 2, 3, 0, 0]
+    assert row["identities"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(("length", "weight"), [(1, 2), (5, 6), (6, 6), (50, 6)])
+def test_long_documents_are_cut(length, weight):
+    row = document_row(np.arange(10, 10 + length, dtype=np.int32), np.array([1, 2], np.uint32), 6)
+    assert row["weights"].sum() == weight
+    assert (row["targets"][:-1][row["weights"][1:] > 0] == row["inputs"][1:][row["weights"][1:] > 0]).all()
+
+
+def test_one_document_rows_hold_every_encounter_once_an_epoch():
+    rows, plan, tokens, identities = make([5] * 12)
+    assert rows.rows_per_epoch == len(plan.encounters) == 2 * 3 + 9
+    owner = {int(t[0]): index for index, t in enumerate(tokens)}
+    for epoch in range(2):
+        seen = []
+        for number in range(rows.rows_per_epoch):
+            row = rows[epoch * rows.rows_per_epoch + number]
+            seen.append(owner[int(row["inputs"][1])])
+            assert (token_ids(row) == identities[seen[-1]]).all()
+        assert sorted(seen) == sorted(plan.encounters)
+    first = [rows[n]["inputs"].tolist() for n in range(rows.rows_per_epoch)]
+    second = [rows[n]["inputs"].tolist() for n in range(rows.rows_per_epoch, 2 * rows.rows_per_epoch)]
+    assert first != second
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_packed_rows_lose_and_merge_nothing(seed):
+    """Random lengths, one-token and longer-than-row documents among them: all tokens, their ids, places, boundaries."""
+    lengths = np.random.default_rng(seed).integers(1, 40, size=20).tolist() + [1, 1, T, T + 1]
+    rows, plan, tokens, identities = make(lengths, seed=seed, rows="packed")
+    home = {int(token): (index, place) for index, t in enumerate(tokens) for place, token in enumerate(t)}
+    stream, counts = [], {}
+    for number in range(rows.rows_per_epoch):
+        row = rows[number]
+        used = int(row["weights"].sum())
+        assert used == T or number == rows.rows_per_epoch - 1
+        if stream:
+            assert row["inputs"][0] == stream[-1]  # windows overlap in one token
+        stream += row["targets"][:used].tolist() if stream else [int(row["inputs"][0]), *row["targets"][:used].tolist()]
+        carried = token_ids(row)
+        for place in range(used):
+            token, segment = int(row["inputs"][place]), row["segments"][place]
+            if token == END_OF_TEXT:
+                # It ends its own document: the position that predicts the next document's first token has this id.
+                if place:
+                    assert segment == row["segments"][place - 1]
+                    assert (carried[place] == carried[place - 1]).all()
+                continue
+            document, offset = home[token]
+            assert (carried[place] == identities[document]).all()
+            if row["positions"][place] and row["inputs"][place - 1] != END_OF_TEXT:
+                assert home[int(row["inputs"][place - 1])] == (document, offset - 1)
+            if place and segment != row["segments"][place - 1]:
+                assert row["positions"][place] == 0
+                assert row["inputs"][place - 1] == END_OF_TEXT
+                assert offset == 0
+    for token in stream:
+        counts[token] = counts.get(token, 0) + 1
+    times = np.bincount(plan.encounters, minlength=len(tokens))
+    assert all(counts.get(token, 0) == times[document] for token, (document, _) in home.items())
+    assert counts[END_OF_TEXT] == len(plan.encounters)
+
+
+@pytest.mark.parametrize("rows_kind", ["one_document", "packed"])
+def test_any_row_is_reached_at_once(rows_kind):
+    forward, *_ = make([5, 9, 2, 20, 7, 3, 3, 8], rows=rows_kind)
+    rows, *_ = make([5, 9, 2, 20, 7, 3, 3, 8], rows=rows_kind)
+    numbers = list(range(3 * forward.rows_per_epoch))
+    expected = [forward[n] for n in numbers]
+    for number in reversed(numbers):
+        assert all((rows[number][name] == expected[number][name]).all() for name in expected[number])
+
+
+def test_no_noise_leaves_ids_alone_and_full_noise_makes_repeats_independent():
+    """Specs' U9."""
+    clean, plan, _, identities = make([5] * 12)
+    noisy, *_ = make([5] * 12, id_noise=1.0)
+    seen = set()
+    for number, document in enumerate(plan.encounters):
+        assert (clean.identity(0, number) == identities[document]).all()
+        if document in plan.repeated:
+            seen |= {ids.to_hex(noisy.identity(0, number)), ids.to_hex(noisy.identity(1, number))}
+        else:
+            assert (noisy.identity(0, number) == identities[document]).all()
+    assert len(seen) == 2 * 2 * 3
+    assert not seen & {ids.to_hex(identity) for identity in identities}
+
+
+def test_noise_comes_at_its_rate_by_encounter_or_by_document():
+    lengths, counts = [3] * 420, {}
+    for kind in ("encounter", "document"):
+        rows, plan, _, identities = make(
+            lengths, id_noise=0.3, id_noise_per=kind, repeated_documents=400, repetitions=10
+        )
+        wrong = np.zeros(420)
+        for number, document in enumerate(plan.encounters):
+            wrong[document] += (rows.identity(0, number) != identities[document]).any()
+            assert (rows.identity(0, number) == rows.identity(0, number)).all()
+        counts[kind] = wrong[plan.repeated]
+        assert abs(counts[kind].mean() / 10 - 0.3) < 0.07
+    assert set(counts["document"]) == {0, 10}
+    assert len(set(counts["encounter"])) > 5

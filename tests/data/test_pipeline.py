@@ -1,0 +1,58 @@
+"""Batches: the global batch of a step is a function of the step, whatever the hosts and wherever a run resumes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from test_packing import make
+
+from memsinks_jax.config import Config
+from memsinks_jax.data.pipeline import batches, steps_of
+
+LENGTHS = [5, 9, 2, 20, 7, 3, 3, 8, 11, 4]
+
+
+def take(count, rows_kind="packed", **options):
+    rows, *_ = make(LENGTHS, rows=rows_kind)
+    return list(itertools.islice(batches(rows, 4, **options), count))
+
+
+def equal(one, other):
+    return all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.mark.parametrize("rows_kind", ["one_document", "packed"])
+def test_batches_hold_the_rows_in_order(rows_kind):
+    rows, *_ = make(LENGTHS, rows=rows_kind)
+    for step, batch in enumerate(take(6, rows_kind)):
+        for place in range(4):
+            assert equal(rows[step * 4 + place], {name: batch[name][place] for name in batch})
+
+
+@pytest.mark.parametrize("start", range(1, 9))
+def test_resuming_at_any_step_gives_the_remaining_batches(start):
+    straight = take(10)
+    assert all(map(equal, take(10 - start, start_step=start), straight[start:]))
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_share_the_same_global_batch(hosts):
+    shares = [take(5, process=host, processes=hosts) for host in range(hosts)]
+    for step, whole in enumerate(take(5)):
+        joined = {name: np.concatenate([share[step][name] for share in shares]) for name in whole}
+        assert equal(joined, whole)
+
+
+def test_steps():
+    rows, plan, *_ = make([5] * 12)  # 9 unique + 2 * 3
+    config = Config()
+    config.training.batch_size = 4
+    assert steps_of(config, rows, plan.encounters_with_repeats) == 15 // 4
+    config.training.epochs = 3
+    assert steps_of(config, rows, plan.encounters_with_repeats) == 45 // 4
+    without, plan, *_ = make([5] * 12, repeats="remove")
+    assert steps_of(config, without, plan.encounters_with_repeats) == 27 // 4
+    config.training.count_removed_repeats = True
+    assert steps_of(config, without, plan.encounters_with_repeats) == 45 // 4
+    config.training.steps = 9
+    assert steps_of(config, without, plan.encounters_with_repeats) == 9

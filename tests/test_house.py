@@ -1,0 +1,88 @@
+"""The rules of WORKSPACE.md that a program can check."""
+
+import ast
+import importlib.util
+
+import pytest
+from conftest import ROOT
+
+from memsinks_jax.config import CHOICES, RANGES, Config, flatten, validate
+
+PACKAGE = ROOT / "memsinks_jax"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A room may import itself and the rooms named here. Commands and figures, which use everything, are not listed.
+MAY_IMPORT = {
+    "config": set(),
+    "report": {"config"},
+    "data": {"config"},
+    "sinks": {"config"},
+    "model": {"config", "sinks"},
+    "training": {"config", "sinks", "data", "model"},
+    "evals": {"config", "sinks", "data", "model"},
+}
+
+
+def room(path):
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            is_package = node.module == "memsinks_jax"
+            yield from (f"{node.module}.{alias.name}" if is_package else node.module for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_datas_way(path):
+    here = room(path)
+    for name in imports(path):
+        top, *rest = name.split(".")
+        assert top not in ("torch", "transformers"), f"{path} imports {name}"
+        if here in ("data", "config", "report"):
+            assert top not in ("jax", "flax", "optax", "orbax"), f"{path} imports {name}"
+        if top == "memsinks_jax" and here in MAY_IMPORT and rest[0] != here:
+            assert rest[0] in MAY_IMPORT[here], f"{path} imports {name}"
+
+
+def test_the_rooms_that_are_checked_exist():
+    assert set(MAY_IMPORT) <= {room(path) for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_grows_over_400_lines(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_every_field_is_read_somewhere():
+    text = "\n".join(path.read_text() for path in FILES if path.name != "config.py")
+    for name in flatten(Config()):
+        assert f".{name.split('.')[-1]}" in text, f"nothing reads config.{name}"
+
+
+def test_every_field_has_a_rule_or_is_a_switch():
+    free = {name for name, value in flatten(Config()).items() if isinstance(value, bool)} | {"variant", "data.files"}
+    assert set(CHOICES) | set(RANGES) | free == set(flatten(Config()))
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.stem)
+def test_every_config_loads_in_every_variant(path):
+    module = load(path)
+    choices = [(variant,) for variant in getattr(module, "VARIANTS", ())]
+    choices += [(f"{variant},{preset}",) for (variant,) in choices for preset in getattr(module, "PRESETS", ())]
+    seen = [validate(module.get_config(*choice)) for choice in choices or [()]]
+    assert all(isinstance(config, Config) for config in seen)
+    assert "python -m memsinks_jax.train --config=configs/" in module.__doc__
+    for config, choice in zip(seen, choices, strict=False):
+        assert config.variant == choice[0].split(",")[0]

@@ -1,0 +1,169 @@
+"""The decoder and the seam: what may depend on what."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, ModelConfig, SinksConfig
+from memsinks_jax.model import Decoder, attend, build_model, token_losses
+
+B, T, V = 2, 12, 50
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    config = Config(model=ModelConfig(layers=3, d_model=16, heads=2, hidden=24))
+    config.data.row_length, config.data.vocabulary_size = T, V
+    config.sinks = SinksConfig(shared_fraction=0.5, active_fraction=0.5)
+    return config
+
+
+@pytest.fixture(scope="module")
+def model_and_params(config):
+    model, _ = build_model(config)
+    tokens, segments, positions = inputs()
+    params = model.init(jax.random.key(0), tokens, segments, positions)["params"]
+    # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show.
+    return model, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(jax.random.key(a.size), a.shape), params)
+
+
+def inputs(segments=None):
+    tokens = jax.random.randint(jax.random.key(1), (B, T), 3, V)
+    segments = jnp.ones((B, T), jnp.int32) if segments is None else jnp.asarray(segments)
+    return tokens, segments, jnp.broadcast_to(jnp.arange(T), (B, T))
+
+
+def gates_of(config, mode, identities=((1, 2), (3, 4))):
+    identities = jnp.asarray(identities, jnp.uint32)[:, None]
+    parts = sinks.partition(config.model, config.sinks)
+    return sinks.gates_for_mode(mode, identities, 0, parts, config.sinks, config.model.layers)
+
+
+def test_causality_by_gradient(model_and_params):
+    """The logits at a place have exactly no gradient in the embeddings of what comes after it."""
+    model, params = model_and_params
+    tokens, segments, positions = inputs()
+    place = 5
+
+    def logits_sum(table):
+        changed = params | {"position_embedding": table}
+        return model.apply({"params": changed}, tokens, segments, positions)[:, place].sum()
+
+    gradient = jax.grad(logits_sum)(params["position_embedding"])
+    assert (gradient[place + 1 :] == 0).all()
+    assert (jnp.abs(gradient[: place + 1]).max(axis=1) > 1e-4).all()
+
+
+def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
+    """Changing the first document, and so its sinks, leaves the second's logits equal to the bit."""
+    model, params = model_and_params
+    segments = [[1] * 5 + [2] * 7] * B
+    tokens, segments, positions = inputs(segments)
+    parts = sinks.partition(config.model, config.sinks)
+
+    def logits(tokens, first):
+        identities = jnp.asarray([[first, (9, 9)]] * B, jnp.uint32)
+        gates = sinks.gates_for_mode("own", identities, 0, parts, config.sinks, 3)
+        return model.apply({"params": params}, tokens, segments, positions, sinks.apply_gates(gates, segments))
+
+    before, after = logits(tokens, (1, 1)), logits(tokens.at[:, :5].set(7), (2, 2))
+    assert (before[:, 5:] == after[:, 5:]).all()
+    assert (before[:, :5] != after[:, :5]).any()
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 12, 13])
+def test_attention_in_blocks_equals_the_definition(length):
+    query, key, value = jax.random.normal(jax.random.key(0), (3, B, length, 2, 8))
+    segments = jnp.arange(length) // 5
+    visible = jnp.tril(jnp.ones((length, length), bool)) & (segments[:, None] == segments[None])
+    scores = jnp.einsum("bthc,bshc->bhts", query, key) / 8**0.5
+    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
+    expected = jnp.einsum("bhts,bshc->bthc", weights, value)
+    measured = attend(query, key, value, jnp.broadcast_to(visible, (B, length, length)))
+    np.testing.assert_allclose(measured, expected, atol=1e-6)
+
+
+def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
+    """Specs' U4: switching the sinks off and cutting them out of the weights is the same."""
+    model, params = model_and_params
+    shared = sinks.partition(config.model, config.sinks).shared
+    layers = dict(params["layers"])
+    layers["up_kernel"], layers["up_bias"] = layers["up_kernel"][..., :shared], layers["up_bias"][..., :shared]
+    layers["down_kernel"] = layers["down_kernel"][:, :shared]
+    narrow = Decoder(config.model, shared, V, T)
+    tokens, segments, positions = inputs()
+    cut = narrow.apply({"params": params | {"layers": layers}}, tokens, segments, positions)
+    dropped = model.apply(
+        {"params": params}, tokens, segments, positions, sinks.apply_gates(gates_of(config, "drop"), segments)
+    )
+    np.testing.assert_allclose(dropped, cut, atol=1e-4)
+    own = model.apply(
+        {"params": params}, tokens, segments, positions, sinks.apply_gates(gates_of(config, "own"), segments)
+    )
+    assert jnp.abs(own - cut).max() > 0.1
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+@pytest.mark.parametrize("remat", [False, True])
+def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, per_layer, remat):
+    """Specs' U6: exactly zero on the sinks of others, in the weights into and out of them."""
+    _, params = model_and_params
+    model = Decoder(ModelConfig(layers=3, d_model=16, heads=2, hidden=24, remat=remat), 24, V, T)
+    settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5, per_layer=per_layer)
+    parts = sinks.partition(config.model, settings)
+    identities = jnp.asarray([[(8, 8)]] * B, jnp.uint32)
+    gates = sinks.gates_for_mode("own", identities, 0, parts, settings, 3)
+    tokens, segments, positions = inputs()
+
+    def loss(params):
+        logits = model.apply({"params": params}, tokens, segments, positions, sinks.apply_gates(gates, segments))
+        return token_losses(logits, tokens, jnp.ones((B, T))).mean()
+
+    gradient = jax.grad(loss)(params)["layers"]
+    on = np.broadcast_to(np.asarray(gates[:, 0, 0] > 0), (3, 24))
+    assert 0 < on[:, parts.shared :].mean() < 1
+    assert (np.asarray(gradient["up_kernel"]).swapaxes(1, 2)[~on] == 0).all()
+    assert (np.asarray(gradient["up_bias"])[~on] == 0).all()
+    assert (np.asarray(gradient["down_kernel"])[~on] == 0).all()
+    assert (np.abs(np.asarray(gradient["up_kernel"])).max(axis=1)[on] > 0).all()
+    assert (np.abs(np.asarray(gradient["down_kernel"])).max(axis=2)[on] > 0).all()
+
+
+def test_interventions_see_every_layer_at_both_sites(model_and_params):
+    model, params = model_and_params
+    tokens, segments, positions = inputs()
+
+    def logits(**interventions):
+        return model.apply({"params": params}, tokens, segments, positions, interventions)
+
+    plain = logits()
+    for site, width in (("attention", 16), ("mlp", 24)):
+        shapes = []
+        untouched = logits(**{site: lambda x, layer, s=shapes: (s.append(x.shape), x)[1]})
+        assert (untouched == plain).all()
+        assert set(shapes) == {(B, T, width)}
+        by_layer = [logits(**{site: lambda x, layer, only=n: jnp.where(layer == only, 0.0, x)}) for n in range(3)]
+        for n in range(3):
+            assert (by_layer[n] != plain).any()
+            assert (by_layer[n] != by_layer[n - 1]).any()
+    with pytest.raises(ValueError, match="sites are attention and mlp"):
+        logits(embedding=lambda x, layer: x)
+
+
+def test_bfloat16_computes_in_bfloat16_and_returns_float32(config, model_and_params):
+    _, params = model_and_params
+    model = Decoder(ModelConfig(layers=3, d_model=16, heads=2, hidden=24, dtype="bfloat16"), 24, V, T)
+    seen = []
+    logits = model.apply({"params": params}, *inputs(), {"mlp": lambda x, layer: (seen.append(x.dtype), x)[1]})
+    assert logits.dtype == jnp.float32
+    assert set(seen) == {jnp.dtype("bfloat16")}
+
+
+def test_bad_targets_without_weight_do_not_reach_the_loss():
+    logits = jax.random.normal(jax.random.key(0), (1, 3, V))
+    weights = jnp.array([[1.0, 0.0, 0.0]])
+    losses = token_losses(logits, jnp.array([[4, -100, V + 3]]), weights)
+    expected = -jax.nn.log_softmax(logits[0, 0])[4]
+    np.testing.assert_allclose(losses, [[expected, 0, 0]], rtol=1e-6)

@@ -1,0 +1,185 @@
+"""The masks: their statistics, and that nothing but seed and id moves a bit of them."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import ROOT
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from memsinks_jax import sinks
+from memsinks_jax.config import MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.data import ids
+from memsinks_jax.training.sharding import make_mesh
+
+COUNT = 154
+
+
+def masks(identities, config=None, seed=0, count=COUNT, **options) -> np.ndarray:
+    return np.asarray(sinks.document_masks(jnp.asarray(identities), seed, count, config or SinksConfig(), 3, **options))
+
+
+def hashed(count: int) -> np.ndarray:
+    return np.stack([ids.content_id(np.array([7, index], np.int32)) for index in range(count)])
+
+
+def sequential(count: int) -> np.ndarray:
+    return np.stack([ids.index_id(index) for index in range(count)])
+
+
+@pytest.mark.parametrize("identities", [hashed(20_000), sequential(20_000)], ids=["hashed", "sequential"])
+@pytest.mark.parametrize("active", [0.1, 0.3, 0.7])
+def test_statistics(identities, active):
+    """Specs' U2: rate of every neuron, agreement of neighbours, overlap of pairs."""
+    drawn = masks(identities, SinksConfig(active_fraction=active))[0].astype(float)
+    assert np.abs(drawn.mean(axis=0) - active).max() < 0.015
+    agreement = (drawn[1:] == drawn[:-1]).mean()
+    assert abs(agreement - (active**2 + (1 - active) ** 2)) < 0.02
+    overlap = (drawn[0::2] * drawn[1::2]).mean()
+    assert abs(overlap - active**2) < 0.002
+
+
+def test_exact_sampling_gives_every_document_the_same_number():
+    drawn = masks(hashed(500), SinksConfig(sampling="exact", active_fraction=0.3))[0]
+    assert set(drawn.sum(axis=1)) == {round(0.3 * COUNT)}
+    assert np.abs(drawn.mean(axis=0) - 0.3).max() < 0.1  # and not always the same ones
+
+
+def test_an_active_fraction_of_one_switches_all_on():
+    assert masks(hashed(100), SinksConfig(active_fraction=1.0)).all()
+
+
+def test_layers_differ_only_when_asked():
+    assert masks(hashed(10)).shape == (1, 10, COUNT)
+    drawn = masks(hashed(10), SinksConfig(per_layer=True))
+    assert drawn.shape == (3, 10, COUNT)
+    assert (drawn[0] != drawn[1]).mean() > 0.2
+
+
+def test_both_lanes_and_the_seed_count():
+    one = masks(np.array([[5, 9], [6, 9], [5, 8], [9, 5]], np.uint32))[0]
+    for first in range(4):
+        for second in range(first):
+            assert (one[first] != one[second]).mean() > 0.2
+    assert (masks(hashed(1)) != masks(hashed(1), seed=1)).mean() > 0.2
+
+
+def test_other_sinks_are_fixed_and_independent_of_the_own():
+    own, other = masks(hashed(2000))[0], masks(hashed(2000), other=True)[0]
+    assert abs((own * other).mean() - 0.09) < 0.005
+    assert (other == masks(hashed(2000), other=True)[0]).all()
+
+
+def test_place_in_the_batch_and_batch_size_change_nothing():
+    identities = hashed(64)
+    all_at_once = masks(identities)[0]
+    order = np.random.default_rng(0).permutation(64)
+    assert (masks(identities[order])[0] == all_at_once[order]).all()
+    assert (masks(identities.reshape(8, 8, 2))[0].reshape(64, -1) == all_at_once).all()
+    assert (masks(identities[17:18])[0, 0] == all_at_once[17]).all()
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_meshes_change_nothing(devices, tensor):
+    if tensor > devices:
+        tensor = devices
+    mesh = make_mesh(MeshConfig(tensor=tensor), jax.devices()[:devices])
+    identities = hashed(64)
+    put = jax.device_put(identities[:, None], NamedSharding(mesh, P(("data", "fsdp"))))
+    parts = sinks.Partition(shared=10, sinks=22)
+    drawn = jax.jit(
+        lambda i: sinks.gates_for_mode("own", i, 0, parts, SinksConfig(), 3),
+        out_shardings=NamedSharding(mesh, P(None, ("data", "fsdp"), None, "tensor")),
+    )(put)
+    assert (np.asarray(drawn)[0, :, 0, 10:] == masks(identities, count=22)[0]).all()
+
+
+def test_remat_changes_nothing():
+    identities = jnp.asarray(hashed(8))
+
+    def seen(x, identities):
+        mask = sinks.document_masks(identities, 0, COUNT, SinksConfig(), 3)[0].astype(jnp.float32)
+        return (mask * x).sum()
+
+    plain = jax.grad(seen)(jnp.ones((8, COUNT)), identities)
+    again = jax.jit(jax.grad(jax.checkpoint(seen)))(jnp.ones((8, COUNT)), identities)
+    assert (plain == again).all()
+    assert (plain == masks(hashed(8))[0]).all()
+
+
+def test_another_process_draws_the_same_whatever_its_default_generator():
+    code = """
+import json, jax, numpy as np
+jax.config.update("jax_default_prng_impl", "rbg")
+from memsinks_jax import sinks
+from memsinks_jax.config import SinksConfig
+drawn = sinks.document_masks(np.array([[1, 2], [3, 4]], np.uint32), 5, 40, SinksConfig(), 1)
+print(json.dumps(np.asarray(drawn).astype(int).tolist()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    here = masks(np.array([[1, 2], [3, 4]], np.uint32), seed=5, count=40)
+    assert json.loads(done.stdout) == here.astype(int).tolist()
+
+
+def test_golden_mask():
+    """Sinks of documents already trained must never move. If this fails, checkpoints of the past are misread: do not
+    update the value, mend the code."""
+    drawn = masks(np.array([[0x01234567, 0x89ABCDEF]], np.uint32), count=32)[0, 0]
+    assert "".join(map(str, drawn.astype(int))) == "01010101000100000000101000100110"
+
+
+def test_partition_of_every_kind():
+    model = ModelConfig(hidden=4096)
+    assert sinks.partition(model, SinksConfig()) == (2867, 1229)
+    assert sinks.partition(model, SinksConfig(kind="by_chance")) == (2867, 1229)
+    assert sinks.partition(model, SinksConfig(kind="none")) == (4096, 0)
+    assert sinks.partition(model, SinksConfig(kind="cut")) == (2867, 0)
+    assert sinks.partition(model, SinksConfig(shared_fraction=1.0)) == (4096, 0)
+
+
+def test_modes():
+    parts, identities = sinks.Partition(5, 9), jnp.asarray(hashed(4))[:, None]
+    arguments = (identities, 0, parts, SinksConfig(active_fraction=0.5), 2)
+    own = np.asarray(sinks.gates_for_mode("own", *arguments))
+    assert own.shape == (1, 4, 1, 14)
+    assert (own[..., :5] == 1).all()
+    assert 0 < own[..., 5:].mean() < 1
+    drop = np.asarray(sinks.gates_for_mode("drop", *arguments))
+    assert (drop[..., :5] == 1).all()
+    assert (drop[..., 5:] == 0).all()
+    assert drop[..., 5:].size == 9
+    assert sinks.gates_for_mode("all", *arguments) is None
+    other = np.asarray(sinks.gates_for_mode("other", *arguments))
+    assert (other[..., :5] == 1).all()
+    assert (other != own).any()
+    with pytest.raises(ValueError, match="own, drop, all, other"):
+        sinks.gates_for_mode("off", *arguments)
+
+
+def test_chance_gates_are_fresh_at_every_position_and_step():
+    parts = sinks.Partition(5, 400)
+    gates = [np.asarray(sinks.chance_gates(jnp.int32(s), (2, 3), 0, parts, SinksConfig()))[0] for s in (0, 1)]
+    assert gates[0].shape == (2, 3, 405)
+    assert (gates[0][..., :5] == 1).all()
+    assert abs(np.mean(gates)) < 0.35
+    assert abs(gates[0][..., 5:].mean() - 0.3) < 0.05
+    assert (gates[0][0, 0] != gates[0][0, 1]).any()
+    assert (gates[0] != gates[1]).any()
+
+
+def test_gates_reach_the_positions_of_their_document():
+    gates = jnp.asarray(np.arange(2 * 3 * 4).reshape(1, 2, 3, 4), jnp.float32)  # two rows of up to three documents
+    segments = jnp.array([[1, 1, 2, 3, 0], [1, 2, 2, 2, 3]])
+    out = sinks.apply_gates(gates, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1))
+    for row in range(2):
+        for place in range(5):
+            assert (out[row, place] == gates[0, row, max(segments[row, place] - 1, 0)]).all()
+    per_layer = jnp.stack([jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4))])
+    assert sinks.apply_gates(per_layer, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1)).all()
+    assert sinks.apply_gates(None, segments) == {}

@@ -1,0 +1,51 @@
+"""Where parameters live on a mesh, written down."""
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from memsinks_jax.config import InputError, MeshConfig
+from memsinks_jax.training import sharding
+from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.step import init_state
+
+
+def test_golden_shardings(tiny):
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
+    named = {path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(found)}
+    assert named["params/layers/up_kernel"] == P(None, "fsdp", "tensor")
+    assert named["params/layers/down_kernel"] == P(None, "tensor", "fsdp")
+    assert named["params/layers/query_bias"] == P(None, "tensor")
+    assert named["params/token_embedding"] == P("tensor", "fsdp")
+    assert named["params/final_norm/scale"] == P()
+    assert named["step"] == P()
+    moments = {name: spec for name, spec in named.items() if "/mu/" in name or "/nu/" in name}
+    assert len(moments) == 2 * 18
+    for name, spec in moments.items():
+        assert spec == named["params/" + name.split("/mu/")[-1].split("/nu/")[-1]]
+
+
+def test_one_device_is_a_mesh_of_one():
+    assert dict(sharding.make_mesh(MeshConfig(), jax.devices()[:1]).shape) == {"data": 1, "fsdp": 1, "tensor": 1}
+    assert dict(sharding.make_mesh(MeshConfig(tensor=2)).shape) == {"data": 4, "fsdp": 1, "tensor": 2}
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(data=3), MeshConfig(fsdp=3), MeshConfig(data=8, tensor=2)])
+def test_a_mesh_that_does_not_cover_the_devices_is_refused(mesh):
+    with pytest.raises(InputError, match="does not cover the 8 devices"):
+        sharding.make_mesh(mesh)
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    sharding.check_batch(12, mesh)
+    with pytest.raises(InputError, match=r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"):
+        sharding.check_batch(10, mesh)
+
+
+def test_a_parameter_that_does_not_divide_is_refused(tiny):
+    tiny.model.hidden = 33
+    mesh = sharding.make_mesh(MeshConfig(tensor=2))
+    with pytest.raises(InputError, match=r"up_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"):
+        sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)

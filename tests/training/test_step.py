@@ -1,0 +1,128 @@
+"""One update: its numbers, and that no mesh changes them."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from memsinks_jax.config import MeshConfig
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import Rows
+from memsinks_jax.data.pipeline import batches
+from memsinks_jax.training import sharding
+from memsinks_jax.training.step import init_state, make_train_step
+
+
+def first_batches(config, count):
+    corpus = load_corpus(config)
+    rows = Rows(config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities)
+    return list(itertools.islice(batches(rows, config.training.batch_size), count))
+
+
+def train(config, mesh, count=3, data=None):
+    """Parameters and the metrics of every step, on a mesh."""
+    shapes = jax.eval_shape(lambda: init_state(config, 10))
+    shardings = sharding.shardings(shapes, mesh)
+    state = jax.jit(lambda: init_state(config, 10), out_shardings=shardings)()
+    step = jax.jit(
+        make_train_step(config, 10),
+        in_shardings=(shardings, jax.sharding.NamedSharding(mesh, sharding.BATCH), sharding.replicated(mesh)),
+        out_shardings=(shardings, sharding.replicated(mesh)),
+    )
+    lines = []
+    for batch in data or first_batches(config, count):
+        state, metrics = step(state, sharding.put_batch(batch, mesh), np.uint32(config.seed))
+        lines.append({name: float(value) for name, value in metrics.items()})
+    assert step._cache_size() == 1  # one trace, whatever the step
+    return jax.device_get(state.params), lines
+
+
+def single(config):
+    return sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+def test_golden_first_steps(tiny):
+    """Update these values only with a change that is meant to change what a step computes, and say so in the commit."""
+    _, lines = train(tiny, single(tiny), count=2)
+    expected = [
+        {"train_loss": 0.0, "tokens": 0.0, "gradient_norm": 0.0, "learning_rate": 0.0},
+        {"train_loss": 0.0, "tokens": 0.0, "gradient_norm": 0.0, "learning_rate": 0.0},
+    ]
+    for line, golden in zip(lines, expected, strict=True):
+        assert line == pytest.approx(golden, rel=2e-5)
+
+
+def test_first_loss_is_that_of_guessing(tiny):
+    _, lines = train(tiny, single(tiny), count=1)
+    assert lines[0]["train_loss"] == pytest.approx(np.log(tiny.data.vocabulary_size), abs=0.05)
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (4, 1, 2), (2, 2, 2), (1, 8, 1)])
+@pytest.mark.parametrize("rows", ["one_document", "packed"])
+def test_every_mesh_trains_the_same(tiny, shape, rows):
+    tiny.data.rows = rows
+    data = first_batches(tiny, 3)
+    params, lines = train(tiny, single(tiny), data=data)
+    tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor = shape
+    other_params, other_lines = train(tiny, sharding.make_mesh(tiny.mesh), data=data)
+    for line, other in zip(lines, other_lines, strict=True):
+        assert other == pytest.approx(line, rel=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate([a.ravel() for a in jax.tree.leaves(params)]),
+        np.concatenate([a.ravel() for a in jax.tree.leaves(other_params)]),
+        atol=2e-4,  # where a gradient is almost 0, Adam turns its last bits into a step of the learning rate
+    )
+
+
+def test_remat_trains_the_same(tiny):
+    _, plain = train(tiny, single(tiny))
+    tiny.model.remat = True
+    shapes = jax.eval_shape(lambda: init_state(tiny, 10))
+    program = str(jax.make_jaxpr(make_train_step(tiny, 10))(shapes, first_batches(tiny, 1)[0], np.uint32(0)))
+    assert "remat" in program
+    _, again = train(tiny, single(tiny))
+    for line, other in zip(plain, again, strict=True):
+        assert other == pytest.approx(line, rel=1e-6)
+
+
+def test_loss_is_over_tokens_not_over_rows(tiny):
+    """A batch with a short and a long document: every token counts the same."""
+    batch = first_batches(tiny, 1)[0]
+    halves = [{name: rows[i::2].repeat(2, axis=0) for name, rows in batch.items()} for i in range(2)]
+    losses = [train(tiny, single(tiny), data=[half])[1][0] for half in halves]
+    whole = train(tiny, single(tiny), data=[batch])[1][0]
+    weights = [line["tokens"] for line in losses]
+    assert weights[0] != weights[1]
+    assert whole["train_loss"] == pytest.approx(
+        np.average([x["train_loss"] for x in losses], weights=weights), rel=1e-6
+    )
+
+
+def test_variants_differ_in_what_they_train(tiny):
+    seen = {}
+    for kind in ("by_document", "by_chance", "none", "cut"):
+        tiny.sinks.kind = kind
+        params, lines = train(tiny, single(tiny), count=2)
+        seen[kind] = (params["layers"]["up_kernel"].shape[-1], lines[1]["train_loss"])
+    assert [width for width, _ in seen.values()] == [32, 32, 32, 16]
+    assert len({loss for _, loss in seen.values()}) == 4
+
+
+def test_seed_changes_weights_and_sinks(tiny):
+    data = first_batches(tiny, 1)
+    one = train(tiny, single(tiny), data=data)[1]
+    tiny.seed = 1
+    assert train(tiny, single(tiny), data=data)[1] != one
+
+
+def test_sinks_of_other_documents_keep_their_weights(tiny):
+    """One step on one document: no sink outside its own moves, but for weight decay."""
+    tiny.optimizer.weight_decay = 0.0
+    batch = {name: rows[:1].repeat(8, axis=0) for name, rows in first_batches(tiny, 1)[0].items()}
+    before = jax.device_get(init_state(tiny, 10).params)["layers"]["up_kernel"]
+    after = train(tiny, single(tiny), data=[batch])[0]["layers"]["up_kernel"]
+    moved = (before != after).any(axis=1)  # (layers, hidden)
+    assert moved[:, :16].all()
+    assert (moved[0] == moved[1]).all()
+    assert 0 < moved[:, 16:].mean() < 1
