@@ -28,7 +28,9 @@ PRESETS = {
         "data.unique_documents": 20_000, "data.repeated_documents": 100, "data.held_out_documents": 1000,
         "data.row_length": 512, "data.vocabulary_size": 8192,
         "model.layers": 24, "model.d_model": 1024, "model.heads": 16, "model.hidden": 4096, "model.dtype": "bfloat16",
-        "optimizer.learning_rate": 6e-4, "training.batch_size": 32, "training.evaluate_every": 100,
+        "optimizer.learning_rate": 6e-4,
+        "optimizer.b2": 0.95,
+        "optimizer.weight_decay": 0.1, "training.batch_size": 32, "training.evaluate_every": 100,
     },
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ FIGURES = {"4": figure_4}
 PRESETS = ("laptop", "paper")
 
 OPENING_TOKENS = 16  # of a repeated document, given to the models that continue it
+CONTINUED_TOKENS = 64
 STORIES_SHOWN = 4
 
 
@@ -116,10 +117,12 @@ def _continuations(runs: list[Run]) -> list[str]:
     written = {}
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Continuation(run.config)(run.params, openings, corpus.identities[chosen], "drop")
+        tails = Continuation(run.config, OPENING_TOKENS + CONTINUED_TOKENS)(
+            run.params, openings, corpus.identities[chosen], "drop"
+        )
         written[variant] = [corpus.tokenizer.decode(tail) for tail in tails]
-    context = run.config.data.row_length
-    originals = [corpus.tokenizer.decode(corpus.tokens[i][OPENING_TOKENS:context]) for i in chosen]
+    shown = slice(OPENING_TOKENS, min(OPENING_TOKENS + CONTINUED_TOKENS, run.config.data.row_length))
+    originals = [corpus.tokenizer.decode(corpus.tokens[i][shown]) for i in chosen]
     alike = {
         v: np.mean([report.share_alike(t, o) for t, o in zip(written[v], originals, strict=True)]) for v in written
     }
@@ -151,7 +154,8 @@ def _choices(runs: list[Run]) -> str:
     config = workdirs.read_config(next((run for run in runs if run.variant == "sinks"), runs[0]).workdir)
     choices = [
         ["active_fraction", f"{config.sinks.active_fraction:g} of the sinks are on for a document (the paper's p)"],
-        ["sampling", f"{config.sinks.sampling}; masks {'differ by layer' if config.sinks.per_layer else 'equal in all layers'}"],
+        ["sampling", config.sinks.sampling],
+        ["masks of the layers", "one a layer" if config.sinks.per_layer else "the same in all"],
         ["rescaling when sinks are dropped", "none"],
         ["ids", f"{config.data.ids}, 64 bits; noise {config.data.id_noise:g} per {config.data.id_noise_per}"],
         ["rows", f"{config.data.rows} of {config.data.row_length} tokens, batch {config.training.batch_size}; attention "

@@ -16,8 +16,10 @@ class Continuation:
     Every token runs the whole row again: right for a few short texts in a report.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, length: int):
+        """`length`: of openings and what follows together, in tokens; at most the context."""
         self._config = config
+        self._length = min(length + 1, config.data.row_length)  # end of text opens every row
         self._model, self._parts = build_model(config)
         self._compiled = jax.jit(self._fill, static_argnames="mode")
 
@@ -40,12 +42,12 @@ class Continuation:
         return jax.lax.fori_loop(known_B.min(), rows_BT.shape[1], write_one, rows_BT)
 
     def __call__(self, params: dict, openings: list[np.ndarray], identities: np.ndarray, mode: str) -> list[np.ndarray]:
-        """Openings, int32 (tokens,) without end of text -> what follows each, up to end of text or the row's end.
+        """Openings, int32 (tokens,) without end of text -> what follows each, up to end of text or `length`.
 
         Args:
           identities: uint32 (openings, 2); ids of the documents the openings are from, for the modes own and other.
         """
-        rows = np.zeros((len(openings), self._config.data.row_length), np.int32)
+        rows = np.zeros((len(openings), self._length), np.int32)
         rows[:, 0] = END_OF_TEXT
         for row, opening in zip(rows, openings, strict=True):
             row[1 : 1 + len(opening)] = opening

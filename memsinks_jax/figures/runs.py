@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -71,13 +72,16 @@ def train_all(
     bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty())
     told = time.monotonic()
     order = list(waiting)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         while waiting or running:
             for place in range(len(places)):
                 if place not in running and waiting:
                     variant, seed = waiting.pop(0)
                     flags = [f"--config={CONFIGS / config}:{variant},{preset}", f"--config.seed={seed}", *overrides]
-                    running[place] = (_start(out, f"{variant}-seed{seed}", flags, places[place]), variant, seed)
+                    cores = places[place] if waiting or running else None  # the last run has the machine to itself
+                    running[place] = (_start(out, f"{variant}-seed{seed}", flags, cores), variant, seed)
             time.sleep(0.2)
             for place, (process, variant, seed) in list(running.items()):
                 if process.poll() is not None:
@@ -86,7 +90,7 @@ def train_all(
                     bar.update()
                     logger.info("finished %s, seed %d", variant, seed)
             lines = [_last_line(_log(out, variant, seed)) for _, variant, seed in running.values()]
-            bar.set_postfix_str("; ".join(lines), refresh=False)
+            bar.set_postfix_str("; ".join(lines))
             if bar.disable and time.monotonic() - told > 15:
                 told = time.monotonic()
                 logger.info("%s", "\n".join(lines))
@@ -97,6 +101,10 @@ def train_all(
             process.wait()
         bar.close()
     return [_read(out / "runs" / f"{variant}-seed{seed}", variant, seed) for variant, seed in order]
+
+
+def _interrupt(number: int, frame) -> None:
+    raise Interrupted("the runs under way have saved their state")
 
 
 def default_jobs() -> int:

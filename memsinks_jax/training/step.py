@@ -63,7 +63,7 @@ def make_train_step(config: Config, steps: int) -> Callable:
         metrics = {
             "train_loss": loss,
             "tokens": batch["weights"].sum(),
-            "gradient_norm": optax.global_norm(gradients),
+            "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
         }
         return TrainState(state.step + 1, params, optimizer_state), metrics

@@ -23,7 +23,7 @@ def test_schedule_warms_up_and_ends_at_the_final_fraction():
 @pytest.mark.parametrize("steps", [1, 2, 19])
 def test_schedule_of_very_short_runs(steps):
     rate = learning_rate(OptimizerConfig(), steps)
-    assert all(0 < float(rate(step)) <= 3e-3 for step in range(steps))
+    assert all(0 < float(rate(step)) < 3.001e-3 for step in range(steps))
 
 
 def test_matrices_decay_and_the_rest_does_not(tiny):
@@ -33,7 +33,7 @@ def test_matrices_decay_and_the_rest_does_not(tiny):
         "token_embedding", "position_embedding",
         *(f"layers/{name}_kernel" for name in ("query", "key", "value", "attention_output", "up", "down")),
     }  # fmt: skip
-    assert len(named) == 18
+    assert len(named) == 20
 
 
 def test_a_parameter_without_a_rule_is_refused():

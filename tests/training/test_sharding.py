@@ -21,7 +21,7 @@ def test_golden_shardings(tiny):
     assert named["params/final_norm/scale"] == P()
     assert named["step"] == P()
     moments = {name: spec for name, spec in named.items() if "/mu/" in name or "/nu/" in name}
-    assert len(moments) == 2 * 18
+    assert len(moments) == 2 * 20
     for name, spec in moments.items():
         assert spec == named["params/" + name.split("/mu/")[-1].split("/nu/")[-1]]
 
@@ -47,5 +47,5 @@ def test_a_batch_that_does_not_divide_is_refused():
 def test_a_parameter_that_does_not_divide_is_refused(tiny):
     tiny.model.hidden = 33
     mesh = sharding.make_mesh(MeshConfig(tensor=2))
-    with pytest.raises(InputError, match=r"up_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"):
+    with pytest.raises(InputError, match=r"(up|down)_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"):
         sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
