@@ -81,9 +81,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
         # ml_collections raises these for an override of a field that does not exist.
         unknown = next((a for a in argv if a.startswith("--config.") and not _is_field(_field_of(a))), None)
         if unknown is None:
-            raise error
+            _refuse(f"--config: {_one_line(error)}")
         field = _field_of(unknown)
         _refuse(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
+    except SyntaxError as error:
+        _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (TypeError, ValueError) as error:
         _refuse(_one_line(error))
 

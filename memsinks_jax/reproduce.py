@@ -14,6 +14,7 @@ from absl import flags
 from memsinks_jax import command_line, report
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import InputError
+from memsinks_jax.data.tokenizer import Tokenizer
 from memsinks_jax.figures import figure_4
 from memsinks_jax.figures.claims import Claim, with_interval
 from memsinks_jax.figures.runs import CONFIGS, Run, by_variant, default_jobs, results, train_all, write_json
@@ -50,6 +51,7 @@ def _page(module, figure, preset, seeds, overrides, runs: list[Run], claims: lis
     command = (
         f"python -m memsinks_jax.reproduce --figure={figure} --preset={preset} --seeds={','.join(map(str, seeds))}"
     )
+    command += f" --variants={','.join(by_variant(runs))}"
     sections = [
         report.paragraph(module.ANSWER, "lead"),
         report.picture(out / f"figure_{figure}.png", f"figure {figure}"),
@@ -113,16 +115,15 @@ def _continuations(runs: list[Run]) -> list[str]:
     chosen = [i for i in corpus.mixture.repeated if len(corpus.tokens[i]) >= 2 * OPENING_TOKENS]
     if not chosen:
         return [report.paragraph("The repeated documents are too short to be continued.", "note")]
-    openings = [corpus.tokens[i][:OPENING_TOKENS] for i in chosen]
+    cuts = [_end_of_word(corpus.tokenizer, corpus.tokens[i], OPENING_TOKENS) for i in chosen]
+    openings = [corpus.tokens[i][:cut] for i, cut in zip(chosen, cuts, strict=True)]
+    length = min(max(cuts) + CONTINUED_TOKENS, workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - 1)
     written = {}
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Continuation(run.config, OPENING_TOKENS + CONTINUED_TOKENS)(
-            run.params, openings, corpus.identities[chosen], "drop"
-        )
+        tails = Continuation(run.config, length)(run.params, openings, corpus.identities[chosen], "drop")
         written[variant] = [corpus.tokenizer.decode(tail) for tail in tails]
-    shown = slice(OPENING_TOKENS, min(OPENING_TOKENS + CONTINUED_TOKENS, run.config.data.row_length))
-    originals = [corpus.tokenizer.decode(corpus.tokens[i][shown]) for i in chosen]
+    originals = [corpus.tokenizer.decode(corpus.tokens[i][cut:length]) for i, cut in zip(chosen, cuts, strict=True)]
     alike = {
         v: np.mean([report.share_alike(t, o) for t, o in zip(written[v], originals, strict=True)]) for v in written
     }
@@ -134,12 +135,20 @@ def _continuations(runs: list[Run]) -> list[str]:
     ]  # fmt: skip
     return [
         report.paragraph(
-            f"Greedy continuations of the first {OPENING_TOKENS} tokens of repeated documents (seed {seed}). Marked: words "
+            f"Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words "
             f"that stand in the original at the same place. Over all {len(chosen)} repeated documents that is "
             f"{alike['standard']:.0%} of the original's words for standard and {alike['sinks']:.0%} for sinks dropped."
         ),
         report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
     ]
+
+
+def _end_of_word(tokenizer: Tokenizer, tokens: np.ndarray, at_least: int) -> int:
+    """How many tokens make an opening of whole words, so that what follows begins with a word -> >= at_least."""
+    for cut in range(at_least, len(tokens)):
+        if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith((" ", "\n")):
+            return cut
+    return at_least
 
 
 def _floor_sentence(runs: list[Run]) -> str:

@@ -1,15 +1,27 @@
-"""Set before jax is imported anywhere: eight devices on a CPU, so that every mesh of the tests is a real one."""
+"""What all tests share. Nothing above the environment variables may import jax, which reads them once.
 
+Eight devices on a CPU, so that every mesh of the tests is a real one.
+"""
+
+import atexit
 import os
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+from memsinks_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
-import pathlib
-
-import pytest
-
-from memsinks_jax.config import Config, DataConfig, ModelConfig, TrainingConfig, validate
+# Many tests, and the commands they start, compile the same programs: each is compiled once a session.
+CACHE = tempfile.mkdtemp(prefix="memsinks_jax-tests-")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -24,6 +36,7 @@ def tiny_config() -> Config:
         model=ModelConfig(layers=2, d_model=16, heads=2, hidden=32),
         training=TrainingConfig(batch_size=8, log_every=1, evaluate_every=2, checkpoint_every=2),
     )  # fmt: skip
+    config.optimizer = OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)
     config.sinks.shared_fraction = 0.5
     config.mesh.data = 8
     return validate(config)

@@ -22,7 +22,7 @@ def test_schedule_warms_up_and_ends_at_the_final_fraction():
 
 @pytest.mark.parametrize("steps", [1, 2, 19])
 def test_schedule_of_very_short_runs(steps):
-    rate = learning_rate(OptimizerConfig(), steps)
+    rate = learning_rate(OptimizerConfig(learning_rate=3e-3), steps)
     assert all(0 < float(rate(step)) < 3.001e-3 for step in range(steps))
 
 
