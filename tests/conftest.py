@@ -27,11 +27,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def tiny_config() -> Config:
-    """A config small enough to train in seconds: 40 rows of 64 tokens, 2 layers, 16 shared neurons and 16 sinks."""
+    """A config small enough to train in seconds: 40 rows of 160 tokens, 2 layers, 16 shared neurons and 16 sinks."""
     config = Config(
         data=DataConfig(
             unique_documents=24, repeated_documents=2, repetitions=8, held_out_documents=4,
-            row_length=64, vocabulary_size=512,
+            row_length=160, vocabulary_size=1024,
         ),
         model=ModelConfig(layers=2, d_model=16, heads=2, hidden=32),
         training=TrainingConfig(batch_size=8, log_every=1, evaluate_every=2, checkpoint_every=2),

@@ -1,0 +1,98 @@
+"""The tokenised documents of a run, and the entropy floor."""
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
+from memsinks_jax.data.documents import Document
+from memsinks_jax.data.stories import log_probability
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return load_corpus(tiny_config())
+
+
+def test_embedded_stories_are_a_function_of_the_seed(corpus):
+    again = load_corpus(tiny_config())
+    assert [d.text for d in again.documents] == [d.text for d in corpus.documents]
+    assert again.tokenizer.model == corpus.tokenizer.model
+    assert (again.identities == corpus.identities).all()
+    other = tiny_config()
+    other.seed = 1
+    assert load_corpus(other).documents[0].text != corpus.documents[0].text
+
+
+def test_the_tokenizer_of_a_run_is_used_again(corpus):
+    assert load_corpus(tiny_config(), corpus.tokenizer).tokenizer is corpus.tokenizer
+
+
+def test_variants_share_documents_tokenizer_and_ids(corpus):
+    for repeats in ("remove", "once"):
+        config = tiny_config()
+        config.data.repeats = repeats
+        other = load_corpus(config)
+        assert other.tokenizer.model == corpus.tokenizer.model
+        assert (other.identities == corpus.identities).all()
+
+
+def test_ids_are_of_the_content_or_of_the_index(corpus):
+    assert (corpus.identities[3] == ids.content_id(corpus.tokens[3])).all()
+    config = tiny_config()
+    config.data.ids = "index"
+    assert (load_corpus(config).identities[3] == [0, 4]).all()
+
+
+def test_entropy_floor_is_the_grammars(corpus):
+    """Recomputed from the text alone, by parsing it."""
+    whole = [i for i in corpus.mixture.held_out if len(corpus.tokens[i]) + 1 <= 160]
+    assert whole
+    nats = -sum(log_probability(corpus.documents[i].text) for i in whole)
+    tokens = sum(len(corpus.tokenizer.encode(corpus.documents[i].text)) + 1 for i in whole)
+    assert entropy_floor(corpus, corpus.mixture.held_out, 160) == pytest.approx(nats / tokens)
+
+
+def test_entropy_floor_leaves_out_what_a_row_cuts_and_is_unknown_for_other_text(corpus, tmp_path):
+    lengths = sorted(len(corpus.tokens[i]) + 1 for i in corpus.mixture.unique)
+    assert lengths[0] < lengths[-1]
+    shortest = entropy_floor(corpus, corpus.mixture.unique, lengths[0])
+    assert shortest != entropy_floor(corpus, corpus.mixture.unique, lengths[-1])
+    assert entropy_floor(corpus, corpus.mixture.unique, lengths[0] - 1) is None
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(f"Text number {n}." for n in range(40)))
+    config = tiny_config()
+    config.data.files = str(tmp_path / "a.txt")
+    other = load_corpus(config)
+    assert entropy_floor(other, other.mixture.held_out, 160) is None
+
+
+def test_copies_are_left_out_and_counted(tmp_path):
+    documents = [Document("a", "1"), Document("b", "2"), Document("a", "3")]
+    assert without_copies(documents) == (documents[:2], 1)
+
+
+def test_no_document_is_both_held_out_and_trained_on(corpus):
+    """By content, not only by index."""
+    mixture = corpus.mixture
+    held_out = {ids.to_hex(corpus.identities[i]) for i in mixture.held_out}
+    trained = {ids.to_hex(corpus.identities[i]) for i in np.unique(mixture.encounters)}
+    assert not held_out & trained
+    assert len(trained) == 26
+
+
+def test_endless_stories_need_a_number():
+    config = tiny_config()
+    config.data.unique_documents = -1
+    with pytest.raises(InputError, match="the embedded stories never end; give a number"):
+        load_corpus(config)
+
+
+def test_a_document_that_is_empty_after_tokenization_is_refused(corpus, monkeypatch):
+    config = tiny_config()
+    monkeypatch.setattr(
+        "memsinks_jax.data.tokenizer.Tokenizer.encode", lambda self, text: np.zeros(int("moon" in text), np.int32)
+    )
+    with pytest.raises(InputError, match="stories:seed=0,index=.*: the document is empty after tokenization"):
+        load_corpus(config, corpus.tokenizer)
