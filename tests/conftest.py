@@ -14,7 +14,9 @@ import pytest
 from memsinks_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+# Tests compile far more than they compute: the compiler's effort is turned down.
+FAST_COMPILER = "--xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
 
 # Many tests, and the commands they start, compile the same programs: each is compiled once a session.
 CACHE = tempfile.mkdtemp(prefix="memsinks_jax-tests-")

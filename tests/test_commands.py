@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import FAST_COMPILER, ROOT
 
 SMALL = [
     "--config.data.unique_documents=24", "--config.data.repeated_documents=2", "--config.data.repetitions=8",
@@ -17,7 +17,7 @@ SMALL = [
 
 
 def run(command, *arguments, devices=1):
-    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    environment = os.environ | {"XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count={devices}"}
     return subprocess.run(
         [sys.executable, "-m", f"memsinks_jax.{command}", *map(str, arguments)],
         capture_output=True, text=True, cwd=ROOT, env=environment,
@@ -168,7 +168,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
         "Progress.update = killed\n"
         "train.main()\n"
     )
-    environment = os.environ | {"XLA_FLAGS": ""}
+    environment = os.environ | {"XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count=1"}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment
     )

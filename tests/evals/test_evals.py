@@ -1,0 +1,87 @@
+"""The measures: every mode, every document alone, whatever shares its batch."""
+
+import jax
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.tokenizer import END_OF_TEXT
+from memsinks_jax.evals.continuation import Continuation
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.model import build_model
+from memsinks_jax.training.step import init_state
+
+
+@pytest.fixture(scope="module")
+def world():
+    config = tiny_config()
+    params = jax.jit(lambda: init_state(config, 10).params)()
+    # Far from the initial values, so that sinks and positions matter.
+    params = jax.tree.map(lambda a: a + 0.2 * jax.random.normal(jax.random.key(a.size), a.shape), params)
+    return config, load_corpus(config), params
+
+
+def losses(world, indices, mode, batch_size=4):
+    config, corpus, params = world
+    tokens = [corpus.tokens[i] for i in indices]
+    batches = document_batches(tokens, corpus.identities[indices], config.data.row_length, batch_size)
+    return DocumentLoss(config)(params, batches, mode)
+
+
+def test_a_documents_loss_does_not_depend_on_its_batch(world):
+    indices = np.array([3, 1, 4, 15, 9])
+    for mode in ("own", "drop"):
+        together = losses(world, indices, mode)[0]
+        alone = np.concatenate([losses(world, indices[n : n + 1], mode)[0] for n in range(5)])
+        np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
+    config, corpus, _ = world
+    counts = losses(world, np.arange(20), "drop")[1]
+    assert counts.tolist() == [min(len(t) + 1, config.data.row_length) for t in corpus.tokens[:20]]
+
+
+def test_loss_is_minus_the_log_probability_of_the_document(world):
+    """Against a plain loop over positions without any of our batching, masking or weighting."""
+    config, corpus, params = world
+    model, _ = build_model(config)
+    index = int(np.argmin([len(t) for t in corpus.tokens]))
+    text = [END_OF_TEXT, *corpus.tokens[index].tolist(), END_OF_TEXT]
+    assert len(text) < config.data.row_length
+    rows = np.array([text])
+    logits = model.apply({"params": params}, rows, np.ones_like(rows), np.arange(len(text))[None])
+    logged = jax.nn.log_softmax(logits[0])
+    nats = -sum(float(logged[place, text[place + 1]]) for place in range(len(text) - 1))
+    assert losses(world, np.array([index]), "all")[0][0] == pytest.approx(nats, rel=1e-5)
+
+
+def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
+    config, corpus, params = world
+    found = dict(Memorization(config, corpus, lambda batch: batch).run(params))
+    for name, indices, mode in (
+        ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
+        ("repeated_loss_own", corpus.mixture.repeated, "own"),
+    ):  # fmt: skip
+        nats, tokens = losses(world, indices, mode)
+        assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
+    assert found["repeated_loss"] != found["repeated_loss_own"]
+    assert set(found) == {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"}
+
+
+def test_continuations_are_greedy(world):
+    """Every written token is the likeliest after what stands before it, with the sinks as asked."""
+    config, corpus, params = world
+    openings = [corpus.tokens[0][:5], corpus.tokens[1][:9]]
+    model, _ = build_model(config)
+    tails = Continuation(config, length=14)(params, openings, corpus.identities[:2], "all")
+    apply = jax.jit(lambda rows: model.apply({"params": params}, rows, np.ones_like(rows), np.arange(15)[None]))
+    for opening, tail in zip(openings, tails, strict=True):
+        row = np.concatenate([[END_OF_TEXT], opening, tail])
+        likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)
+        assert likeliest[len(opening) : len(row) - 1].tolist() == tail.tolist()
+        assert len(row) == 15 or likeliest[len(row) - 1] == END_OF_TEXT
+    dropped = Continuation(config, length=14)(params, openings, corpus.identities[:2], "drop")
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(tails, dropped, strict=True))
