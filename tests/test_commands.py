@@ -24,7 +24,7 @@ def run(command, *arguments, devices=1):
     )  # fmt: skip
 
 
-def refused(done, *words):
+def assert_refused(done, *words):
     """Exit 2 and one line on stderr that says it; no traceback, nothing on stdout."""
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -107,7 +107,7 @@ def test_the_same_command_on_a_finished_run_says_the_same(trained):
 def test_train_refuses(trained, tmp_path, flags, words):
     _, files, _ = trained
     arguments = ["--config=configs/ts_repetition.py:sinks", *SMALL, files, *flags, f"--workdir={tmp_path / 'run'}"]
-    refused(run("train", *arguments), *words)
+    assert_refused(run("train", *arguments), *words)
     assert not list(tmp_path.iterdir())
 
 
@@ -119,37 +119,37 @@ def test_train_refuses(trained, tmp_path, flags, words):
     ],
 )  # fmt: skip
 def test_train_refuses_configs(tmp_path, config, words):
-    refused(run("train", f"--config={config}", f"--workdir={tmp_path / 'run'}"), *words)
+    assert_refused(run("train", f"--config={config}", f"--workdir={tmp_path / 'run'}"), *words)
     assert not list(tmp_path.iterdir())
 
 
 def test_train_refuses_a_batch_that_the_mesh_does_not_divide(tmp_path):
     arguments = ["--config=configs/smoke.py", "--config.training.batch_size=6", f"--workdir={tmp_path / 'run'}"]
-    refused(run("train", *arguments, devices=4), "batch_size is 6", "4 equal parts")
-    refused(run("train", *arguments, "--config.mesh.data=3", devices=4), "does not cover the 4 devices")
+    assert_refused(run("train", *arguments, devices=4), "batch_size is 6", "4 equal parts")
+    assert_refused(run("train", *arguments, "--config.mesh.data=3", devices=4), "does not cover the 4 devices")
     assert not list(tmp_path.iterdir())
 
 
 def test_train_refuses_a_workdir_of_another_config(trained):
     folder, files, _ = trained
     arguments = ["--config=configs/ts_repetition.py:sinks", *SMALL, files, f"--workdir={folder / 'run'}"]
-    refused(run("train", *arguments, "--config.seed=1"), "another config", "seed is 0 there and 1 here")
+    assert_refused(run("train", *arguments, "--config.seed=1"), "another config", "seed is 0 there and 1 here")
 
 
 def test_missing_flags_and_folders_are_refused(tmp_path):
-    refused(run("train", f"--workdir={tmp_path / 'run'}"), "--config is missing")
-    refused(run("train", "--config=configs/smoke.py"), "--workdir is missing")
-    refused(run("evaluate", f"--workdir={tmp_path}"), "config.json is missing")
-    refused(run("evaluate", f"--workdir={tmp_path}", "--sinks=off"), "sinks", "off")
-    refused(run("reproduce", "--figure=4", f"--out={tmp_path}", "--seeds=a"), "--seeds=a", "whole numbers")
-    refused(run("reproduce", "--figure=4", f"--out={tmp_path}", "--variants=sink"), "no 'sink'")
-    refused(run("reproduce", "--figure=99", f"--out={tmp_path}"), "figure", "99")
+    assert_refused(run("train", f"--workdir={tmp_path / 'run'}"), "--config is missing")
+    assert_refused(run("train", "--config=configs/smoke.py"), "--workdir is missing")
+    assert_refused(run("evaluate", f"--workdir={tmp_path}"), "config.json is missing")
+    assert_refused(run("evaluate", f"--workdir={tmp_path}", "--sinks=off"), "sinks", "off")
+    assert_refused(run("reproduce", "--figure=4", f"--out={tmp_path}", "--seeds=a"), "--seeds=a", "whole numbers")
+    assert_refused(run("reproduce", "--figure=4", f"--out={tmp_path}", "--variants=sink"), "no 'sink'")
+    assert_refused(run("reproduce", "--figure=99", f"--out={tmp_path}"), "figure", "99")
 
 
 def test_evaluate_refuses_files(trained, tmp_path):
     folder, _, _ = trained
     (tmp_path / "bad.jsonl").write_text('{"text": "fine"}\n{"text": "not closed}\n')
-    refused(
+    assert_refused(
         run("evaluate", f"--workdir={folder / 'run'}", f"--files={tmp_path / 'bad.jsonl'}"), "bad.jsonl:2", "not JSON"
     )
 

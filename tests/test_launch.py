@@ -1,6 +1,7 @@
 """What the README promises a newcomer, from a fresh clone with an environment of its own. Needs the package index."""
 
 import json
+import os
 import re
 import subprocess
 
@@ -8,6 +9,14 @@ import pytest
 from conftest import ROOT
 
 pytestmark = pytest.mark.slow
+
+
+def run(command, folder):
+    """In a shell that knows nothing of the devices and the compiler that conftest.py sets."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environment | {"JAX_PLATFORMS": "cpu"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +28,7 @@ def clone(tmp_path_factory):
 
 def test_quickstart_shows_the_main_result(clone):
     """One seed of the laptop preset: the numbers of the README, within what seeds vary."""
-    done = subprocess.run(["./launch/quickstart.sh", "--json"], cwd=clone, capture_output=True, text=True)
+    done = run("./launch/quickstart.sh --json", clone)
     assert done.returncode == 0, done.stderr
     assert "report: runs/quickstart/index.html" in done.stderr
     assert (clone / "runs/quickstart/index.html").exists()
@@ -29,7 +38,7 @@ def test_quickstart_shows_the_main_result(clone):
 
 
 def test_the_tests_set_themselves_up(clone):
-    done = subprocess.run(["./launch/test.sh", "tests/test_config.py"], cwd=clone, capture_output=True, text=True)
+    done = run("./launch/test.sh tests/test_config.py", clone)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ passed", done.stdout)
 
@@ -49,8 +58,5 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command += " --config.data.unique_documents=40 --config.data.vocabulary_size=400"
         if "--seeds=0,1,2" in command:
             command = command.replace("--seeds=0,1,2", "--seeds=0")
-        done = subprocess.run(
-            f"source .venv/bin/activate && {command}", shell=True, executable="/bin/bash", cwd=clone,
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = run(f"source .venv/bin/activate && {command}", clone)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
