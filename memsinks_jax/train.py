@@ -48,7 +48,7 @@ def train_and_evaluate(config: Config, workdir: pathlib.Path, should_stop: Calla
     resuming = (workdir / "config.json").exists()
     corpus = workdirs.read_corpus(workdir) if resuming else load_corpus(config)
     rows = Rows(config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities)
-    steps = steps_of(config, rows, corpus.mixture.encounters_with_repeats)
+    steps = steps_of(config, rows)
 
     # State: shapes give shardings, shardings place what is initialised or restored.
     shapes = jax.eval_shape(lambda: init_state(config, steps))

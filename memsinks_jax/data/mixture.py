@@ -20,7 +20,6 @@ class Mixture:
     unique: np.ndarray  # seen once
     held_out: np.ndarray  # never seen
     encounters: np.ndarray  # one entry for each time a document is seen in an epoch, before shuffling
-    encounters_with_repeats: int  # how many there would be with every repeat kept
 
 
 def plan_mixture(data: DataConfig, documents: int, seed: int) -> Mixture:
@@ -44,11 +43,15 @@ def plan_mixture(data: DataConfig, documents: int, seed: int) -> Mixture:
         order[:needed], [data.repeated_documents, data.repeated_documents + unique]
     )
     times = {"keep": data.repetitions, "once": 1, "remove": 0}[data.repeats]
-    encounters = np.concatenate([np.repeat(repeated, times), unique_documents])
+    encounters = encounters_of(repeated, times, unique_documents)
     if not len(encounters):
         raise InputError("the plan holds no training document; raise config.data.unique_documents or repetitions")
-    with_repeats = len(repeated) * data.repetitions + len(unique_documents)
-    return Mixture(repeated, unique_documents, held_out, encounters, with_repeats)
+    return Mixture(repeated, unique_documents, held_out, encounters)
+
+
+def encounters_of(repeated: np.ndarray, times: int, unique: np.ndarray) -> np.ndarray:
+    """Every repeated document `times` times, then every unique one -> indices of documents."""
+    return np.concatenate([np.repeat(repeated, times), unique])
 
 
 PURPOSES = ("roles", "order", "id noise", "noisy documents")

@@ -47,7 +47,8 @@ def _row(stream, owner, identities, row_length, documents_per_row):
 class Rows:
     """All rows of a run in their order: a random-access source without end, `[n]` is row n counted over all epochs.
 
-    `rows_per_epoch` rows hold every encounter of the plan once. Each epoch has an order of its own.
+    `rows_per_epoch` rows hold every encounter of the plan once; `rows_per_epoch_with_repeats` would hold them with every
+    repeat kept. Each epoch has an order of its own.
     """
 
     def __init__(self, data: DataConfig, seed: int, plan: mixture.Mixture, tokens: list, identities: np.ndarray):
@@ -57,15 +58,21 @@ class Rows:
         # Two epochs are kept: that of this row and, while prefetching, the next.
         self._order = functools.lru_cache(maxsize=2)(self._shuffle)
         self._offsets = functools.lru_cache(maxsize=2)(self._lay_out)
+        self.rows_per_epoch = self._rows_of(plan.encounters)
+        with_repeats = mixture.encounters_of(plan.repeated, data.repetitions, plan.unique)
+        self.rows_per_epoch_with_repeats = self._rows_of(with_repeats)
+        self.documents_per_row = 1
         if data.rows == "packed":
-            lengths = np.array([len(tokens[i]) + 1 for i in plan.encounters])
-            self.rows_per_epoch = -(-int(lengths.sum() - 1) // data.row_length)
             # The shortest documents side by side, and one cut off at either end.
-            fitting = np.searchsorted(np.cumsum(np.sort(lengths)), data.row_length, side="right")
+            shortest = np.sort([len(tokens[i]) + 1 for i in plan.encounters])
+            fitting = np.searchsorted(np.cumsum(shortest), data.row_length, side="right")
             self.documents_per_row = min(int(fitting) + 2, data.row_length)
-        else:
-            self.rows_per_epoch = len(plan.encounters)
-            self.documents_per_row = 1
+
+    def _rows_of(self, encounters: np.ndarray) -> int:
+        if self._data.rows == "one_document":
+            return len(encounters)
+        stream = sum(len(self._tokens[i]) + 1 for i in encounters)
+        return -(-(stream - 1) // self._data.row_length)
 
     def __len__(self) -> int:
         return 2**62

@@ -32,11 +32,9 @@ def batches(
     return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=PREFETCH_BATCHES)))
 
 
-def steps_of(config: Config, rows: Rows, encounters_with_repeats: int) -> int:
+def steps_of(config: Config, rows: Rows) -> int:
     """Optimizer steps of a run: as the config says, or as many as its epochs take."""
     if config.training.steps:
         return config.training.steps
-    rows_per_epoch = rows.rows_per_epoch
-    if config.training.count_removed_repeats:
-        rows_per_epoch = encounters_with_repeats
-    return max(config.training.epochs * rows_per_epoch // config.training.batch_size, 1)
+    counted = rows.rows_per_epoch_with_repeats if config.training.count_removed_repeats else rows.rows_per_epoch
+    return max(config.training.epochs * counted // config.training.batch_size, 1)

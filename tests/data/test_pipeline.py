@@ -43,16 +43,18 @@ def test_hosts_share_the_same_global_batch(hosts):
         assert equal(joined, whole)
 
 
-def test_steps():
-    rows, plan, *_ = make([5] * 12)  # 9 unique + 2 * 3
+@pytest.mark.parametrize(("rows_kind", "with_repeats", "without"), [("one_document", 15, 9), ("packed", 6, 4)])
+def test_steps(rows_kind, with_repeats, without):
+    """9 unique documents and 2 repeated 3 times, of 6 tokens with end of text: 90 tokens or 54 in rows of 16."""
     config = Config()
     config.training.batch_size = 4
-    assert steps_of(config, rows, plan.encounters_with_repeats) == 15 // 4
-    config.training.epochs = 3
-    assert steps_of(config, rows, plan.encounters_with_repeats) == 45 // 4
-    without, plan, *_ = make([5] * 12, repeats="remove")
-    assert steps_of(config, without, plan.encounters_with_repeats) == 27 // 4
+    rows, *_ = make([5] * 12, rows=rows_kind)
+    assert steps_of(config, rows) == with_repeats // 4
+    config.training.epochs = 7
+    assert steps_of(config, rows) == 7 * with_repeats // 4
+    rows, *_ = make([5] * 12, rows=rows_kind, repeats="remove")
+    assert steps_of(config, rows) == 7 * without // 4
     config.training.count_removed_repeats = True
-    assert steps_of(config, without, plan.encounters_with_repeats) == 45 // 4
+    assert steps_of(config, rows) == 7 * with_repeats // 4
     config.training.steps = 9
-    assert steps_of(config, without, plan.encounters_with_repeats) == 9
+    assert steps_of(config, rows) == 9
