@@ -60,7 +60,7 @@ def test_json_of_another_version_is_refused():
     with pytest.raises(InputError, match=r"run/config.json.*data.repetition.*data.repetitions"):
         from_json(text, "run/config.json")
     with pytest.raises(InputError, match="batch_size"):
-        from_json(to_json(Config()).replace('"batch_size": 16', '"batch_size": "16"'), "here")
+        from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
 
 
 def test_the_first_difference_is_named():

@@ -77,7 +77,7 @@ def test_continuations_are_greedy(world):
     openings = [corpus.tokens[0][:5], corpus.tokens[1][:9]]
     model, _ = build_model(config)
     tails = Continuation(config, length=14)(params, openings, corpus.identities[:2], "all")
-    apply = jax.jit(lambda rows: model.apply({"params": params}, rows, np.ones_like(rows), np.arange(15)[None]))
+    apply = jax.jit(lambda rows: model.apply({"params": params}, rows, jax.numpy.ones_like(rows), np.arange(15)[None]))
     for opening, tail in zip(openings, tails, strict=True):
         row = np.concatenate([[END_OF_TEXT], opening, tail])
         likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)
