@@ -21,8 +21,7 @@ VARIANTS = {
 }
 
 PRESETS = {
-    # Small scale: the paper does not say whether layers share a mask. One a layer closes six points more of the gap.
-    "laptop": {"sinks.per_layer": True},
+    "laptop": {},
     # Appendix B and table 1: GPT-2 medium's shape, 32,800 rows of 512 tokens (16.8 M). The paper gives neither batch nor
     # steps; learning rate and weight decay are of its grid. Wants an accelerator and --config.data.files=TINYSTORIES.
     "paper": {

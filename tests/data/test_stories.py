@@ -1,20 +1,20 @@
-import io
 import math
 import re
 
 import numpy as np
 import pytest
-import sentencepiece
 
+from memsinks_jax.config import DataConfig
 from memsinks_jax.data import stories, story_grammar
 from memsinks_jax.data.stories import derivations, log_probability, story
+from memsinks_jax.data.tokenizer import train_tokenizer
 
 HERO = re.compile(r"(?:named (\w+)|^(\w+) was)")
-PINNED = """Once upon a time, there was a funny, friendly girl named Zorobilina. One stormy morning, \
-Zorobilina and her funny friend Sophie went to the circus with a sparkly kite. "I want to sort shells!" \
-said Zorobilina. Sophie wanted to read and sing. "A friend is better than a tiny charm," said her polite \
-dad politely. So they made up and went to the special aquarium to paint and swim. Before bed, she learned \
-new words: us, wore, near, thing."""
+PINNED = """Once upon a time, there was a cheerful, clever girl named Briilla. One snowy morning, Briilla and \
+her shy friend Emma went to the pond with a nice doll. "I want to feed ducks!" said Briilla. Emma \
+wanted to dance and play. "A friend is better than a little sock," said her friendly dad quickly. So \
+they made up and went to the old cave to draw and run. Before bed, she learned new words: us, wore, \
+near, thing."""
 
 
 def _hero(text):
@@ -33,7 +33,7 @@ def test_a_story_is_a_pure_function_of_seed_and_index():
 
 def test_the_stream_is_pinned():
     assert story(0, 0).text == PINNED
-    assert story(0, 0).log_probability == pytest.approx(-115.96296787141034, abs=1e-9)
+    assert story(0, 0).log_probability == pytest.approx(-103.56562116026447, abs=1e-9)
 
 
 def test_seeds_and_indices_give_different_stories(many):
@@ -154,31 +154,15 @@ def test_the_english_holds(many):
 
 
 def test_lengths_and_entropy_in_tokens(many):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([one.text for one in many[:3000]]),
-        model_writer=model,
-        model_type="unigram",
-        vocab_size=1024,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        user_defined_symbols=["\n"],
-        hard_vocab_limit=False,
-        num_threads=1,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-    )
-    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    """With the tokenizer of the laptop preset; almost every story fits into its rows."""
+    data = DataConfig()
+    tokenizer = train_tokenizer([one.text for one in many[:3000]], data.vocabulary_size)
     held_out = many[3000:]
     lengths = np.array([len(tokenizer.encode(one.text)) + 1 for one in held_out])
-    assert lengths.min() >= 60 and lengths.max() <= 200
-    assert 105 <= lengths.mean() <= 115
-    assert np.quantile(lengths, 0.999) <= 176
-    assert 0.85 <= -sum(one.log_probability for one in held_out) / lengths.sum() <= 1.1
+    assert lengths.min() >= 60
+    assert lengths.max() <= 200
+    assert (lengths <= data.row_length).mean() > 0.999
+    assert 0.8 <= -sum(one.log_probability for one in held_out) / lengths.sum() <= 1.1
 
 
 def test_the_words_are_many(many):
