@@ -56,6 +56,9 @@ def train_and_evaluate(config: Config, workdir: pathlib.Path, should_stop: Calla
     if not resuming and jax.process_index() == 0:
         workdirs.create(workdir, config, corpus)
     checkpoints = Checkpoints(workdir, config.training.checkpoints_to_keep)
+    if checkpoints.latest() == steps:
+        checkpoints.close()
+        return _summary(workdir)
     if checkpoints.latest() is None:
         state, tokens = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)(), 0
     else:

@@ -16,7 +16,7 @@ A story has one derivation as long as the templates of a rule differ in their li
 a word, and an optional piece does not read like what may follow it.
 """
 
-SHAPE = {"table": (15.0, 4.0), "rule": (4.0, 1.0), "piece": (1.5, 1.0), "word": (100.0, 1.0)}
+SHAPE = {"table": (30.0, 4.0), "rule": (4.0, 1.0), "piece": (1.5, 1.0), "word": (100.0, 1.0)}
 """``(shift, power)`` by kind of choice, or by table: the option at rank 0, 1, 2, ... has a probability
 proportional to ``(rank + shift) ** -power``."""
 

@@ -10,11 +10,11 @@ from memsinks_jax.data.stories import derivations, log_probability, story
 from memsinks_jax.data.tokenizer import train_tokenizer
 
 HERO = re.compile(r"(?:named (\w+)|^(\w+) was)")
-PINNED = """Once upon a time, there was a cheerful, clever girl named Briilla. One snowy morning, Briilla and \
-her shy friend Emma went to the pond with a nice doll. "I want to feed ducks!" said Briilla. Emma \
-wanted to dance and play. "A friend is better than a little sock," said her friendly dad quickly. So \
-they made up and went to the old cave to draw and run. Before bed, she learned new words: us, wore, \
-near, thing."""
+PINNED = """Once upon a time, there was a funny, friendly girl named Zorobilina. One stormy morning, \
+Zorobilina and her funny friend Sophie went to the circus with a sparkly kite. "I want to sort shells!" \
+said Zorobilina. Sophie wanted to read and sing. "A friend is better than a tiny charm," said her polite \
+dad politely. So they made up and went to the special aquarium to paint and swim. Before bed, she learned \
+new words: us, wore, near, thing."""
 
 
 def _hero(text):
@@ -33,7 +33,7 @@ def test_a_story_is_a_pure_function_of_seed_and_index():
 
 def test_the_stream_is_pinned():
     assert story(0, 0).text == PINNED
-    assert story(0, 0).log_probability == pytest.approx(-103.56562116026447, abs=1e-9)
+    assert story(0, 0).log_probability == pytest.approx(-115.96296787141034, abs=1e-9)
 
 
 def test_seeds_and_indices_give_different_stories(many):
