@@ -21,8 +21,7 @@ VARIANTS = {
 }
 
 PRESETS = {
-    # Beyond the paper: sinks that learn faster memorize before the shared neurons do.
-    "laptop": {"optimizer.sink_learning_rate_multiple": 2.0},
+    "laptop": {},
     # Appendix B and table 1: GPT-2 medium's shape, 32,800 rows of 512 tokens (16.8 M). The paper gives neither batch nor
     # steps; learning rate and weight decay are of its grid. Wants an accelerator and --config.data.files=TINYSTORIES.
     "paper": {

@@ -69,7 +69,6 @@ class OptimizerConfig:
     b2: float = 0.99
     weight_decay: float = 0.4  # on matrices only: see training/optimizer.py
     clip_norm: float = 1.0  # of the global gradient
-    sink_learning_rate_multiple: float = 1.0  # of the sinks' weights; over 1 they memorize before the shared neurons do
 
 
 @dataclasses.dataclass
@@ -141,7 +140,6 @@ RANGES = {
     "optimizer.b2": (0, 1, True),
     "optimizer.weight_decay": (0, None, True),
     "optimizer.clip_norm": (0, None, False),
-    "optimizer.sink_learning_rate_multiple": (0, None, True),
     "training.batch_size": (1, None, True),
     "training.epochs": (1, None, True),
     "training.steps": (0, None, True),

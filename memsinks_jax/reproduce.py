@@ -165,7 +165,6 @@ def _choices(runs: list[Run]) -> str:
         ["active_fraction", f"{config.sinks.active_fraction:g} of the sinks are on for a document (the paper's p)"],
         ["sampling", config.sinks.sampling],
         ["masks of the layers", "one a layer" if config.sinks.per_layer else "the same in all"],
-        ["learning rate of the sinks", f"{config.optimizer.sink_learning_rate_multiple:g} times the others'"],
         ["rescaling when sinks are dropped", "none"],
         ["ids", f"{config.data.ids}, 64 bits; noise {config.data.id_noise:g} per {config.data.id_noise_per}"],
         ["rows", f"{config.data.rows} of {config.data.row_length} tokens, batch {config.training.batch_size}; attention "

@@ -3,7 +3,6 @@
 import re
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from memsinks_jax.config import InputError, OptimizerConfig
@@ -30,38 +29,14 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
     )
 
 
-# Ordered (regex over the path, axis of the hidden neurons): the weights into and out of a sink.
-HIDDEN_AXIS = (
-    (r"layers/up_(kernel|bias)$", -1),
-    (r"layers/down_kernel$", -2),
-    (r"", None),
-)
-
-
-def make_optimizer(config: OptimizerConfig, steps: int, shared: int) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW. Moments are float32 and shaped like the parameters.
-
-    Args:
-      shared: hidden neurons before the first sink; the sinks' updates are scaled by `sink_learning_rate_multiple`.
-    """
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """Clipping by the global norm, then AdamW. Moments are float32 and shaped like the parameters."""
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
             learning_rate(config, steps), b1=config.b1, b2=config.b2, weight_decay=config.weight_decay, mask=decay_mask
         ),
-        optax.stateless(lambda updates, params: _scale_sinks(updates, shared, config.sink_learning_rate_multiple)),
     )
-
-
-def _scale_sinks(updates, shared: int, multiple: float):
-    def of_leaf(path: tuple, update: jax.Array) -> jax.Array:
-        axis = first_match(HIDDEN_AXIS, path_name(path))
-        if axis is None:
-            return update
-        scale = jnp.where(jnp.arange(update.shape[axis]) < shared, 1.0, multiple)
-        return update * (scale if axis == -1 else scale[:, None])
-
-    return jax.tree_util.tree_map_with_path(of_leaf, updates)
 
 
 def decay_mask(params) -> dict:

@@ -23,12 +23,10 @@ class TrainState(NamedTuple):
 
 def init_state(config: Config, steps: int) -> TrainState:
     """Fresh parameters (float32) and zero moments, from the config's seed. Trace it with `jax.eval_shape` for shapes."""
-    model, parts = build_model(config)
+    model, _ = build_model(config)
     row = jnp.zeros((1, config.data.row_length), jnp.int32)
     params = model.init(jax.random.key(config.seed, impl="threefry2x32"), row, row, row)["params"]
-    return TrainState(
-        jnp.zeros((), jnp.int32), params, make_optimizer(config.optimizer, steps, parts.shared).init(params)
-    )
+    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(config.optimizer, steps).init(params))
 
 
 def training_gates(config: Config, parts: sinks.Partition, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
@@ -47,7 +45,7 @@ def make_train_step(config: Config, steps: int) -> Callable:
     `gradient_norm` before clipping, `learning_rate`.
     """
     model, parts = build_model(config)
-    optimizer = make_optimizer(config.optimizer, steps, parts.shared)
+    optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate(config.optimizer, steps)
 
     def loss_of(params: dict, batch: dict, interventions: dict) -> jax.Array:
