@@ -23,6 +23,8 @@ def run(command, folder):
 def clone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fresh") / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    done = run("source launch/environment.sh", folder)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
