@@ -2,8 +2,11 @@
 
 import base64
 import html
+import json
 import os
 import pathlib
+
+from memsinks_jax.claims import Claim
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px; margin: 2.5em auto; padding: 0 1.2em; }
@@ -51,6 +54,24 @@ def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
+def claims_section(claims: list[Claim]) -> list[str]:
+    """Heading and table: each claim, what the paper says, the bound to reach, what was measured, whether it holds."""
+    rows = []
+    for claim in claims:
+        ci95 = "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}"
+        verdict = "yes" if claim.holds else "no"
+        rows.append(
+            [text(claim.statement), text(claim.paper), text(claim.bound), f"{claim.measured:.3f}", ci95, verdict]
+        )
+    return [
+        heading(f"Claims: {sum(claim.holds for claim in claims)} of {len(claims)} hold"),
+        table(
+            ["claim", "paper", "to reach", "measured", "95% interval", "holds"], rows,
+            ["", "note", "number", "number", "number", "verdict"],
+        ),
+    ]  # fmt: skip
+
+
 def marked_like(written: str, original: str) -> str:
     """HTML of `written` with the words marked that equal the original's word at the same place."""
     truth = original.split()
@@ -78,6 +99,13 @@ def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:
     )
     scratch = path.with_suffix(".html.new")
     scratch.write_text(page, encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def write_json(path: pathlib.Path, content: dict) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_suffix(".json.new")
+    scratch.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(scratch, path)
 
 

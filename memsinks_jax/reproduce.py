@@ -13,11 +13,11 @@ from absl import flags
 
 from memsinks_jax import command_line, report
 from memsinks_jax import workdir as workdirs
+from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import Tokenizer
 from memsinks_jax.figures import figure_4
-from memsinks_jax.figures.claims import Claim, with_interval
-from memsinks_jax.figures.runs import CONFIGS, Run, by_variant, default_jobs, results, train_all, write_json
+from memsinks_jax.figures.runs import CONFIGS, Run, by_variant, default_jobs, results, train_all
 
 logger = logging.getLogger("memsinks_jax.reproduce")
 
@@ -38,7 +38,7 @@ def reproduce(
     claims = module.claims(runs)
     content = results(figure, preset, seeds, runs, claims)
     module.draw(runs, out / f"figure_{figure}.png")
-    write_json(out / "results.json", content)
+    report.write_json(out / "results.json", content)
     report.write_page(out / "index.html", *_page(module, figure, preset, seeds, overrides, runs, claims, out))
     _print_summary(module, runs, claims, out)
     return content
@@ -46,7 +46,6 @@ def reproduce(
 
 def _page(module, figure, preset, seeds, overrides, runs: list[Run], claims: list[Claim], out) -> tuple[str, list[str]]:
     seeds_text = f"{len(seeds)} seed" + ("s" if len(seeds) > 1 else "")
-    held = sum(claim.holds for claim in claims)
     columns, rows = _final_numbers(module, runs)
     command = (
         f"python -m memsinks_jax.reproduce --figure={figure} --preset={preset} --seeds={','.join(map(str, seeds))}"
@@ -66,8 +65,7 @@ def _page(module, figure, preset, seeds, overrides, runs: list[Run], claims: lis
             "held-out and repeated loss that is gone. Recovery: repeated loss over that of the model without repeats.",
             "note",
         ),
-        report.heading(f"Claims: {held} of {len(claims)} hold"),
-        _claims_table(claims),
+        *report.claims_section(claims),
         report.heading("Does it recite?"),
         *_continuations(runs),
         report.heading("How it was made"),
@@ -84,21 +82,6 @@ def _final_numbers(module, runs: list[Run]) -> tuple[list[str], list[list[str]]]
              for row in rows]  # fmt: skip
     labels = [module.LABELS[variant] for variant in by_variant(runs)]
     return ["variant", *columns], [[label, *row] for label, row in zip(labels, cells, strict=True)]
-
-
-def _claims_table(claims: list[Claim]) -> str:
-    rows = []
-    for claim in claims:
-        bound = f"≥ {claim.at_least:g}" if claim.at_least is not None else f"≤ {claim.at_most:g}"
-        ci95 = "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}"
-        verdict = "yes" if claim.holds else "no"
-        rows.append(
-            [report.text(claim.statement), report.text(claim.paper), bound, f"{claim.measured:.3f}", ci95, verdict]
-        )
-    return report.table(
-        ["claim", "paper", "to reach", "measured", "95% interval", "holds"], rows,
-        ["", "note", "number", "number", "number", "verdict"],
-    )  # fmt: skip
 
 
 def _continuations(runs: list[Run]) -> list[str]:

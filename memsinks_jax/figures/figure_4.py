@@ -13,7 +13,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.figures.claims import Claim
+from memsinks_jax.claims import Claim
 from memsinks_jax.figures.runs import Run, by_variant
 
 CONFIG = "ts_repetition.py"

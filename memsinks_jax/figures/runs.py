@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import logging
 import os
 import pathlib
@@ -167,10 +166,3 @@ def results(figure: str, preset: str, seeds: list[int], runs: list[Run], claims:
         "figure": figure, "preset": preset, "seeds": seeds,
         "runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims],
     }  # fmt: skip
-
-
-def write_json(path: pathlib.Path, content: dict) -> None:
-    """Writes all or nothing."""
-    scratch = path.with_suffix(".json.new")
-    scratch.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(scratch, path)

@@ -34,6 +34,13 @@ class Claim:
         low, high = self.ci95 or (self.measured, self.measured)
         return (self.at_least is None or low >= self.at_least) and (self.at_most is None or high <= self.at_most)
 
+    @property
+    def bound(self) -> str:
+        """What is to be reached, for a reader: '≥ 0.75', or '0.2 to 0.3'."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.at_least:g} to {self.at_most:g}"
+        return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
     def to_dict(self) -> dict:
         return {
             "id": self.id, "statement": self.statement, "paper": self.paper, "measured": self.measured,

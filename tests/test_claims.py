@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from memsinks_jax.figures.claims import Claim, interval, with_interval
+from memsinks_jax.claims import Claim, interval, with_interval
 from memsinks_jax.figures.figure_4 import claims, gap_closed, recovery_ratio, table
 from memsinks_jax.figures.runs import Run
 
@@ -31,6 +31,12 @@ def test_interval_is_students():
 )  # fmt: skip
 def test_a_claim_holds_with_its_whole_interval(values, bound, holds):
     assert Claim("c", "statement", "paper", values, **bound).holds is holds
+
+
+def test_bounds_are_told():
+    assert Claim("c", "s", "p", [1.0], at_least=0.75).bound == "≥ 0.75"
+    assert Claim("c", "s", "p", [1.0], at_most=1.5).bound == "≤ 1.5"
+    assert Claim("c", "s", "p", [1.0], at_least=0.2, at_most=0.3).bound == "0.2 to 0.3"
 
 
 def run(variant, seed, held_out, repeated):
