@@ -13,9 +13,9 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from memsinks_jax.config import Config, InputError, nearest_field, validate
+from memsinks_jax.interruption import EXIT_INTERRUPTED
 
 EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 75  # state saved: run the same command again
 
 JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line of stdout.")
 

@@ -82,7 +82,13 @@ class TrainingConfig:
     log_every: int = 10  # steps
     evaluate_every: int = 100  # steps; the last step is always evaluated
     checkpoint_every: int = 200  # steps; the last step is always saved
-    checkpoints_to_keep: int = 2
+    checkpoints_to_keep: int = 2  # the newest ones
+    keep_every: int = 0  # also keep those of steps that this divides; 0: none
+    keep_best: bool = False  # also keep the one with the lowest held-out loss
+    spike_sigma: float = 0.0  # skip an update whose loss is this many deviations above the window's mean; 0: never
+    spike_window: int = 128  # accepted losses that mean and deviation are taken over
+    skips_in_a_row: int = 10  # so many skipped updates end the run (losses or gradients that are not finite, spikes)
+    stall_seconds: float = 300.0  # a step, an evaluation or a save that takes longer is reported, with the stacks
 
 
 @dataclasses.dataclass
@@ -147,10 +153,21 @@ RANGES = {
     "training.evaluate_every": (1, None, True),
     "training.checkpoint_every": (1, None, True),
     "training.checkpoints_to_keep": (1, None, True),
+    "training.keep_every": (0, None, True),
+    "training.spike_sigma": (0, None, True),
+    "training.spike_window": (2, None, True),
+    "training.skips_in_a_row": (1, None, True),
+    "training.stall_seconds": (0, None, False),
     "mesh.data": (-1, None, True),
     "mesh.fsdp": (1, None, True),
     "mesh.tensor": (1, None, True),
 }
+
+# What may change when a run goes on: it decides where and how a run is kept and computed, not what is computed.
+FREE_ON_RESUME = (
+    "mesh.data", "mesh.fsdp", "mesh.tensor", "training.checkpoint_every", "training.checkpoints_to_keep",
+    "training.keep_every", "training.keep_best", "training.stall_seconds",
+)  # fmt: skip
 
 
 def validate(config: Config) -> Config:
@@ -228,7 +245,8 @@ def _fill(kind: type, values: dict, prefix: str):
     return kind(**arguments)
 
 
-def first_difference(one: Config, other: Config) -> tuple[str, object, object] | None:
-    """The first field in which two configs differ, with both values; None when they are equal."""
+def first_difference(one: Config, other: Config, besides: tuple = ()) -> tuple[str, object, object] | None:
+    """The first field, besides those named, in which two configs differ, with both values; None when they are equal."""
     one_flat, other_flat = flatten(one), flatten(other)
-    return next(((n, one_flat[n], other_flat[n]) for n in one_flat if one_flat[n] != other_flat[n]), None)
+    names = (name for name in one_flat if name not in besides and one_flat[name] != other_flat[name])
+    return next(((name, one_flat[name], other_flat[name]) for name in names), None)

@@ -153,6 +153,11 @@ def build_model(config: Config) -> tuple[Decoder, Partition]:
     return Decoder(config.model, sum(parts), config.data.vocabulary_size, config.data.row_length), parts
 
 
+def valid_weights(targets_BT: jax.Array, weights_BT: jax.Array, vocabulary_size: int) -> jax.Array:
+    """The weights, with 0 where the target is no token of the vocabulary -> (B, T)."""
+    return jnp.where((targets_BT >= 0) & (targets_BT < vocabulary_size), weights_BT, 0.0)
+
+
 def token_losses(logits_BTV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array) -> jax.Array:
     """Cross-entropy in nats at every position, 0 where the weight is 0 -> float32 (B, T).
 

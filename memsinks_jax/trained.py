@@ -31,6 +31,6 @@ def open_run(workdir: pathlib.Path) -> Trained:
     mesh = sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
     checkpoints = Checkpoints(workdir)
     params = checkpoints.restore_params(shapes, sharding.shardings(shapes, mesh))
-    step = checkpoints.latest()
+    step = checkpoints.newest()
     checkpoints.close()
     return Trained(config, tokenizer, params, step)

@@ -10,7 +10,7 @@ from conftest import tiny_config
 
 from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import InputError, MeshConfig
-from memsinks_jax.train import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.trained import open_run
 from memsinks_jax.training.metrics import MetricWriter, read_metrics
 
@@ -35,7 +35,15 @@ def test_a_run_writes_what_the_contract_says(straight):
     assert {"step", "train_loss", "tokens", "tokens_per_second"} <= set(summary)
     assert summary["step"] == 5
     names = {path.name for path in workdir.iterdir()}
-    assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer.model", "documents.jsonl", "tensorboard"} == names
+    assert {
+        "config.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "tokenizer.model",
+        "documents.jsonl",
+        "tensorboard",
+        "lock",
+    } == names
     steps = [line["step"] for line in read_metrics(workdir) if "held_out_loss" in line]
     assert steps == [2, 4, 5]
     assert [line["step"] for line in read_metrics(workdir) if "train_loss" in line] == [1, 2, 3, 4, 5]

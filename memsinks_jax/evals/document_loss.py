@@ -1,5 +1,6 @@
 """Loss of documents, each alone in its context, with the sinks set in one of the four modes."""
 
+import collections
 from collections.abc import Callable
 
 import jax
@@ -11,6 +12,7 @@ from memsinks_jax.data.packing import document_row
 from memsinks_jax.model import build_model, token_losses
 
 BATCH_SIZE = 32
+_AHEAD = 4  # batches
 
 
 def document_batches(tokens: list, identities: np.ndarray, row_length: int, batch_size: int = BATCH_SIZE) -> list[dict]:
@@ -34,10 +36,18 @@ class DocumentLoss:
 
     Args:
       put: takes a batch of numpy arrays to the devices; by default jit does.
+      fetch: takes a result back.
+      poll: called between batches; what it raises ends the measure.
     """
 
-    def __init__(self, config: Config, put: Callable[[dict], dict] = lambda batch: batch):
-        self._config, self._put = config, put
+    def __init__(
+        self,
+        config: Config,
+        put: Callable[[dict], dict] = lambda batch: batch,
+        fetch: Callable[[jax.Array], np.ndarray] = np.asarray,
+        poll: Callable[[], None] = lambda: None,
+    ):
+        self._config, self._put, self._fetch, self._poll = config, put, fetch, poll
         self._model, self._parts = build_model(config)
         self._compiled = jax.jit(self._sums, static_argnames="mode")
 
@@ -58,7 +68,13 @@ class DocumentLoss:
         The mean loss of a set is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
         """
         seed = np.uint32(self._config.seed)
-        # All batches are dispatched before the first result is fetched.
-        results = [self._compiled(params, self._put(batch), seed, mode=mode) for batch in batches]
-        nats, tokens = (np.concatenate([np.asarray(r[i], np.float64) for r in results]) for i in range(2))
+        dispatched, fetched = collections.deque(), []
+        for batch in batches:
+            self._poll()
+            dispatched.append(self._compiled(params, self._put(batch), seed, mode=mode))
+            # Some stay ahead, so that the device never waits; not all, so that asking to stop is soon answered.
+            if len(dispatched) > _AHEAD:
+                fetched.append(jax.tree.map(self._fetch, dispatched.popleft()))
+        fetched += [jax.tree.map(self._fetch, result) for result in dispatched]
+        nats, tokens = (np.concatenate([np.asarray(f[i], np.float64) for f in fetched]) for i in range(2))
         return nats[tokens > 0], tokens[tokens > 0]

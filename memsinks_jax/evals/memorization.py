@@ -1,13 +1,13 @@
 """The paper's two losses: on held-out and on repeated documents, with the sinks dropped (sections 3.1 and 5)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.corpus import Corpus, entropy_floor
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches
 
 
 class Memorization:
@@ -19,13 +19,14 @@ class Memorization:
       entropy_floor                     the lowest held_out_loss any model can reach, where it is known
     """
 
-    def __init__(self, config: Config, corpus: Corpus, put: Callable[[dict], dict]):
-        self._loss = DocumentLoss(config, put)
+    def __init__(self, config: Config, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
+        self._loss = loss
         self._batches = {}
         for name, indices in (("held_out", corpus.mixture.held_out), ("repeated", corpus.mixture.repeated)):
             if len(indices):
                 tokens = [corpus.tokens[i] for i in indices]
-                self._batches[name] = document_batches(tokens, corpus.identities[indices], config.data.row_length)
+                identities = corpus.identities[indices]
+                self._batches[name] = document_batches(tokens, identities, config.data.row_length, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
         has_sinks = sinks.partition(config.model, config.sinks).sinks > 0
         self._own = has_sinks and config.sinks.kind == "by_document" and "repeated" in self._batches

@@ -14,19 +14,21 @@ logger = logging.getLogger(__name__)
 
 
 class MetricWriter:
-    """Appends to `metrics.jsonl` and to TensorBoard events under `tensorboard/`.
+    """Appends to `metrics.jsonl`, to TensorBoard events under `tensorboard/`, and to `skipped.jsonl` if it must.
 
     A line is {"step": finished steps, name: value, ...}. When a run resumes at `start_step`, later lines of the run
-    that was interrupted are taken away first: every step stands in the file once.
+    that was interrupted are taken away first: every step stands in the files once.
     """
 
     def __init__(self, workdir: pathlib.Path, start_step: int):
-        path = workdir / "metrics.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= start_step]
-        scratch = path.with_suffix(".jsonl.new")
-        scratch.write_text("".join(line + "\n" for line in kept))
-        os.replace(scratch, path)
-        self._file = path.open("a")
+        self._skipped = workdir / "skipped.jsonl"
+        for path in (workdir / "metrics.jsonl", self._skipped):
+            kept = [line for line in _lines(path) if json.loads(line)["step"] <= start_step]
+            if kept or path.exists():
+                scratch = path.with_suffix(".jsonl.new")
+                scratch.write_text("".join(line + "\n" for line in kept))
+                os.replace(scratch, path)
+        self._file = (workdir / "metrics.jsonl").open("a")
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -34,6 +36,16 @@ class MetricWriter:
         self._file.flush()
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
+
+    def write_skipped(self, step: int, values: dict[str, float], documents: list[str]) -> None:
+        """A batch whose update was skipped, with the ids of its documents."""
+        told = {name: repr(values[name]) for name in ("train_loss", "gradient_norm")}  # JSON has no nan
+        with self._skipped.open("a") as file:
+            file.write(json.dumps({"step": step, **told, "documents": documents}) + "\n")
+
+    def sync(self) -> None:
+        """To disk, also if the machine goes down: called before a checkpoint that counts these lines as written."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

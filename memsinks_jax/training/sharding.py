@@ -6,6 +6,8 @@ Mesh axes: `data` splits the batch, `fsdp` splits the batch and the parameters, 
 import math
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -25,6 +27,7 @@ RULES = (
     (r"(^|/)position_embedding$", P(None, "fsdp")),
     (r"_norm/(scale|bias)$", P()),
     (r"(^|/)(count|step)$", P()),
+    (r"^guard/", P()),
 )
 
 BATCH = P(("data", "fsdp"))
@@ -87,3 +90,16 @@ def put_batch(batch: dict, mesh: Mesh) -> dict[str, jax.Array]:
     """This host's rows -> global arrays, split over the mesh along the batch axis."""
     sharding = NamedSharding(mesh, BATCH)
     return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
+
+
+def put_whole_batch(batch: dict, mesh: Mesh) -> dict[str, jax.Array]:
+    """The same, where every host has all rows, as in an evaluation."""
+    sharding = NamedSharding(mesh, BATCH)
+    return {n: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__) for n, rows in batch.items()}
+
+
+def fetch(array: jax.Array) -> np.ndarray:
+    """All of a global array, on every host."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    return multihost_utils.process_allgather(array, tiled=True)

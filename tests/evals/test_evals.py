@@ -60,7 +60,7 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
 
 def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     config, corpus, params = world
-    found = dict(Memorization(config, corpus, lambda batch: batch).run(params))
+    found = dict(Memorization(config, corpus, DocumentLoss(config)).run(params))
     for name, indices, mode in (
         ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
         ("repeated_loss_own", corpus.mixture.repeated, "own"),
