@@ -1,11 +1,13 @@
 """What all commands share: flags in, one JSON object out, one clear line and exit code 2 for what cannot be used."""
 
 import ctypes
+import errno
 import json
 import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 
 from absl import app, flags
@@ -16,6 +18,15 @@ from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.interruption import EXIT_INTERRUPTED
 
 EXIT_BAD_INPUT = 2
+
+_WRITABLE = "; make it writable for this user, or choose another folder"
+_ADVICE = {
+    errno.ENOSPC: "; free some space and run the same command again",
+    errno.EDQUOT: "; free some of your quota and run the same command again",
+    errno.EROFS: _WRITABLE,
+    errno.EACCES: _WRITABLE,
+    errno.EPERM: _WRITABLE,
+}
 
 JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line of stdout.")
 
@@ -65,7 +76,7 @@ def run(main: Callable[[], dict]) -> None:
             sys.exit(EXIT_INTERRUPTED)
         except OSError as error:
             # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
-            _refuse(_one_line(error))
+            _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
         if JSON.value:
             print(json.dumps(result))
 
@@ -105,7 +116,11 @@ def _one_line(error: BaseException) -> str:
 
 def _refuse(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)
-    sys.exit(EXIT_BAD_INPUT)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: what failed may have left a thread that fails again at shutdown, or, with several hosts, that waits
+    # for those that wait for this one.
+    os._exit(EXIT_BAD_INPUT)
 
 
 def _keep_freed_memory() -> None:
@@ -129,4 +144,10 @@ def _set_up_logging() -> None:
     ours = logging.getLogger("memsinks_jax")
     ours.handlers, ours.propagate = [handler], False
     ours.setLevel(logging.INFO)
+    # Orbax logs the trace of a save that fails; the run tells it in one line, as it does other libraries' threads.
+    absl_logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    threading.excepthook = lambda what: ours.warning(
+        "the thread %s failed: %s", what.thread and what.thread.name, _one_line(what.exc_value)
+    )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

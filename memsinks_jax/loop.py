@@ -126,11 +126,11 @@ def train_and_evaluate(
         label = f"{config.variant}, seed {config.seed}"
         bar = held.enter_context(contextlib.closing(Progress(label, steps, start))) if leads else None
         clock = _Clock()
-        pending, held_out_loss = None, None
+        pending, held_out_loss, delivered = None, None, 0
 
         def describe() -> str:
             ready = "nothing" if pending is None else f"step {pending[0]}, finished: {pending[1]['tokens'].is_ready()}"
-            return f"the loader has delivered {step - start} batches; on the device: {ready}"
+            return f"the loader has delivered {delivered} batches; on the device: {ready}"
 
         watchdog = held.enter_context(
             contextlib.closing(Watchdog(config.training.stall_seconds, describe, checkpoints.saving_seconds))
@@ -184,6 +184,7 @@ def train_and_evaluate(
         for step in range(start + 1, steps + 1):
             watchdog.phase(f"waiting for the batch of step {step}")
             batch = next(stream)
+            delivered += 1
             watchdog.phase(f"dispatching step {step}; the first compiles")
             state, metrics = train_step(state, sharding.put_batch(batch, mesh), seed)
             if step == start + 1:

@@ -22,22 +22,19 @@ def main() -> None:
 
     config_flag = command_line.define_config()
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; made if missing, resumed if it exists.")
-    coordinator_flag = flags.DEFINE_string("coordinator", "", "Several hosts: HOST:PORT of process 0, or auto.")
-    processes_flag = flags.DEFINE_integer(
-        "processes", 1, "How many hosts; with --coordinator=HOST:PORT.", lower_bound=1
-    )
-    process_flag = flags.DEFINE_integer("process", 0, "Which host this is, from 0.", lower_bound=0)
+    host_flags = hosts.define_flags()
     logger = logging.getLogger("memsinks_jax.train")
 
     def run() -> dict:
         config = command_line.read_config(config_flag)
         if not workdir_flag.value:
             raise InputError("--workdir is missing; give a folder for the run, for example --workdir=runs/first")
-        if coordinator_flag.value:
+        coordinator, processes, process = (flag.value for flag in host_flags)
+        if coordinator:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
             if code is not None:
                 sys.exit(code)
-            hosts.start(coordinator_flag.value, processes_flag.value, process_flag.value, interruption)
+            hosts.start(coordinator, processes, process, interruption)
         from memsinks_jax.loop import train_and_evaluate  # imports jax, which asks for its devices
 
         result = train_and_evaluate(

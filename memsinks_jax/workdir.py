@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import shutil
 import socket
 from typing import IO
 
@@ -33,12 +34,16 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     scratch = workdir.with_name(workdir.name + ".new")
     scratch.mkdir(parents=True, exist_ok=True)
     held = lock(scratch)  # it stays held when the folder is renamed
-    (scratch / "documents.jsonl").write_text(_table(corpus))
-    (scratch / "tokenizer.model").write_bytes(corpus.tokenizer.model)
-    (scratch / "config.json").write_text(to_json(config))
-    if workdir.exists():
-        workdir.rmdir()  # an empty folder of the user's
-    os.replace(scratch, workdir)
+    try:
+        (scratch / "documents.jsonl").write_text(_table(corpus))
+        (scratch / "tokenizer.model").write_bytes(corpus.tokenizer.model)
+        (scratch / "config.json").write_text(to_json(config))
+        if workdir.exists():
+            workdir.rmdir()  # an empty folder of the user's
+        os.replace(scratch, workdir)
+    except OSError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise OSError(error.errno, error.strerror, str(workdir)) from None  # a full disk does not say which file
     return held
 
 
@@ -63,8 +68,10 @@ def lock(folder: pathlib.Path) -> IO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
+        holder = file.read().strip()
+        file.close()
         raise InputError(
-            f"another run is training in {folder} ({file.read().strip()}); wait for it, stop it, or take another --workdir"
+            f"another run is training in {folder} ({holder}); wait for it, stop it, or take another --workdir"
         ) from None
     except OSError:
         return file  # a file system without locks

@@ -1,13 +1,18 @@
 """Whole runs: stopping anywhere and resuming changes no bit, and a workdir is never half-written."""
 
+import dataclasses
 import json
+import logging
+import os
 import pathlib
+import re
 
 import jax
 import numpy as np
 import pytest
 from conftest import tiny_config
 
+from memsinks_jax import workdir as workdir_module
 from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import InputError, MeshConfig
 from memsinks_jax.loop import train_and_evaluate
@@ -79,22 +84,19 @@ def test_a_finished_run_is_not_trained_again(straight):
     assert jax.tree.all(jax.tree.map(np.array_equal, after[0], before[0]))
 
 
-def test_resuming_on_another_mesh(straight, tmp_path, monkeypatch):
-    """8 -> 4 x 2 devices: the same batches, the same masks, the same losses to rounding. The mesh is part of the config,
-    so the workdir's is edited as a user would."""
+@pytest.mark.parametrize("mesh", [MeshConfig(2, 2, 2), MeshConfig(4, 1, 2)])
+def test_resuming_on_another_mesh(straight, tmp_path, mesh):
+    """The same batches, the same masks, the same losses to rounding; the workdir then says the new mesh."""
     config, workdir, _ = straight
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 2)
-    path = tmp_path / "run" / "config.json"
-    edited = json.loads(path.read_text())
-    edited["mesh"] = {"data": 2, "fsdp": 2, "tensor": 2}
-    path.write_text(json.dumps(edited))
-    mesh = config.mesh
+    before = config.mesh
     try:
-        config.mesh = MeshConfig(2, 2, 2)
-        train_and_evaluate(config, tmp_path / "run")
-    finally:
         config.mesh = mesh
+        train_and_evaluate(config, tmp_path / "run")
+        assert workdir_module.read_config(tmp_path / "run").mesh == mesh
+    finally:
+        config.mesh = before
     for line, expected in zip(outcome(tmp_path / "run")[1], outcome(workdir)[1], strict=True):
         assert line == pytest.approx(expected, rel=1e-4)
 
@@ -154,3 +156,83 @@ def test_metric_lines_after_the_checkpoint_are_taken_back(tmp_path):
         file.write('{"step": 4, "lo')  # killed while writing
     MetricWriter(tmp_path, 2).close()
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}]
+
+
+def test_stopping_in_an_evaluation_and_resuming_changes_no_bit(straight, tmp_path):
+    """The second poll after step 2 comes from within its evaluation; what it had measured is measured again."""
+    config, workdir, _ = straight
+    polls = []
+
+    def stop(step):
+        polls.append(step)
+        return polls.count(2) == 2
+
+    with pytest.raises(Interrupted, match="saved step 2 of 5"):
+        train_and_evaluate(config, tmp_path / "run", stop)
+    assert not any("held_out_loss" in line for line in read_metrics(tmp_path / "run"))
+    train_and_evaluate(config, tmp_path / "run")
+    expected_params, expected_lines = outcome(workdir)
+    params, lines = outcome(tmp_path / "run")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
+    assert lines == expected_lines
+
+
+def test_stopping_in_the_last_evaluation_leaves_it_to_be_done(straight, tmp_path):
+    config, workdir, summary = straight
+    polls = []
+    with pytest.raises(Interrupted, match="saved step 5 of 5"):
+        train_and_evaluate(config, tmp_path / "run", lambda step: polls.append(step) or polls.count(5) == 2)
+    again = train_and_evaluate(config, tmp_path / "run")
+    assert {k: v for k, v in again.items() if k != "tokens_per_second"} == {
+        k: v for k, v in summary.items() if k != "tokens_per_second"
+    }
+    assert outcome(tmp_path / "run")[1] == outcome(workdir)[1]
+
+
+def interrupted(config, workdir):
+    with pytest.raises(Interrupted):
+        train_and_evaluate(config, workdir, should_stop=lambda step: step == 1)
+
+
+def test_another_tokenizer_is_refused(tiny, tmp_path):
+    interrupted(tiny, tmp_path / "run")
+    tiny.seed = 1
+    interrupted(tiny, tmp_path / "other")
+    tiny.seed = 0
+    (tmp_path / "run" / "tokenizer.model").write_bytes((tmp_path / "other" / "tokenizer.model").read_bytes())
+    with pytest.raises(
+        InputError, match=r"tokenizer.model is not the tokenizer that the checkpoints of .* trained with"
+    ):
+        train_and_evaluate(tiny, tmp_path / "run")
+
+
+def test_two_runs_on_one_workdir_are_refused(tiny, tmp_path):
+    interrupted(tiny, tmp_path / "run")
+    with (
+        workdir_module.lock(tmp_path / "run"),
+        pytest.raises(InputError, match=rf"another run is training in .*run \(process {os.getpid()} on "),
+    ):
+        train_and_evaluate(tiny, tmp_path / "run")
+    train_and_evaluate(tiny, tmp_path / "run")
+
+
+def test_what_decides_nothing_may_change_when_a_run_goes_on(straight, tmp_path):
+    config, workdir, _ = straight
+    interrupted(config, tmp_path / "run")
+    before = dataclasses.replace(config.training)
+    try:
+        config.training.checkpoint_every, config.training.keep_every, config.training.stall_seconds = 1, 2, 60.0
+        train_and_evaluate(config, tmp_path / "run")
+        assert workdir_module.read_config(tmp_path / "run") == config
+    finally:
+        config.training = before
+    assert outcome(tmp_path / "run")[1] == outcome(workdir)[1]
+
+
+def test_other_versions_are_told(straight, tmp_path, monkeypatch, caplog):
+    config, _, _ = straight
+    interrupted(config, tmp_path / "run")
+    monkeypatch.setattr(logging.getLogger("memsinks_jax"), "propagate", True)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
+    train_and_evaluate(config, tmp_path / "run")
+    assert re.search(r"other versions than at the last save \(jax \S+ -> 9.9", caplog.text)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 import time
 
 import jax
@@ -87,6 +88,12 @@ class Checkpoints:
         told = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
         told |= {"arrays": _arrays(state)} | self.about
         with self._errors_named(step):
+            # Asked first: a disk that fills up in the middle of a save is told by a flood of traces of other libraries.
+            needed, free = _bytes(state), shutil.disk_usage(self._folder).free
+            if jax.process_index() == 0 and free < needed:
+                raise OSError(
+                    f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
+                )
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -208,15 +215,10 @@ class _SaveErrors:
     def __exit__(self, kind, error, trace) -> None:
         if isinstance(error, Exception):
             what = "a checkpoint" if self._step is None else f"the checkpoint of step {self._step}"
-            saved = sorted(
-                (int(path.name) for path in self._folder.glob("[0-9]*") if path.name.isdigit()), default=None
-            )
+            saved = max((int(path.name) for path in self._folder.glob("*") if path.name.isdigit()), default=None)
+            last = "none is there yet" if saved is None else f"the last that is there is of step {saved}"
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise InputError(
-                f"cannot save {what} in {self._folder}: {reason}; the last that is there is of step {saved[-1]}"
-                if saved
-                else f"cannot save {what} in {self._folder}: {reason}; none is there yet"
-            ) from error
+            raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
 
 
 def write_seal(folder: pathlib.Path) -> None:
@@ -231,7 +233,10 @@ def write_seal(folder: pathlib.Path) -> None:
 def find_damage(folder: pathlib.Path) -> str | None:
     """What differs between a checkpoint's files and its seal, in words; None when nothing does."""
     try:
-        sealed = json.loads((folder / _SEAL).read_text())["files"]
+        reading = "_CHECKPOINT_METADATA"
+        json.loads((folder / reading).read_text())
+        reading = _SEAL
+        sealed = json.loads((folder / reading).read_text())["files"]
         files = _files(folder)
         for name in sorted(sealed.keys() | files.keys()):
             if name not in files:
@@ -246,9 +251,8 @@ def find_damage(folder: pathlib.Path) -> str | None:
         for name in _UNSEALED:
             if not (folder / name).is_file():
                 return f"{name} is missing"
-        json.loads((folder / "_CHECKPOINT_METADATA").read_text())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{_SEAL} or what it names cannot be read ({error})"
+        return f"{reading} cannot be read ({error})"
     return None
 
 
@@ -268,6 +272,10 @@ def _arrays(tree) -> dict[str, list]:
     arrays = {path_name(path): [list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves}
     arrays.pop("step", None)
     return arrays
+
+
+def _bytes(tree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:

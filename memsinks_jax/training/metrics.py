@@ -32,8 +32,11 @@ class MetricWriter:
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file.name) from None  # it does not say which file
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
 

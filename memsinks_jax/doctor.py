@@ -1,0 +1,149 @@
+"""Looks at a machine before a long run: python -m memsinks_jax.doctor [--config=FILE] [--workdir=D]
+
+One screen: versions, devices, memory, mesh, the attention kernel, the clock, whether the workdir can be written, is shared
+by all hosts, and what its newest checkpoint is. With the flags of train for several hosts, it asks all of them.
+Exit code 2 if something would stop a run.
+"""
+
+import importlib.metadata
+import logging
+import math
+import os
+import pathlib
+import platform
+import secrets
+import shutil
+import time
+
+import jax
+from absl import flags
+
+from memsinks_jax import command_line
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.interruption import Interruption
+from memsinks_jax.model import attention_kernel
+from memsinks_jax.training import hosts, sharding
+from memsinks_jax.training.checkpoint import find_damage
+from memsinks_jax.training.step import init_state
+
+logger = logging.getLogger("memsinks_jax.doctor")
+
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+_CLOCK_SECONDS = 5.0  # hosts that differ by more are told
+
+
+def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[str, str], list[str]]:
+    """-> ({what: what was found}, [what would stop a run])."""
+    found, problems = {}, []
+    found["versions"] = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
+    found["machine"] = (
+        f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, {_host_memory()}"
+    )
+    found["devices"] = f"{jax.device_count()} x {jax.devices()[0].device_kind}, {jax.process_count()} host(s)"
+    found["device memory"] = _device_memory()
+    found["attention"] = attention_kernel()
+    clocks = hosts.everywhere(time.time())
+    spread = max(clocks) - min(clocks)
+    found["clock"] = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()) + f", hosts within {spread:.1f} s"
+    if spread > _CLOCK_SECONDS:
+        problems.append(f"clock: the hosts differ by {spread:.0f} s; set their clocks")
+    needed = 0
+    if config is not None:
+        try:
+            mesh = sharding.make_mesh(config.mesh)
+            sharding.check_batch(config.training.batch_size, mesh)
+            shapes = jax.eval_shape(lambda: init_state(config, 1))
+            a_device = _bytes_a_device(shapes, sharding.shardings(shapes, mesh))
+            needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+            parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
+            found["mesh"] = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+            found["model"] = f"{parameters:,} parameters; parameters and optimizer take {_size(a_device)} a device"
+        except InputError as error:
+            found["mesh"] = "refused"
+            problems.append(f"mesh: {error}")
+    if workdir is not None:
+        _examine_workdir(workdir, needed, found, problems)
+    return found, problems
+
+
+def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: list) -> None:
+    folder = next(path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists())
+    probe = folder / f".doctor-{hosts.agree(secrets.randbits(40))}"
+    try:
+        if jax.process_index() == 0:
+            probe.write_text("doctor")
+        hosts.agree(0)
+        seen = hosts.everywhere(float(probe.exists()))
+        missing = [str(host) for host, sees in enumerate(seen) if not sees]
+        if missing:
+            problems.append(f"workdir: host {', '.join(missing)} does not see {folder}; put it on a shared file system")
+        free = shutil.disk_usage(folder).free
+        found["workdir"] = (
+            f"{folder} is writable, {len(seen) - len(missing)} of {len(seen)} hosts share it, {_size(free)} free"
+        )
+        if free < 3 * needed:
+            problems.append(
+                f"workdir: {_size(free)} are free and a run needs {_size(3 * needed)}: two checkpoints and a third"
+            )
+    except OSError as error:
+        found["workdir"] = f"{folder} cannot be written"
+        problems.append(f"workdir: {error}; choose another --workdir")
+    finally:
+        if jax.process_index() == 0:
+            probe.unlink(missing_ok=True)
+    steps = sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
+    if not steps:
+        found["checkpoints"] = "none"
+        return
+    damage = find_damage(workdir / "checkpoints" / str(steps[-1]))
+    found["checkpoints"] = (
+        f"of steps {', '.join(map(str, steps))}; the newest is {'sound' if damage is None else 'damaged'}"
+    )
+    if damage:
+        problems.append(
+            f"checkpoints: {steps[-1]} is damaged ({damage}); training sets it aside and uses the one before"
+        )
+
+
+def _bytes_a_device(shapes, shardings) -> int:
+    sizes = jax.tree.map(lambda a, s: math.prod(s.shard_shape(a.shape)) * a.dtype.itemsize, shapes, shardings)
+    return sum(jax.tree.leaves(sizes))
+
+
+def _device_memory() -> str:
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in jax.local_devices()]
+    return "that of the host" if None in limits else f"{_size(min(limits))} each"
+
+
+def _host_memory() -> str:
+    return f"{_size(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} memory"
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def main() -> None:
+    interruption = Interruption()
+    config_flag = command_line.define_config()
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run, made or not.")
+    host_flags = hosts.define_flags()
+
+    def run() -> dict:
+        config = command_line.read_config(config_flag) if config_flag.value is not None else None
+        coordinator, processes, process = (flag.value for flag in host_flags)
+        if coordinator:
+            hosts.start(coordinator, processes, process, interruption)
+        found, problems = examine(config, pathlib.Path(workdir_flag.value) if workdir_flag.value else None)
+        if jax.process_index() == 0:
+            for what, text in found.items():
+                logger.info("%-14s %s", what, text)
+        if problems:
+            raise InputError("; ".join(problems))
+        return found
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Whatever kills a run, it becomes the run that would have been: processes are started, killed and stopped for real."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from conftest import CACHE, FAST_COMPILER, ROOT
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.config import MeshConfig
+from memsinks_jax.interruption import EXIT_INTERRUPTED
+from memsinks_jax.training import sharding
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.training.step import init_state
+
+pytestmark = pytest.mark.slow
+
+KILLS, TERMS = 50, 20
+STEPS = 60
+FLAGS = (
+    f"--config={ROOT}/configs/smoke.py", f"--config.training.steps={STEPS}", "--config.training.checkpoint_every=3",
+    "--config.training.evaluate_every=7", "--config.model.layers=1", "--config.model.d_model=16",
+)  # fmt: skip
+
+
+def start(workdir, *flags, devices=1):
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": CACHE,
+        "XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count={devices}",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", *flags]
+    # To files: a pipe that nobody reads fills up, and one that a killed run's child holds never ends.
+    with (workdir.parent / "out.log").open("a") as out:
+        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
+
+
+def finish(workdir, *flags, **keywords):
+    process = start(workdir, *flags, **keywords)
+    assert process.wait(300) == 0, (workdir.parent / "out.log").read_text()
+
+
+def outcome(workdir):
+    """The whole state of the last checkpoint, and the metrics but for the speed."""
+    shapes = jax.eval_shape(lambda: init_state(workdirs.read_config(workdir), STEPS))
+    checkpoints = Checkpoints(workdir)
+    assert checkpoints.newest() == STEPS
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    state = checkpoints.restore(shapes, sharding.shardings(shapes, mesh))
+    checkpoints.close()
+    lines = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(workdir)]
+    return jax.device_get(state), lines
+
+
+def assert_same(workdir, undisturbed):
+    (state, lines), (expected_state, expected_lines) = outcome(workdir), undisturbed
+    assert lines == expected_lines
+    assert jax.tree.all(jax.tree.map(np.array_equal, state, expected_state))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    finish(workdir)
+    begin = time.monotonic()
+    finish(workdir.parent / "again")  # with every program compiled
+    return outcome(workdir), time.monotonic() - begin
+
+
+def test_killed_at_random_moments(undisturbed, tmp_path):
+    """A run that is done makes room for a new one, until 50 kills have hit; each ends bit for bit like the undisturbed."""
+    expected, seconds = undisturbed
+    dice, kills, runs, hit = random.Random(0), 0, 0, set()
+    while kills < KILLS:
+        workdir = tmp_path / f"run{runs}"
+        while True:
+            process = start(workdir)
+            try:
+                code = process.wait(dice.uniform(0.1, 1.1) * seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                kills += 1
+                folder = workdir / "checkpoints"
+                saving = folder.exists() and any("tmp" in path.name for path in folder.iterdir())
+                hit.add("in a save" if saving else "elsewhere" if workdir.exists() else "before the workdir")
+                continue
+            assert code == 0, (tmp_path / "out.log").read_text()
+            break
+        assert_same(workdir, expected)
+        assert not (workdir / "damaged").exists()
+        runs += 1
+    assert len(hit) >= 2
+    assert "Traceback" not in (tmp_path / "out.log").read_text()
+    print(f"{kills} kills over {runs} runs, {sorted(hit)}")
+
+
+def test_stopped_at_random_moments(undisturbed, tmp_path):
+    """SIGTERM: exit 75 within 10 seconds, every finished step saved, and a second SIGTERM in the save does no harm."""
+    expected, seconds = undisturbed
+    dice, stops, runs, slowest = random.Random(1), 0, 0, 0.0
+    while stops < TERMS:
+        workdir = tmp_path / f"run{runs}"
+        while True:
+            process = start(workdir)
+            try:
+                code = process.wait(dice.uniform(0.1, 1.1) * seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGTERM)
+                begin = time.monotonic()
+                time.sleep(dice.uniform(0, 0.3))
+                process.send_signal(signal.SIGTERM)
+                code = process.wait(60)
+                slowest = max(slowest, time.monotonic() - begin)
+                if code == 0:  # it came when all was done
+                    break
+                assert code == EXIT_INTERRUPTED, (tmp_path / "out.log").read_text()
+                stops += 1
+                if read_metrics(workdir):
+                    assert Checkpoints(workdir).newest() == max(line["step"] for line in read_metrics(workdir))
+                continue
+            break
+        assert code == 0, (tmp_path / "out.log").read_text()
+        assert_same(workdir, expected)
+        runs += 1
+    assert slowest < 10
+    print(f"{stops} stops over {runs} runs, the slowest took {slowest:.1f} s")
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def start_hosts(count, workdir, *flags):
+    port = free_port()
+    return [
+        start(workdir, f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={host}",
+              "--config.mesh.data=8", *flags, devices=8 // count)
+        for host in range(count)
+    ]  # fmt: skip
+
+
+def wait_for_step(workdir, step, processes):
+    end = time.monotonic() + 120
+    while not any(line["step"] >= step for line in read_metrics(workdir)):
+        assert time.monotonic() < end, (workdir.parent / "out.log").read_text()
+        assert all(process.poll() is None for process in processes), (workdir.parent / "out.log").read_text()
+        time.sleep(0.05)
+
+
+LONG = "--config.training.steps=100000"
+
+
+def test_other_numbers_of_hosts_go_on(tmp_path):
+    """1 -> 2 -> 4 -> 1 processes of eight devices in all: the same batches, the same losses to rounding."""
+    finish(tmp_path / "straight", "--config.mesh.data=8", devices=8)
+    workdir = tmp_path / "run"
+    for count, step in ((1, 10), (2, 20), (4, 30)):
+        processes = [start(workdir, "--config.mesh.data=8", devices=8)] if count == 1 else start_hosts(count, workdir)
+        wait_for_step(workdir, step, processes)
+        processes[-1].send_signal(signal.SIGTERM)  # at one of them
+        assert [process.wait(60) for process in processes] == [EXIT_INTERRUPTED] * count
+    finish(workdir, "--config.mesh.data=8", devices=8)
+    lines = [[{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(tmp_path / name)]
+             for name in ("straight", "run")]  # fmt: skip
+    for line, expected in zip(*lines, strict=True):
+        assert line["tokens" if "tokens" in line else "step"] == expected["tokens" if "tokens" in line else "step"]
+        assert line == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_lost_host_ends_the_others_with_a_line(tmp_path, victim):
+    workdir = tmp_path / "run"
+    processes = start_hosts(2, workdir, LONG)
+    wait_for_step(workdir, 5, processes)
+    processes[victim].kill()
+    begin = time.monotonic()
+    assert processes[1 - victim].wait(60) == EXIT_INTERRUPTED
+    assert time.monotonic() - begin < 60
+    last = [line for line in (tmp_path / "out.log").read_text().splitlines() if line][-1]
+    assert last.startswith("interrupted: this process ended with code")
+    assert "run the same command again on all hosts" in last
+    assert Checkpoints(workdir).newest() >= 3
+
+
+def test_a_full_disk(tmp_path):
+    """A small disk of its own; needs the right to mount one."""
+    if os.geteuid():
+        pytest.skip("only root can mount a disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        done = run_command(disk / "run")
+        assert (done.returncode, done.stderr.count("error:")) == (2, 1)
+        assert "free; free some space; the last that is there is of step" in done.stderr
+        assert "Traceback" not in done.stderr
+        before = sorted(path.name for path in (disk / "run" / "checkpoints").iterdir())
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        done = run_command(disk / "run")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "Read-only file system" in done.stderr
+        assert sorted(path.name for path in (disk / "run" / "checkpoints").iterdir()) == before
+        subprocess.run(["mount", "-o", "remount,rw,size=100m", str(disk)], check=True)
+        assert run_command(disk / "run").returncode == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def run_command(workdir):
+    return subprocess.run(
+        [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", "--json"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):
+    workdir = tmp_path / "run"
+    process = start(workdir, LONG)
+    wait_for_step(workdir, 5, [process])
+    workdir.rename(tmp_path / "elsewhere")
+    assert process.wait(60) == 2
+    assert "run is gone: it was moved or removed while the run was going on" in (tmp_path / "out.log").read_text()
+    assert not workdir.exists()
+    assert json.loads((tmp_path / "elsewhere" / "config.json").read_text())
