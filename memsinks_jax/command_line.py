@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -72,11 +73,13 @@ def run(main: Callable[[], dict]) -> None:
         except InputError as error:
             _refuse(str(error))
         except Interrupted as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as below
             print(f"interrupted: {error}; run the same command again to go on", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
         except OSError as error:
             # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; it would only take the exit code away
         if JSON.value:
             print(json.dumps(result))
 

@@ -81,13 +81,13 @@ class Checkpoints:
 
     def save(self, step: int, state: TrainState, tokens: int, held_out_loss: float | None = None) -> None:
         """Starts a save; the state may be donated as soon as this returns. Raises InputError as `check` does."""
-        if not (self._workdir / "config.json").exists():
-            raise InputError(f"{self._workdir} is gone: it was moved or removed while the run was going on")
         self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
         told = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
         told |= {"arrays": _arrays(state)} | self.about
         with self._errors_named(step):
+            if not (self._workdir / "config.json").exists():
+                raise FileNotFoundError  # Orbax would make the folder again, without the rest
             # Asked first: a disk that fills up in the middle of a save is told by a flood of traces of other libraries.
             needed, free = _bytes(state), shutil.disk_usage(self._folder).free
             if jax.process_index() == 0 and free < needed:
@@ -200,20 +200,22 @@ class Checkpoints:
         return self._newest
 
     def _errors_named(self, step: int | None = None) -> "_SaveErrors":
-        return _SaveErrors(self._folder, step)
+        return _SaveErrors(self._workdir, self._folder, step)
 
 
 class _SaveErrors:
     """Turns whatever a file system answers to a save into one line; what was saved before stays as it is."""
 
-    def __init__(self, folder: pathlib.Path, step: int | None):
-        self._folder, self._step = folder, step
+    def __init__(self, workdir: pathlib.Path, folder: pathlib.Path, step: int | None):
+        self._workdir, self._folder, self._step = workdir, folder, step
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind, error, trace) -> None:
         if isinstance(error, Exception):
+            if not (self._workdir / "config.json").exists():
+                raise InputError(f"{self._workdir} is gone: it was moved or removed while the run was going on") from error
             what = "a checkpoint" if self._step is None else f"the checkpoint of step {self._step}"
             saved = max((int(path.name) for path in self._folder.glob("*") if path.name.isdigit()), default=None)
             last = "none is there yet" if saved is None else f"the last that is there is of step {saved}"
