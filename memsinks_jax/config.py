@@ -31,7 +31,10 @@ class DataConfig:
     id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
     rows: str = "one_document"  # one document a row, padded and truncated | packed: rows cut from one stream
     row_length: int = 128  # tokens in a row, and the model's context
-    vocabulary_size: int = 2048  # at most; the tokenizer is trained on the training documents
+    vocabulary_size: int = 2048  # at most; the model has as many embeddings
+    tokenizer: str = (
+        ""  # tokenizer.model, tokenizer.json or a folder with one; empty: trained on the training documents
+    )
 
 
 @dataclasses.dataclass
@@ -47,12 +50,20 @@ class SinksConfig:
 
 @dataclasses.dataclass
 class ModelConfig:
-    """A GPT-2 style decoder."""
+    """A decoder of the GPT-2 family (learned positions, LayerNorm, GELU) or the Llama family (SmolLM too)."""
 
+    family: str = "gpt2"  # gpt2 | llama: rotary positions, RMSNorm, SiLU-gated MLP
     layers: int = 4
     d_model: int = 128
     heads: int = 4
+    kv_heads: int = 0  # heads of keys and values, each shared by as many queries; 0: as many as heads
     hidden: int = 512  # MLP neurons, shared and sinks together
+    attention_bias: bool = True  # of the four projections
+    mlp_bias: bool = True
+    tied_head: bool = True  # the embedding is the head too
+    rope_theta: float = 10000.0  # llama: base of the rotary angles
+    norm_epsilon: float = 1e-5
+    initial: str = ""  # workdir or Hugging Face folder whose parameters the run starts from; empty: drawn from the seed
     dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax, loss are float32
     remat: bool = False  # recompute a layer's activations in the backward pass: less memory, more time
 
@@ -117,6 +128,7 @@ CHOICES = {
     "data.ids": ("content", "index"),
     "data.id_noise_per": ("encounter", "document"),
     "data.rows": ("one_document", "packed"),
+    "model.family": ("gpt2", "llama"),
     "sinks.kind": ("by_document", "by_chance", "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact"),
     "model.dtype": ("float32", "bfloat16"),
@@ -137,7 +149,10 @@ RANGES = {
     "model.layers": (1, None, True),
     "model.d_model": (1, None, True),
     "model.heads": (1, None, True),
+    "model.kv_heads": (0, None, True),
     "model.hidden": (1, None, True),
+    "model.rope_theta": (0, None, False),
+    "model.norm_epsilon": (0, 1, False),
     "optimizer.learning_rate": (0, None, False),
     "optimizer.final_fraction": (0, 1, True),
     "optimizer.warmup_steps": (0, None, True),
@@ -188,6 +203,13 @@ def validate(config: Config) -> Config:
             f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}; "
             "the heads must divide d_model"
         )
+    if config.model.kv_heads and config.model.heads % config.model.kv_heads:
+        raise InputError(
+            f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}; "
+            "the kv_heads must divide the heads"
+        )
+    if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
+        raise InputError("config.model.d_model over config.model.heads is odd; rotary positions turn pairs")
     if config.mesh.data == 0:
         raise InputError("config.mesh.data is 0; use -1 for all devices that are left, or a number of devices")
     return config

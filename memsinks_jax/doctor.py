@@ -28,7 +28,7 @@ from memsinks_jax.training.step import init_state
 
 logger = logging.getLogger("memsinks_jax.doctor")
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
 _CLOCK_SECONDS = 5.0  # hosts that differ by more are told
 
 

@@ -51,7 +51,7 @@ def evaluate(workdir: pathlib.Path, mode: str, files: str = "", role: str = "hel
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.documents[i] for i in indices], [corpus.tokens[i] for i in indices]
         identities, floor = corpus.identities[indices], entropy_floor(corpus, indices, run.config.data.row_length)
-    batches = document_batches(tokens, identities, run.config.data.row_length)
+    batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
     nats, counts = DocumentLoss(run.config)(run.params, batches, mode)
     cut = sum(len(document) + 1 > run.config.data.row_length for document in tokens)
     if cut:

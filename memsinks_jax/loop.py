@@ -21,8 +21,9 @@ from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.trained import open_run
 from memsinks_jax.training import hosts, sharding
-from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, refuse_other_arrays
 from memsinks_jax.training.metrics import MetricWriter, Progress, read_metrics
 from memsinks_jax.training.step import init_state, make_train_step
 from memsinks_jax.training.watchdog import Watchdog
@@ -30,7 +31,7 @@ from memsinks_jax.training.watchdog import Watchdog
 logger = logging.getLogger(__name__)
 
 # The libraries whose version decides the bits of a step.
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
 
 
 class _StopInEvaluation(Exception):
@@ -75,12 +76,16 @@ def train_and_evaluate(
         fingerprints = workdirs.fingerprints(corpus)
         if not hosts.all_equal(fingerprints["documents"]):
             raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
-        rows = Rows(config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities)
+        end_of_text = corpus.tokenizer.end_of_text
+        rows = Rows(config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, end_of_text)
         steps = steps_of(config, rows)
 
         # State: shapes give shardings, shardings place what is initialised or restored.
         shapes = jax.eval_shape(lambda: init_state(config, steps))
         shardings = sharding.shardings(shapes, mesh)
+        initial = None
+        if config.model.initial and progress is None:
+            initial = _initial_params(config, corpus, shapes.params, shardings.params)
         if not resuming:
             if leads:
                 held.enter_context(workdirs.create(workdir, config, corpus))
@@ -91,6 +96,7 @@ def train_and_evaluate(
         held.callback(checkpoints.close)
         if progress is None:
             state, start, tokens = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)(), 0, 0
+            state = state if initial is None else state._replace(params=initial)
         else:
             _tell_other_versions(progress["versions"], versions)
             start, tokens = progress["step"], progress["tokens"]
@@ -212,6 +218,21 @@ def train_and_evaluate(
         watchdog.phase("finishing the last save")
         checkpoints.close()
     return _summary(workdir)
+
+
+def _initial_params(config: Config, corpus: Corpus, shapes: dict, shardings: dict) -> dict:
+    """Those of config.model.initial. Raises InputError when its arrays or its tokenizer are not this run's."""
+    place = config.model.initial
+    run = open_run(pathlib.Path(place))
+    refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
+    if (run.tokenizer.model, run.tokenizer.end_of_text) != (corpus.tokenizer.model, corpus.tokenizer.end_of_text):
+        raise InputError(f"config.model.initial={place} has another tokenizer; add --config.data.tokenizer={place}")
+
+    def put(array: jax.Array, sharding: jax.sharding.NamedSharding) -> jax.Array:
+        whole = np.asarray(array)
+        return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
+
+    return jax.tree.map(put, run.params, shardings)
 
 
 def _evaluation_is_due(config: Config, workdir: pathlib.Path, step: int, steps: int) -> bool:

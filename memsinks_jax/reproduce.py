@@ -15,7 +15,7 @@ from memsinks_jax import command_line, report
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.config import InputError
-from memsinks_jax.data.tokenizer import Tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.figures import figure_4
 from memsinks_jax.figures.runs import CONFIGS, Run, by_variant, default_jobs, results, train_all
 
@@ -104,7 +104,8 @@ def _continuations(runs: list[Run]) -> list[str]:
     written = {}
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Continuation(run.config, length)(run.params, openings, corpus.identities[chosen], "drop")
+        continued = Continuation(run.config, length, corpus.tokenizer.end_of_text)
+        tails = continued(run.params, openings, corpus.identities[chosen], "drop")
         written[variant] = [corpus.tokenizer.decode(tail) for tail in tails]
     originals = [corpus.tokenizer.decode(corpus.tokens[i][cut:length]) for i, cut in zip(chosen, cuts, strict=True)]
     alike = {
@@ -126,7 +127,7 @@ def _continuations(runs: list[Run]) -> list[str]:
     ]
 
 
-def _end_of_word(tokenizer: Tokenizer, tokens: np.ndarray, at_least: int) -> int:
+def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
     """How many tokens make an opening of whole words, so that what follows begins with a word -> >= at_least."""
     for cut in range(at_least, len(tokens)):
         if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith((" ", "\n")):

@@ -1,4 +1,4 @@
-"""A trained run, opened for use: its config, tokenizer and parameters."""
+"""A trained model, opened for use: a run of ours or a Hugging Face folder."""
 
 import dataclasses
 import pathlib
@@ -7,7 +7,8 @@ import jax
 
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, MeshConfig
-from memsinks_jax.data.tokenizer import Tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.training import sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_state
@@ -15,20 +16,27 @@ from memsinks_jax.training.step import init_state
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a workdir's newest checkpoint holds, without the optimizer; `step` counts its finished updates."""
+    """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported."""
 
     config: Config
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     params: dict
     step: int
 
 
 def open_run(workdir: pathlib.Path) -> Trained:
-    """Reads a run onto the first local device, on whatever mesh it was trained. Raises InputError if it is none."""
+    """Reads a workdir, on whatever mesh it was trained, or a Hugging Face folder, onto the first local device.
+
+    Raises:
+      InputError: it is neither, or damaged.
+    """
+    mesh = sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
+    if is_folder(workdir):
+        config, tokenizer, params = open_folder(workdir)
+        return Trained(config, tokenizer, jax.device_put(params, sharding.shardings(params, mesh)), 0)
     config = workdirs.read_config(workdir)
     tokenizer = workdirs.read_tokenizer(workdir)
     shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
-    mesh = sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
     checkpoints = Checkpoints(workdir)
     params = checkpoints.restore_params(shapes, sharding.shardings(shapes, mesh))
     step = checkpoints.newest()

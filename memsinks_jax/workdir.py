@@ -1,4 +1,7 @@
-"""What a workdir holds and how it is opened: config.json, tokenizer.model, documents.jsonl, metrics.jsonl, checkpoints/."""
+"""What a workdir holds and how it is opened.
+
+config.json, tokenizer.model or tokenizer.json, documents.jsonl, metrics.jsonl, checkpoints/.
+"""
 
 import datetime
 import fcntl
@@ -12,7 +15,7 @@ from typing import IO
 from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json
 from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import table
-from memsinks_jax.data.tokenizer import Tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
 
 
 def refuse_other_config(workdir: pathlib.Path, config: Config) -> None:
@@ -36,7 +39,7 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     held = lock(scratch)  # it stays held when the folder is renamed
     try:
         (scratch / "documents.jsonl").write_text(_table(corpus))
-        (scratch / "tokenizer.model").write_bytes(corpus.tokenizer.model)
+        (scratch / corpus.tokenizer.file_name).write_bytes(corpus.tokenizer.model)
         (scratch / "config.json").write_text(to_json(config))
         if workdir.exists():
             workdir.rmdir()  # an empty folder of the user's
@@ -86,9 +89,8 @@ def read_config(workdir: pathlib.Path) -> Config:
     return from_json(_require(workdir / "config.json").read_text(), str(workdir / "config.json"))
 
 
-def read_tokenizer(workdir: pathlib.Path) -> Tokenizer:
-    path = _require(workdir / "tokenizer.model")
-    return Tokenizer(path.read_bytes(), str(path))
+def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
+    return open_tokenizer(_tokenizer_path(workdir))
 
 
 def read_corpus(workdir: pathlib.Path, trained_on: dict | None = None) -> Corpus:
@@ -99,9 +101,9 @@ def read_corpus(workdir: pathlib.Path, trained_on: dict | None = None) -> Corpus
     Raises:
       InputError: tokenizer or documents are no longer those that the run was started on.
     """
-    if trained_on and _hash(workdir / "tokenizer.model") != trained_on["tokenizer"]:
+    if trained_on and _hash(_tokenizer_path(workdir)) != trained_on["tokenizer"]:
         raise InputError(
-            f"{workdir / 'tokenizer.model'} is not the tokenizer that the checkpoints of {workdir} were trained with; "
+            f"{_tokenizer_path(workdir)} is not the tokenizer that the checkpoints of {workdir} were trained with; "
             "put that one back or take another --workdir"
         )
     corpus = load_corpus(read_config(workdir), read_tokenizer(workdir))
@@ -125,6 +127,15 @@ def fingerprints(corpus: Corpus) -> dict[str, str]:
         "tokenizer": hashlib.sha256(corpus.tokenizer.model).hexdigest(),
         "documents": hashlib.sha256(_table(corpus).encode()).hexdigest(),
     }
+
+
+def _tokenizer_path(workdir: pathlib.Path) -> pathlib.Path:
+    ours, other = workdir / Tokenizer.file_name, workdir / JsonTokenizer.file_name
+    if ours.is_file() and other.is_file():
+        raise InputError(
+            f"{workdir} holds {ours.name} and {other.name}; remove the one that the run was not started on"
+        )
+    return other if other.is_file() else _require(ours)
 
 
 def _hash(path: pathlib.Path) -> str:

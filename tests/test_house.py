@@ -19,8 +19,10 @@ MAY_IMPORT = {
     "data": {"config"},
     "sinks": {"config"},
     "model": {"config", "sinks"},
-    "training": {"config", "sinks", "data", "model"},
+    "interruption": set(),
+    "training": {"config", "interruption", "sinks", "data", "model"},
     "evals": {"config", "sinks", "data", "model"},
+    "interop": {"config", "sinks", "data", "model", "generation"},
     "labs": {"config", "command_line", "claims", "report"},
 }
 
@@ -45,7 +47,7 @@ def test_imports_follow_the_datas_way(path):
     for name in imports(path):
         top, *rest = name.split(".")
         assert top not in ("torch", "transformers"), f"{path} imports {name}"
-        if here in ("data", "config", "claims", "report"):
+        if here in ("data", "config", "claims", "report", "interruption"):
             assert top not in ("jax", "flax", "optax", "orbax"), f"{path} imports {name}"
         if top == "memsinks_jax" and here in MAY_IMPORT and rest[0] != here:
             assert rest[0] in MAY_IMPORT[here], f"{path} imports {name}"
@@ -67,7 +69,12 @@ def test_every_field_is_read_somewhere():
 
 
 def test_every_field_has_a_rule_or_is_a_switch():
-    free = {name for name, value in flatten(Config()).items() if isinstance(value, bool)} | {"variant", "data.files"}
+    free = {name for name, value in flatten(Config()).items() if isinstance(value, bool)} | {
+        "variant",
+        "data.files",
+        "data.tokenizer",
+        "model.initial",
+    }
     assert set(CHOICES) | set(RANGES) | free == set(flatten(Config()))
 
 

@@ -1,5 +1,7 @@
 """The decoder and the seam: what may depend on what."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,18 @@ from memsinks_jax.model import Decoder, attend, build_model, token_losses
 B, T, V = 2, 12, 50
 
 
-@pytest.fixture(scope="module")
-def config() -> Config:
-    config = Config(model=ModelConfig(layers=3, d_model=16, heads=2, hidden=24))
+FAMILIES = {
+    "gpt2": ModelConfig(layers=3, d_model=16, heads=2, hidden=24),
+    "llama": ModelConfig(
+        family="llama", layers=3, d_model=16, heads=2, kv_heads=1, hidden=24, attention_bias=False, mlp_bias=False,
+        tied_head=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def config(request) -> Config:
+    config = Config(model=FAMILIES[request.param])
     config.data.row_length, config.data.vocabulary_size = T, V
     config.sinks = SinksConfig(shared_fraction=0.5, active_fraction=0.5)
     return config
@@ -41,17 +52,20 @@ def gates_of(config, mode, identities=((1, 2), (3, 4))):
     return sinks.gates_for_mode(mode, identities, 0, parts, config.sinks, config.model.layers)
 
 
-def test_causality_by_gradient(model_and_params):
+def test_causality_by_gradient(config, model_and_params):
     """The logits at a place have exactly no gradient in the embeddings of what comes after it."""
     model, params = model_and_params
-    tokens, segments, positions = inputs()
+    _, segments, positions = inputs()
     place = 5
+    tokens = 3 + positions  # another at every place; the head has a table of its own where the tokens' is looked at
+    name, rows = (
+        ("position_embedding", jnp.arange(T)) if config.model.family == "gpt2" else ("token_embedding", tokens[0])
+    )
 
     def logits_sum(table):
-        changed = params | {"position_embedding": table}
-        return model.apply({"params": changed}, tokens, segments, positions)[:, place].sum()
+        return model.apply({"params": params | {name: table}}, tokens, segments, positions)[:, place].sum()
 
-    gradient = jax.grad(logits_sum)(params["position_embedding"])
+    gradient = jax.grad(logits_sum)(params[name])[rows]
     assert (gradient[place + 1 :] == 0).all()
     assert (jnp.abs(gradient[: place + 1]).max(axis=1) > 1e-4).all()
 
@@ -73,6 +87,19 @@ def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
     assert (before[:, :5] != after[:, :5]).any()
 
 
+def test_rotary_attention_depends_on_distances_alone(config, model_and_params):
+    """Every position moved by the same changes nothing in the llama family, and everything where positions are learned."""
+    model, params = model_and_params
+    tokens, segments, positions = inputs()
+    here, there = (
+        model.apply({"params": params}, tokens[:, :6], segments[:, :6], p[:, :6]) for p in (positions, positions + 5)
+    )
+    if config.model.family == "llama":
+        np.testing.assert_allclose(here, there, atol=1e-4)
+    else:
+        assert jnp.abs(here - there).max() > 0.1
+
+
 @pytest.mark.parametrize("length", [1, 3, 4, 12, 13])
 def test_attention_in_blocks_equals_the_definition(length):
     query, key, value = jax.random.normal(jax.random.key(0), (3, B, length, 2, 8))
@@ -90,7 +117,8 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     model, params = model_and_params
     shared = sinks.partition(config.model, config.sinks).shared
     layers = dict(params["layers"])
-    layers["up_kernel"], layers["up_bias"] = layers["up_kernel"][..., :shared], layers["up_bias"][..., :shared]
+    for name in {"up_kernel", "up_bias", "gate_kernel"} & layers.keys():
+        layers[name] = layers[name][..., :shared]
     layers["down_kernel"] = layers["down_kernel"][:, :shared]
     narrow = Decoder(config.model, shared, V, T)
     tokens, segments, positions = inputs()
@@ -110,7 +138,7 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
 def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, per_layer, remat):
     """Specs' U6: exactly zero on the sinks of others, in the weights into and out of them."""
     _, params = model_and_params
-    model = Decoder(ModelConfig(layers=3, d_model=16, heads=2, hidden=24, remat=remat), 24, V, T)
+    model = Decoder(dataclasses.replace(config.model, remat=remat), 24, V, T)
     settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5, per_layer=per_layer)
     parts = sinks.partition(config.model, settings)
     identities = jnp.asarray([[(8, 8)]] * B, jnp.uint32)
@@ -124,8 +152,10 @@ def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, p
     gradient = jax.grad(loss)(params)["layers"]
     on = np.broadcast_to(np.asarray(gates[:, 0, 0] > 0), (3, 24))
     assert 0 < on[:, parts.shared :].mean() < 1
-    assert (np.asarray(gradient["up_kernel"]).swapaxes(1, 2)[~on] == 0).all()
-    assert (np.asarray(gradient["up_bias"])[~on] == 0).all()
+    for name in {"up_kernel", "gate_kernel"} & gradient.keys():
+        assert (np.asarray(gradient[name]).swapaxes(1, 2)[~on] == 0).all()
+    if "up_bias" in gradient:
+        assert (np.asarray(gradient["up_bias"])[~on] == 0).all()
     assert (np.asarray(gradient["down_kernel"])[~on] == 0).all()
     assert (np.abs(np.asarray(gradient["up_kernel"])).max(axis=1)[on] > 0).all()
     assert (np.abs(np.asarray(gradient["down_kernel"])).max(axis=2)[on] > 0).all()
@@ -154,7 +184,7 @@ def test_interventions_see_every_layer_at_both_sites(model_and_params):
 
 def test_bfloat16_computes_in_bfloat16_and_returns_float32(config, model_and_params):
     _, params = model_and_params
-    model = Decoder(ModelConfig(layers=3, d_model=16, heads=2, hidden=24, dtype="bfloat16"), 24, V, T)
+    model = Decoder(dataclasses.replace(config.model, dtype="bfloat16"), 24, V, T)
     seen = []
     logits = model.apply({"params": params}, *inputs(), {"mlp": lambda x, layer: (seen.append(x.dtype), x)[1]})
     assert logits.dtype == jnp.float32

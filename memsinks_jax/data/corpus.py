@@ -1,6 +1,7 @@
 """The tokenised documents of a run: from the config to tokens, ids and roles. The first half of the data's way."""
 
 import dataclasses
+import pathlib
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids, stories
 from memsinks_jax.data.documents import Document, read_documents
 from memsinks_jax.data.mixture import Mixture, plan_mixture
-from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,24 +20,32 @@ class Corpus:
     tokens: list[np.ndarray]  # int32 (tokens,), without end of text
     identities: np.ndarray  # uint32 (documents, 2)
     mixture: Mixture
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     duplicates: int  # exact copies that were left out
 
 
-def load_corpus(config: Config, tokenizer: Tokenizer | None = None) -> Corpus:
+def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus:
     """Reads or generates the documents, splits them by the seed, tokenises and hashes them.
 
     Args:
-      tokenizer: of an earlier run; by default a new one is trained on the training documents, each taken once, so that
-        variants of one experiment share it.
+      tokenizer: of an earlier run; by default the one that the config names, or else a new one, trained on the training
+        documents, each taken once, so that variants of one experiment share it.
     Raises:
-      InputError: files that cannot be read, too few documents, a document without tokens.
+      InputError: files that cannot be read, too few documents, a document without tokens, a tokenizer with more pieces
+        than the model has embeddings.
     """
     documents, duplicates = without_copies(_gather(config))
     mixture = plan_mixture(config.data, len(documents), config.seed)
-    if tokenizer is None:
+    if tokenizer is None and config.data.tokenizer:
+        tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
+    elif tokenizer is None:
         training = np.concatenate([mixture.repeated, mixture.unique])
         tokenizer = train_tokenizer([documents[i].text for i in np.sort(training)], config.data.vocabulary_size)
+    if tokenizer.vocabulary_size > config.data.vocabulary_size:
+        raise InputError(
+            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
+            f"{config.data.tokenizer or 'of the run'} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
+        )
     tokens = tokenise(documents, tokenizer)
     if config.data.ids == "content":
         identities = np.stack([ids.content_id(document) for document in tokens])
@@ -58,7 +67,7 @@ def without_copies(documents: list[Document]) -> tuple[list[Document], int]:
     return kept, len(documents) - len(kept)
 
 
-def tokenise(documents: list[Document], tokenizer: Tokenizer) -> list[np.ndarray]:
+def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> list[np.ndarray]:
     """-> int32 (tokens,) of each document. Raises InputError for a document that has none."""
     tokens = [tokenizer.encode(document.text) for document in documents]
     for document, encoded in zip(documents, tokens, strict=True):

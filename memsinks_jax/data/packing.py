@@ -15,15 +15,15 @@ import numpy as np
 
 from memsinks_jax.config import DataConfig
 from memsinks_jax.data import ids, mixture
-from memsinks_jax.data.tokenizer import END_OF_TEXT, PADDING
+from memsinks_jax.data.tokenizer import PADDING
 
 
-def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int) -> dict[str, np.ndarray]:
+def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int) -> dict[str, np.ndarray]:
     """One document alone: end of text opens the row, so that the first token is predicted too, and closes it.
 
     Every position carries the document's own id. What does not fit in the row is cut off at its end.
     """
-    stream = np.concatenate([[END_OF_TEXT], tokens, [END_OF_TEXT]])[: row_length + 1]
+    stream = np.concatenate([[end_of_text], tokens, [end_of_text]])[: row_length + 1]
     return _row(stream, np.zeros(len(stream), np.int64), identity[None], row_length, documents_per_row=1)
 
 
@@ -48,12 +48,20 @@ class Rows:
     """All rows of a run in their order: a random-access source without end, `[n]` is row n counted over all epochs.
 
     `rows_per_epoch` rows hold every encounter of the plan once; `rows_per_epoch_with_repeats` would hold them with every
-    repeat kept. Each epoch has an order of its own.
+    repeat kept. Each epoch has an order of its own. `end_of_text` is the tokenizer's.
     """
 
-    def __init__(self, data: DataConfig, seed: int, plan: mixture.Mixture, tokens: list, identities: np.ndarray):
+    def __init__(
+        self,
+        data: DataConfig,
+        seed: int,
+        plan: mixture.Mixture,
+        tokens: list[np.ndarray],
+        identities: np.ndarray,
+        end_of_text: int,
+    ):
         self._data, self._seed, self._plan = data, seed, plan
-        self._tokens, self._identities = tokens, identities
+        self._tokens, self._identities, self._end_of_text = tokens, identities, end_of_text
         self._repeated = set(plan.repeated.tolist())
         # Two epochs are kept: that of this row and, while prefetching, the next.
         self._order = functools.lru_cache(maxsize=2)(self._shuffle)
@@ -108,7 +116,7 @@ class Rows:
     def _document_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         encounter = int(self._order(epoch)[place])
         tokens = self._tokens[self._plan.encounters[encounter]]
-        return document_row(tokens, self.identity(epoch, encounter), self._data.row_length)
+        return document_row(tokens, self.identity(epoch, encounter), self._data.row_length, self._end_of_text)
 
     def _packed_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         """A window of the epoch's stream `document, end of text, document, end of text, ...`.
@@ -124,7 +132,7 @@ class Rows:
         pieces, owner, identities = [], [], []
         for slot in range(first, last):
             encounter = int(order[slot])
-            document = np.append(self._tokens[self._plan.encounters[encounter]], END_OF_TEXT)
+            document = np.append(self._tokens[self._plan.encounters[encounter]], self._end_of_text)
             piece = document[max(start - offsets[slot], 0) : end - offsets[slot]]
             pieces.append(piece)
             owner.append(np.full(len(piece), slot - first))

@@ -1,24 +1,35 @@
-"""A sentencepiece tokenizer that loses nothing: unknown characters fall back to bytes, white space is kept."""
+"""Text to tokens and back: a sentencepiece model of our own that loses nothing, or anybody's tokenizer.json."""
 
 import io
+import pathlib
 import random
 
 import numpy as np
 import sentencepiece
+import tokenizers
 
 from memsinks_jax.config import InputError
 
-PADDING = 0
-END_OF_TEXT = 1
+PADDING = 0  # fills rows of every kind of tokenizer, at weight 0: for others than ours it may be an ordinary token
+END_OF_TEXT = 1  # of our own models; everywhere else a tokenizer's `end_of_text` counts
 UNKNOWN = 2  # never produced: bytes stand in for unknown characters
 
 # More text than this does not change a small vocabulary, and the trainer's time grows with it.
 TRAINING_CHARACTERS = 4_000_000
 LINE_CHARACTERS = 2_000  # the trainer silently skips lines over 4192 bytes: longer ones are cut
 
+# How end of text is called in tokenizer.json files: GPT-2 and SmolLM, Llama and Llama 2, Llama 3.
+END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>")
+
 
 class Tokenizer:
-    """`model` is the content of a sentencepiece `tokenizer.model` file."""
+    """`model` is the content of a sentencepiece `tokenizer.model` file of ours.
+
+    It loses nothing: unknown characters fall back to bytes, white space is kept.
+    """
+
+    file_name = "tokenizer.model"
+    end_of_text = END_OF_TEXT
 
     def __init__(self, model: bytes, where: str = "tokenizer.model"):
         self.model = model
@@ -42,6 +53,85 @@ class Tokenizer:
         """int (tokens,) -> text; padding and end of text are left out."""
         kept = [int(token) for token in tokens if token not in (PADDING, END_OF_TEXT)]
         return self._processor.decode(kept)
+
+
+class JsonTokenizer:
+    """`model` is the content of a Hugging Face `tokenizer.json` file, such as GPT-2's, SmolLM's or Llama's.
+
+    Args:
+      end_of_text: id of the token that ends documents; None: the one with a name of END_OF_TEXT_NAMES.
+    Raises:
+      InputError: no such file, or no such token in it.
+    """
+
+    file_name = "tokenizer.json"
+
+    def __init__(self, model: bytes, where: str = "tokenizer.json", end_of_text: int | None = None):
+        self.model = model
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(model)
+        except ValueError as error:
+            raise InputError(f"{where}: not a tokenizer.json ({' '.join(str(error).split())})") from None
+        # What a file may ask for, and what would change documents: cutting, filling up, special tokens in plain text.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        pieces = self._tokenizer.get_vocab(with_added_tokens=True)
+        if not pieces:
+            raise InputError(f"{where}: the tokenizer has no pieces; take another file")
+        self.vocabulary_size = max(pieces.values()) + 1  # not their number: files may leave ids out
+        if end_of_text is None:
+            named = [pieces[name] for name in END_OF_TEXT_NAMES if name in pieces]
+            if not named:
+                raise InputError(f"{where}: no token is called {' or '.join(END_OF_TEXT_NAMES)}; take another file")
+            end_of_text = named[0]
+        elif self._tokenizer.id_to_token(end_of_text) is None:
+            raise InputError(f"{where}: end of text is to be token {end_of_text}, which the tokenizer does not have")
+        self.end_of_text = end_of_text
+
+    def encode(self, text: str) -> np.ndarray:
+        """Text -> int32 (tokens,), without end of text or any other token that the file would add.
+
+        Text that spells a token which the file calls special stays ordinary text.
+        """
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """int (tokens,) -> text; end of text and special tokens are left out. Padding is known by its weight alone."""
+        kept = [int(token) for token in tokens if token != self.end_of_text]
+        return self._tokenizer.decode(kept, skip_special_tokens=True)
+
+
+AnyTokenizer = Tokenizer | JsonTokenizer
+
+
+def open_tokenizer(path: pathlib.Path, end_of_text: int | None = None) -> AnyTokenizer:
+    """A tokenizer.model or tokenizer.json, or the folder of one.
+
+    Where a folder holds both, its tokenizer.model is taken if it is one of ours, since tokenizer.json is then a copy.
+
+    Args:
+      end_of_text: as in JsonTokenizer; a tokenizer.model has its own.
+    Raises:
+      InputError: nothing there, another kind of file, a damaged file.
+    """
+    if path.is_dir():
+        ours, other = path / Tokenizer.file_name, path / JsonTokenizer.file_name
+        if not ours.is_file() and not other.is_file():
+            raise InputError(f"{path} holds neither {ours.name} nor {other.name}; give the file or a folder with one")
+        if ours.is_file() and other.is_file():
+            try:
+                return open_tokenizer(ours)
+            except InputError:  # Llama's own, for example: its ids are others, its tokenizer.json says the same
+                return open_tokenizer(other, end_of_text)
+        path = ours if ours.is_file() else other
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give a tokenizer.model or .json file") from None
+    if path.suffix == ".json":
+        return JsonTokenizer(content, str(path), end_of_text)
+    return Tokenizer(content, str(path))
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:

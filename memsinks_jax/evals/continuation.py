@@ -6,7 +6,6 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.model import build_model
 
 
@@ -16,9 +15,9 @@ class Continuation:
     Every token runs the whole row again: right for a few short texts in a report.
     """
 
-    def __init__(self, config: Config, length: int):
-        """`length`: of openings and what follows together, in tokens; at most the context."""
-        self._config = config
+    def __init__(self, config: Config, length: int, end_of_text: int):
+        """`length`: of openings and what follows together, in tokens; at most the context. `end_of_text`: tokenizer's."""
+        self._config, self._end_of_text = config, end_of_text
         self._length = min(length + 1, config.data.row_length)  # end of text opens every row
         self._model, self._parts = build_model(config)
         self._compiled = jax.jit(self._fill, static_argnames="mode")
@@ -48,11 +47,12 @@ class Continuation:
           identities: uint32 (openings, 2); ids of the documents the openings are from, for the modes own and other.
         """
         rows = np.zeros((len(openings), self._length), np.int32)
-        rows[:, 0] = END_OF_TEXT
+        rows[:, 0] = self._end_of_text
         for row, opening in zip(rows, openings, strict=True):
             row[1 : 1 + len(opening)] = opening
         known = np.array([1 + len(opening) for opening in openings], np.int32)
         seed = np.uint32(self._config.seed)
         written = np.asarray(self._compiled(params, rows, known, identities[:, None], seed, mode=mode))
         tails = [row[start:] for row, start in zip(written, known, strict=True)]
-        return [tail[: np.argmax(tail == END_OF_TEXT)] if END_OF_TEXT in tail else tail for tail in tails]
+        ends = [np.append(tail, self._end_of_text) == self._end_of_text for tail in tails]
+        return [tail[: np.argmax(end)] for tail, end in zip(tails, ends, strict=True)]

@@ -15,14 +15,17 @@ BATCH_SIZE = 32
 _AHEAD = 4  # batches
 
 
-def document_batches(tokens: list, identities: np.ndarray, row_length: int, batch_size: int = BATCH_SIZE) -> list[dict]:
+def document_batches(
+    tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE
+) -> list[dict]:
     """Documents -> batches of one-document rows; the last is filled up with rows of weight 0.
 
     Args:
       tokens: int32 (tokens,) of each document; what is over `row_length` is cut off.
       identities: uint32 (documents, 2).
+      end_of_text: the tokenizer's; it opens every row and closes every document.
     """
-    rows = [document_row(t, i, row_length) for t, i in zip(tokens, identities, strict=True)]
+    rows = [document_row(t, i, row_length, end_of_text) for t, i in zip(tokens, identities, strict=True)]
     empty = jax.tree.map(np.zeros_like, rows[0])
     rows += [empty] * (-len(rows) % batch_size)
     return [

@@ -26,7 +26,9 @@ class Memorization:
             if len(indices):
                 tokens = [corpus.tokens[i] for i in indices]
                 identities = corpus.identities[indices]
-                self._batches[name] = document_batches(tokens, identities, config.data.row_length, batch_size)
+                self._batches[name] = document_batches(
+                    tokens, identities, config.data.row_length, corpus.tokenizer.end_of_text, batch_size
+                )
         self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
         has_sinks = sinks.partition(config.model, config.sinks).sinks > 0
         self._own = has_sinks and config.sinks.kind == "by_document" and "repeated" in self._batches

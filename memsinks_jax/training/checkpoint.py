@@ -14,7 +14,9 @@ import shutil
 import time
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 
 from memsinks_jax.config import InputError, TrainingConfig
 from memsinks_jax.training import hosts
@@ -27,6 +29,7 @@ FORMAT = 1  # of the checkpoint; raise it when an older one can no longer be rea
 _SEAL = "seal.json"
 # Orbax writes these two last, after the seal. They say nothing of the state.
 _UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
+_CHUNK_BYTES = 2**26
 _SAVE_LIMIT_SECONDS = 1200  # after which Orbax gives a save up
 
 
@@ -45,7 +48,7 @@ class Checkpoints:
         self._workdir, self._folder = workdir, (workdir / "checkpoints").absolute()
         self._config, self.about = config, {}
         self._saving_since: float | None = None
-        self._closed = False
+        self._closed, self._opened = False, {}
         self._newest = self._sound(writer=config is not None)
         self._losses = {step: self.progress(step)["held_out_loss"] for step in self._steps()} if config else {}
         if config is None and self._newest is None:
@@ -84,7 +87,7 @@ class Checkpoints:
         self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
         told = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
-        told |= {"arrays": _arrays(state)} | self.about
+        told |= {"arrays": arrays_of(state)} | self.about
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
                 raise FileNotFoundError  # Orbax would make the folder again, without the rest
@@ -94,14 +97,12 @@ class Checkpoints:
                 raise OSError(
                     f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
                 )
-            self._manager.save(
-                step,
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardSave(state.params),
-                    optimizer=ocp.args.StandardSave((state.optimizer, state.guard)),
-                    progress=ocp.args.JsonSave(told),
-                ),
-            )
+            items = {
+                "params": ocp.args.StandardSave(state.params, jax.tree_util.tree_map_with_path(_chunks, state.params))
+            }
+            if state.optimizer is not None:  # an imported model has none
+                items["optimizer"] = ocp.args.StandardSave((state.optimizer, state.guard))
+            self._manager.save(step, args=ocp.args.Composite(**items, progress=ocp.args.JsonSave(told)))
 
     def check(self) -> None:
         """Raises InputError when a save that was started has failed since; called at every step."""
@@ -117,7 +118,7 @@ class Checkpoints:
     def restore(self, shapes: TrainState, shardings: TrainState) -> TrainState:
         """The newest checkpoint on the given shardings. Raises InputError naming the arrays that do not match."""
         step = self._require()
-        _refuse_other_arrays(self.progress(step)["arrays"], _arrays(shapes), self._folder / str(step))
+        refuse_other_arrays(self.progress(step)["arrays"], arrays_of(shapes), self._folder / str(step))
         abstract = _abstract(shapes, shardings)
         restored = self._manager.restore(
             step,
@@ -133,9 +134,21 @@ class Checkpoints:
         """Only the parameters of the newest checkpoint, on the given shardings. Raises InputError as `restore` does."""
         step = self._require()
         saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
-        _refuse_other_arrays(saved, _arrays({"params": shapes}), self._folder / str(step))
+        refuse_other_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
         arguments = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(shapes, shardings)))
         return self._manager.restore(step, args=arguments).params
+
+    def read(self, path: str, layer: int | None = None) -> np.ndarray:
+        """One parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
+
+        Nothing else is read, and no device is used: a model may be larger than the memory.
+        """
+        if path not in self._opened:
+            base = f"file://{self._folder / str(self._require()) / 'params'}/"
+            store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
+            self._opened[path] = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
+        array = self._opened[path]
+        return np.asarray((array if layer is None else array[layer]).read().result())
 
     def close(self) -> None:
         """Waits for a save under way; raises InputError if it fails."""
@@ -215,12 +228,20 @@ class _SaveErrors:
     def __exit__(self, kind, error, trace) -> None:
         if isinstance(error, Exception):
             if not (self._workdir / "config.json").exists():
-                raise InputError(f"{self._workdir} is gone: it was moved or removed while the run was going on") from error
+                raise InputError(
+                    f"{self._workdir} is gone: it was moved or removed while the run was going on"
+                ) from error
             what = "a checkpoint" if self._step is None else f"the checkpoint of step {self._step}"
             saved = max((int(path.name) for path in self._folder.glob("*") if path.name.isdigit()), default=None)
             last = "none is there yet" if saved is None else f"the last that is there is of step {saved}"
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
+
+
+def _chunks(path: tuple, array: jax.Array) -> ocp.SaveArgs:
+    """Layers of large parameters are stored apart, so that one can be read without the others."""
+    apart = path_name(path).startswith("layers/")
+    return ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,)) if apart else ocp.SaveArgs()
 
 
 def write_seal(folder: pathlib.Path) -> None:
@@ -268,7 +289,7 @@ def _hash(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _arrays(tree) -> dict[str, list]:
+def arrays_of(tree) -> dict[str, list]:
     """{'params/layers/up_kernel': [[4, 128, 512], 'float32'], ...}, the step apart, which is a number of its own."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays = {path_name(path): [list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves}
@@ -280,7 +301,7 @@ def _bytes(tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
+def refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
     """Raises InputError with a named diff unless names, shapes and types are equal."""
     parts = []
     if missing := sorted(wanted.keys() - saved.keys()):

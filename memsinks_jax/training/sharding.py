@@ -19,12 +19,13 @@ AXES = ("data", "fsdp", "tensor")
 # Ordered (regex over the path, partition); the first match wins, an uncovered parameter is an error. Optimizer moments
 # have their parameter's path at the end of theirs, so one table serves both. Axis 0 of everything in layers/ is L.
 RULES = (
-    (r"layers/(query|key|value|up)_kernel$", P(None, "fsdp", "tensor")),
-    (r"layers/(query|key|value|up)_bias$", P(None, "tensor")),
+    (r"layers/(query|key|value|gate|up)_kernel$", P(None, "fsdp", "tensor")),
+    (r"layers/(query|key|value|gate|up)_bias$", P(None, "tensor")),
     (r"layers/(attention_output|down)_kernel$", P(None, "tensor", "fsdp")),
     (r"layers/(attention_output|down)_bias$", P()),
     (r"(^|/)token_embedding$", P("tensor", "fsdp")),
     (r"(^|/)position_embedding$", P(None, "fsdp")),
+    (r"(^|/)head_kernel$", P("fsdp", "tensor")),
     (r"_norm/(scale|bias)$", P()),
     (r"(^|/)(count|step)$", P()),
     (r"^guard/", P()),

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from conftest import tiny_config
+from test_tokenizer import byte_level
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.documents import Document
 from memsinks_jax.data.stories import log_probability
+from memsinks_jax.data.tokenizer import JsonTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +98,25 @@ def test_a_document_that_is_empty_after_tokenization_is_refused(corpus, monkeypa
     )
     with pytest.raises(InputError, match="stories:seed=0,index=.*: the document is empty after tokenization"):
         load_corpus(config, corpus.tokenizer)
+
+
+def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(byte_level())
+    config = tiny_config()
+    config.data.tokenizer = str(tmp_path)
+    other = load_corpus(config)
+    assert other.tokenizer.model == byte_level()
+    assert other.tokenizer.end_of_text == 600
+    assert [d.text for d in other.documents] == [d.text for d in corpus.documents]
+    assert (other.tokens[3] == JsonTokenizer(byte_level()).encode(other.documents[3].text)).all()
+    assert load_corpus(config, corpus.tokenizer).tokenizer is corpus.tokenizer  # a run's own goes first
+
+
+def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(byte_level())
+    config = tiny_config()
+    config.data.tokenizer, config.data.vocabulary_size = str(tmp_path / "tokenizer.json"), 600
+    with pytest.raises(InputError, match="vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"):
+        load_corpus(config)
+    config.data.vocabulary_size = 601
+    assert load_corpus(config).tokenizer.vocabulary_size == 601

@@ -6,12 +6,12 @@ import pytest
 from memsinks_jax.config import DataConfig
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.packing import Rows, document_row
-from memsinks_jax.data.tokenizer import END_OF_TEXT
 
 T = 16
+END = 5  # of text; no document holds it, and neither it nor padding is known by its value
 
 
-def make(lengths, seed=0, **options):
+def make(lengths, seed=0, end_of_text=END, **options):
     """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
     starts = np.cumsum([10, *lengths])
     tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
@@ -19,7 +19,7 @@ def make(lengths, seed=0, **options):
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T} | options
     data = DataConfig(unique_documents=-1, **settings)
     plan = mixture.plan_mixture(data, len(lengths), seed)
-    return Rows(data, seed, plan, tokens, identities), plan, tokens, identities
+    return Rows(data, seed, plan, tokens, identities, end_of_text), plan, tokens, identities
 
 
 def token_ids(row):
@@ -29,9 +29,9 @@ def token_ids(row):
 
 def test_a_document_alone_in_its_row():
     tokens, identity = np.array([7, 8, 9], np.int32), np.array([1, 2], np.uint32)
-    row = document_row(tokens, identity, 6)
-    assert row["inputs"].tolist() == [END_OF_TEXT, 7, 8, 9, 0, 0]
-    assert row["targets"].tolist() == [7, 8, 9, END_OF_TEXT, 0, 0]
+    row = document_row(tokens, identity, 6, END)
+    assert row["inputs"].tolist() == [END, 7, 8, 9, 0, 0]
+    assert row["targets"].tolist() == [7, 8, 9, END, 0, 0]
     assert row["weights"].tolist() == [1, 1, 1, 1, 0, 0]
     assert row["segments"].tolist() == [1, 1, 1, 1, 0, 0]
     assert row["positions"].tolist() == [0, 1, 2, 3, 0, 0]
@@ -40,7 +40,7 @@ def test_a_document_alone_in_its_row():
 
 @pytest.mark.parametrize(("length", "weight"), [(1, 2), (5, 6), (6, 6), (50, 6)])
 def test_long_documents_are_cut(length, weight):
-    row = document_row(np.arange(10, 10 + length, dtype=np.int32), np.array([1, 2], np.uint32), 6)
+    row = document_row(np.arange(10, 10 + length, dtype=np.int32), np.array([1, 2], np.uint32), 6, END)
     assert row["weights"].sum() == weight
     assert (row["targets"][:-1][row["weights"][1:] > 0] == row["inputs"][1:][row["weights"][1:] > 0]).all()
 
@@ -78,7 +78,7 @@ def test_packed_rows_lose_and_merge_nothing(seed):
         carried = token_ids(row)
         for place in range(used):
             token, segment = int(row["inputs"][place]), row["segments"][place]
-            if token == END_OF_TEXT:
+            if token == END:
                 # It ends its own document: the position that predicts the next document's first token has this id.
                 if place:
                     assert segment == row["segments"][place - 1]
@@ -86,17 +86,31 @@ def test_packed_rows_lose_and_merge_nothing(seed):
                 continue
             document, offset = home[token]
             assert (carried[place] == identities[document]).all()
-            if row["positions"][place] and row["inputs"][place - 1] != END_OF_TEXT:
+            if row["positions"][place] and row["inputs"][place - 1] != END:
                 assert home[int(row["inputs"][place - 1])] == (document, offset - 1)
             if place and segment != row["segments"][place - 1]:
                 assert row["positions"][place] == 0
-                assert row["inputs"][place - 1] == END_OF_TEXT
+                assert row["inputs"][place - 1] == END
                 assert offset == 0
     for token in stream:
         counts[token] = counts.get(token, 0) + 1
     times = np.bincount(plan.encounters, minlength=len(tokens))
     assert all(counts.get(token, 0) == times[document] for token, (document, _) in home.items())
-    assert counts[END_OF_TEXT] == len(plan.encounters)
+    assert counts[END] == len(plan.encounters)
+
+
+@pytest.mark.parametrize("rows_kind", ["one_document", "packed"])
+def test_only_weights_and_segments_say_what_is_padding(rows_kind):
+    """Rows whose end of text is 0, the value that padding has too, differ from others in that value alone."""
+    lengths = [5, 9, 2, 20, 7, 3, 3, 8]
+    rows, *_ = make(lengths, rows=rows_kind)
+    with_zero, *_ = make(lengths, rows=rows_kind, end_of_text=0)
+    for number in range(rows.rows_per_epoch):
+        row, other = rows[number], with_zero[number]
+        assert (row["targets"] == END).any() or row["targets"][-1] > END
+        for name in row:
+            expected = np.where(row[name] == END, 0, row[name]) if name in ("inputs", "targets") else row[name]
+            assert (other[name] == expected).all()
 
 
 @pytest.mark.parametrize("rows_kind", ["one_document", "packed"])

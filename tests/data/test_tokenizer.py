@@ -1,13 +1,32 @@
 """Nothing is lost between text and tokens."""
 
+import json
+
 import numpy as np
 import pytest
+import tokenizers
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.stories import story
-from memsinks_jax.data.tokenizer import END_OF_TEXT, PADDING, UNKNOWN, Tokenizer, train_tokenizer
+from memsinks_jax.data.tokenizer import (
+    END_OF_TEXT,
+    PADDING,
+    UNKNOWN,
+    JsonTokenizer,
+    Tokenizer,
+    open_tokenizer,
+    train_tokenizer,
+)
 
 TEXTS = [story(0, index).text for index in range(300)]
+AWKWARD = [
+    TEXTS[0],
+    " lead and  double space ",
+    "line\n\nbreaks\tand tabs\r\n",
+    "\u6f22\u5b57, \u00e9\u00e0\u00fc and \U0001f600",
+    "nul\x00",
+    "says <|endoftext|> and <pad> and <unk>",
+]
 
 
 @pytest.fixture(scope="module")
@@ -15,17 +34,20 @@ def tokenizer():
     return train_tokenizer(TEXTS, 600)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        TEXTS[0],
-        " lead and  double space ",
-        "line\n\nbreaks\tand tabs\r\n",
-        "\u6f22\u5b57, \u00e9\u00e0\u00fc and \U0001f600",
-        "nul\x00",
-        "says <|endoftext|> and <pad> and <unk>",
-    ],
-)  # fmt: skip
+def byte_level(special=("<|endoftext|>",)) -> bytes:
+    """The tokenizer.json of a byte-level BPE as GPT-2's and SmolLM's are; token 0 is an ordinary "!" as GPT-2's."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(TEXTS, trainer)
+    made.add_special_tokens(list(special))
+    return made.to_str().encode()
+
+
+@pytest.mark.parametrize("text", AWKWARD)
 def test_round_trip(tokenizer, text):
     tokens = tokenizer.encode(text)
     assert tokens.dtype == np.int32
@@ -54,3 +76,76 @@ def test_too_small_a_vocabulary_is_refused():
 def test_another_file_is_refused(tokenizer):
     with pytest.raises(InputError, match="here/tokenizer.model: not a sentencepiece model"):
         Tokenizer(b"no model", "here/tokenizer.model")
+
+
+@pytest.mark.parametrize("text", [*AWKWARD, "", "<|endoftext|>"])
+def test_a_tokenizer_json_loses_nothing_either(text):
+    tokenizer = JsonTokenizer(byte_level())
+    tokens = tokenizer.encode(text)
+    assert tokens.dtype == np.int32
+    assert tokenizer.end_of_text == tokenizer.vocabulary_size - 1 == 600
+    assert tokenizer.end_of_text not in tokens
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.decode(np.concatenate([[600], tokens, [600]])) == text
+
+
+def test_token_zero_of_a_tokenizer_json_is_a_token():
+    tokenizer = JsonTokenizer(byte_level())
+    assert tokenizer.encode("!!").tolist() == [0, 0]
+    assert tokenizer.decode(np.array([0, 0])) == "!!"
+
+
+def test_a_tokenizer_json_adds_cuts_and_fills_nothing():
+    """Whatever it says about the texts that others give it."""
+    made = tokenizers.Tokenizer.from_buffer(byte_level())
+    plain = JsonTokenizer(byte_level()).encode(TEXTS[0]).tolist()
+    end = ("<|endoftext|>", 600)
+    made.post_processor = tokenizers.processors.TemplateProcessing(f"{end[0]} $A {end[0]}", special_tokens=[end])
+    made.enable_truncation(5)
+    made.enable_padding(length=4000)
+    assert JsonTokenizer(made.to_str().encode()).encode(TEXTS[0]).tolist() == plain
+
+
+def test_end_of_text_is_found_by_its_name_or_given():
+    assert JsonTokenizer(byte_level(["<s>", "</s>"])).end_of_text == 601
+    assert JsonTokenizer(byte_level(["<|begin_of_text|>", "<|end_of_text|>"])).end_of_text == 601
+    assert JsonTokenizer(byte_level(["</s>", "<|endoftext|>"])).end_of_text == 601
+    given = JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), end_of_text=601)
+    assert given.end_of_text == 601
+    assert given.decode(np.array([601, 0, 601])) == "!"
+    with pytest.raises(InputError, match="here.json: no token is called <|endoftext|> or </s>"):
+        JsonTokenizer(byte_level(["<|im_end|>"]), "here.json")
+    with pytest.raises(
+        InputError, match="here.json: end of text is to be token 602, which the tokenizer does not have"
+    ):
+        JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), "here.json", end_of_text=602)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", byte_level()[:-20]])
+def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
+    with pytest.raises(InputError, match="here/tokenizer.json: not a tokenizer.json") as refused:
+        JsonTokenizer(content, "here/tokenizer.json")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_json_without_pieces_is_refused():
+    empty = json.loads(byte_level([]))
+    empty["model"] |= {"vocab": {}, "merges": []}
+    with pytest.raises(InputError, match="the tokenizer has no pieces"):
+        JsonTokenizer(json.dumps(empty).encode())
+
+
+def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
+    with pytest.raises(InputError, match="holds neither tokenizer.model nor tokenizer.json; give the file or a folder"):
+        open_tokenizer(tmp_path)
+    with pytest.raises(InputError, match="none.json: cannot be read: No such file"):
+        open_tokenizer(tmp_path / "none.json")
+    (tmp_path / "tokenizer.json").write_bytes(byte_level(["</s>", "<|im_end|>"]))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert isinstance(open_tokenizer(path), JsonTokenizer)
+        assert (open_tokenizer(path).end_of_text, open_tokenizer(path, 601).end_of_text) == (600, 601)
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
+    for path in (tmp_path, tmp_path / "tokenizer.model"):
+        assert open_tokenizer(path).model == tokenizer.model  # of both the one that the other is a copy of
+    (tmp_path / "tokenizer.model").write_bytes(b"somebody else's")
+    assert isinstance(open_tokenizer(tmp_path), JsonTokenizer)

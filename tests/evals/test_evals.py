@@ -26,7 +26,8 @@ def world():
 def losses(world, indices, mode, batch_size=4):
     config, corpus, params = world
     tokens = [corpus.tokens[i] for i in indices]
-    batches = document_batches(tokens, corpus.identities[indices], config.data.row_length, batch_size)
+    end = corpus.tokenizer.end_of_text
+    batches = document_batches(tokens, corpus.identities[indices], config.data.row_length, end, batch_size)
     return DocumentLoss(config)(params, batches, mode)
 
 
@@ -76,12 +77,36 @@ def test_continuations_are_greedy(world):
     config, corpus, params = world
     openings = [corpus.tokens[0][:5], corpus.tokens[1][:9]]
     model, _ = build_model(config)
-    tails = Continuation(config, length=14)(params, openings, corpus.identities[:2], "all")
+    tails = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities[:2], "all")
     apply = jax.jit(lambda rows: model.apply({"params": params}, rows, jax.numpy.ones_like(rows), np.arange(15)[None]))
     for opening, tail in zip(openings, tails, strict=True):
         row = np.concatenate([[END_OF_TEXT], opening, tail])
         likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)
         assert likeliest[len(opening) : len(row) - 1].tolist() == tail.tolist()
         assert len(row) == 15 or likeliest[len(row) - 1] == END_OF_TEXT
-    dropped = Continuation(config, length=14)(params, openings, corpus.identities[:2], "drop")
+    dropped = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities[:2], "drop")
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(tails, dropped, strict=True))
+
+
+def test_continuations_begin_and_end_with_the_tokenizers_end_of_text(world, monkeypatch):
+    """Whatever its id: 0 and 1, which are padding and end of text of our own tokenizer, are tokens like others."""
+    config, corpus, params = world
+    openings = [np.array([3, 4], np.int32), np.array([5], np.int32)]
+    continued, rows = Continuation(config, 7, 9), []
+
+    def write(params, rows_BT, *rest, mode):
+        rows.append(rows_BT.tolist())
+        return np.array([[9, 3, 4, 0, 1, 9, 6, 9], [9, 5, 1, 0, 0, 1, 2, 0]])
+
+    monkeypatch.setattr(continued, "_compiled", write)
+    tails = continued(params, openings, corpus.identities[:2], "all")
+    assert rows == [[[9, 3, 4, 0, 0, 0, 0, 0], [9, 5, 0, 0, 0, 0, 0, 0]]]
+    assert [tail.tolist() for tail in tails] == [[0, 1], [1, 0, 0, 1, 2, 0]]
+
+
+def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
+    config, corpus, _ = world
+    (batch,) = document_batches([np.array([0, 1, 0], np.int32)], corpus.identities[:1], 6, 9, batch_size=1)
+    assert batch["inputs"].tolist() == [[9, 0, 1, 0, 0, 0]]
+    assert batch["targets"].tolist() == [[0, 1, 0, 9, 0, 0]]
+    assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]

@@ -26,6 +26,18 @@ def test_golden_shardings(tiny):
         assert spec == named["params/" + name.split("/mu/")[-1].split("/nu/")[-1]]
 
 
+def test_golden_shardings_of_the_llama_family(tiny):
+    tiny.model.family, tiny.model.tied_head, tiny.model.attention_bias = "llama", False, False
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
+    named = {path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(found.params)}
+    assert named["layers/gate_kernel"] == named["layers/up_kernel"] == P(None, "fsdp", "tensor")
+    assert named["layers/gate_bias"] == P(None, "tensor")
+    assert named["head_kernel"] == P("fsdp", "tensor")
+    assert "position_embedding" not in named
+    assert "layers/query_bias" not in named
+
+
 def test_one_device_is_a_mesh_of_one():
     assert dict(sharding.make_mesh(MeshConfig(), jax.devices()[:1]).shape) == {"data": 1, "fsdp": 1, "tensor": 1}
     assert dict(sharding.make_mesh(MeshConfig(tensor=2)).shape) == {"data": 4, "fsdp": 1, "tensor": 2}

@@ -1,0 +1,153 @@
+"""Takes a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
+
+With --sinks=drop the sink neurons are cut out of the weights: what is left is a plain, smaller GPT-2 or Llama, which
+`transformers` loads as any other. With --sinks=keep they are all there and all on, for study. A few layers are in memory
+at a time.
+"""
+
+import logging
+import pathlib
+import sys
+import time
+
+import numpy as np
+from absl import flags
+
+from memsinks_jax import command_line, report
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.interop import hugging_face
+from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
+from memsinks_jax.sinks import partition
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.metrics import read_metrics
+
+logger = logging.getLogger("memsinks_jax.export")
+
+_MEASURED_UP_TO = 2**30  # bytes: larger models are exported without being run for their speed
+_LOSSES = {
+    "held_out_loss": "held-out documents, sinks dropped", "repeated_loss": "repeated documents, sinks dropped",
+    "repeated_loss_own": "repeated documents, their own sinks on", "entropy_floor": "entropy of the text, held-out",
+}  # fmt: skip
+
+
+def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str) -> dict:
+    """Writes the newest checkpoint of a run as a Hugging Face folder.
+
+    Returns:
+      {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
+      the speeds are of a forward pass on this machine, None for models too large to be run in passing.
+    Raises:
+      InputError: no run, no checkpoint, `out` exists, or Hugging Face has no such model.
+    """
+    if is_folder(workdir):
+        raise InputError(f"{workdir} is a Hugging Face folder already")
+    config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
+    parts = partition(config.model, config.sinks)
+    if drop and not parts.sinks:
+        logger.info("this model has no sinks: there is nothing to drop")
+    before = {"parameters": hugging_face.parameters(config, sum(parts))}
+    before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
+    checkpoints = Checkpoints(workdir)
+    card = _card(workdir, config, checkpoints, drop, dtype)
+    written = write_folder(out, config, tokenizer, checkpoints.read, drop, dtype, card)
+    checkpoints.close()
+    small = before["parameters"] * 4 <= _MEASURED_UP_TO
+    before["tokens_per_second"], after = _speeds(workdir, out) if small else (None, None)
+    return written | {"before": before, "tokens_per_second": after}
+
+
+def _speeds(*places: pathlib.Path) -> list[float]:
+    """Tokens a second of a forward pass over full rows, side by side, medians of five."""
+    # Imported here: a large model is exported without starting jax's devices.
+    import jax
+    import jax.numpy as jnp
+
+    from memsinks_jax.model import build_model
+    from memsinks_jax.trained import open_run
+
+    passes = []
+    for place in places:
+        run = open_run(place)
+        model, _ = build_model(run.config)
+        rows, length = 8, run.config.data.row_length
+        tokens = jnp.asarray(
+            np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)), jnp.int32
+        )
+        positions = jnp.tile(jnp.arange(length), (rows, 1))
+        compiled = jax.jit(lambda params, tokens, positions, model=model: model.apply(
+            {"params": params}, tokens, jnp.ones_like(tokens), positions).sum())  # fmt: skip
+        passes.append(lambda run=run, t=tokens, p=positions, c=compiled: float(c(run.params, t, p)))
+        passes[-1]()
+    seconds = [[] for _ in places]
+    for _ in range(5):
+        for place, once in zip(seconds, passes, strict=True):
+            begin = time.perf_counter()
+            once()
+            place.append(time.perf_counter() - begin)
+    return [rows * length / float(np.median(place)) for place in seconds]
+
+
+def _speed(tokens_per_second: float | None) -> str:
+    return "not measured" if tokens_per_second is None else f"{tokens_per_second:,.0f}"
+
+
+def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop: bool, dtype: str) -> str:
+    """The model card: what was trained, on what, which sinks were removed, what was measured."""
+    parts = partition(config.model, config.sinks)
+    step = checkpoints.newest()
+    tokens = None if step is None else checkpoints.progress(step)["tokens"]
+    metrics = {name: value for line in read_metrics(workdir) for name, value in line.items()}
+    data = config.data
+    source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
+    if parts.sinks:
+        fate = "cut out of the weights" if drop else "kept, all of them on"
+        sinks = (
+            f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
+            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {config.sinks.active_fraction:g} of them on for a "
+            f"document). Here the sinks are {fate}."
+        )
+    else:
+        sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
+    losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]
+    table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
+    return "\n".join([
+        "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]", "---", "",
+        f"# {out_name(workdir)}", "",
+        f"A {config.model.family} decoder of {config.model.layers} layers and width {config.model.d_model}, trained with "
+        f"memsinks_jax (variant `{config.variant}`) for {step} steps on {tokens} tokens of {source}: "
+        f"{data.unique_documents} documents seen once, {data.repeated_documents} repeated {data.repetitions} times "
+        f"(repeats: {data.repeats}). Weights are {dtype}.", "", sinks, "", *table, "",
+        "As in training, a document opens with the end-of-text token.", "",
+    ])  # fmt: skip
+
+
+def out_name(workdir: pathlib.Path) -> str:
+    return workdir.absolute().name
+
+
+def main() -> None:
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+    out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
+    sinks_flag = flags.DEFINE_enum("sinks", "drop", ("drop", "keep"), "Cut the sinks out of the weights, or keep them.")
+    dtype_flag = flags.DEFINE_enum("dtype", "float32", sorted(DTYPES), "Type of the weights.")
+
+    def run() -> dict:
+        for name, flag in (("workdir", workdir_flag), ("out", out_flag)):
+            if not flag.value:
+                raise InputError(f"--{name} is missing")
+        out = pathlib.Path(out_flag.value)
+        result = export(pathlib.Path(workdir_flag.value), out, sinks_flag.value == "drop", dtype_flag.value)
+        rows = [
+            [name, f"{side['parameters']:,}", f"{side['bytes'] / 2**20:,.1f}", _speed(side["tokens_per_second"])]
+            for name, side in (("before", result["before"]), (f"after, sinks {sinks_flag.value}", result))
+        ]
+        print(report.plain_table(["", "parameters", "MiB", "tokens/s here"], rows), file=sys.stderr)
+        logger.info("%s: %s", out, ", ".join(sorted(path.name for path in out.iterdir())))
+        return result
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

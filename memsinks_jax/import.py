@@ -1,0 +1,90 @@
+"""Brings a model in: python -m memsinks_jax.import --hf=models/SmolLM2-135M --out=runs/smollm
+
+The folder of a GPT-2 or Llama (SmolLM) model becomes a workdir with a checkpoint, which generate, evaluate and export
+open, and from which a run can start: --config.model.initial=runs/smollm. It can be given sinks: --shared_fraction=0.7
+makes the last of its neurons sinks, --added_sinks=512 adds new ones and leaves all there are shared.
+"""
+
+import logging
+import pathlib
+import shutil
+
+import jax
+from absl import flags
+
+from memsinks_jax import command_line
+from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
+from memsinks_jax.interop.folder import open_folder, with_sinks
+from memsinks_jax.sinks import partition
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.step import TrainState
+
+logger = logging.getLogger("memsinks_jax.import")
+
+
+def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | None, added: int) -> dict:
+    """Writes a workdir with the model's config, tokenizer and parameters; it gets its name when it is complete.
+
+    Args:
+      sinks: given to the model, with `added` new neurons; None: no sinks.
+    Returns:
+      {"parameters", "shared", "sinks"}: of all, and neurons of every MLP.
+    Raises:
+      InputError: a folder that cannot be read exactly; `out` exists.
+    """
+    if out.exists():
+        raise InputError(f"{out} exists; take another --out, or remove it first")
+    config, tokenizer, params = open_folder(source)
+    if sinks is not None:
+        config, params = with_sinks(config, params, sinks, added, config.seed)
+    validate(config)
+    scratch = out.with_name(out.name + ".new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        (scratch / "config.json").write_text(to_json(config))
+        (scratch / tokenizer.file_name).write_bytes(tokenizer.model)
+        checkpoints = Checkpoints(scratch, TrainingConfig())
+        arrays = jax.tree.map(jax.numpy.asarray, params)
+        checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), tokens=0)
+        checkpoints.close()
+        scratch.rename(out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    parts = partition(config.model, config.sinks)
+    count = sum(array.size for array in jax.tree.leaves(params))
+    return {"parameters": count, "shared": parts.shared, "sinks": parts.sinks}
+
+
+def main() -> None:
+    hf_flag = flags.DEFINE_string("hf", None, "Folder of a Hugging Face model.")
+    out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
+    shared_flag = flags.DEFINE_float("shared_fraction", 0.0, "Give it sinks: this part of the neurons is shared.")
+    active_flag = flags.DEFINE_float(
+        "active_fraction", SinksConfig().active_fraction, "Part of its sinks a document has."
+    )
+    added_flag = flags.DEFINE_integer("added_sinks", 0, "Give it so many new sinks in every MLP.", lower_bound=0)
+
+    def run() -> dict:
+        for name, flag in (("hf", hf_flag), ("out", out_flag)):
+            if not flag.value:
+                raise InputError(f"--{name} is missing")
+        if shared_flag.value and added_flag.value:
+            raise InputError(
+                "--shared_fraction and --added_sinks exclude each other: old neurons become sinks, or new ones"
+            )
+        sinks = None
+        if shared_flag.value or added_flag.value:
+            sinks = SinksConfig(shared_fraction=shared_flag.value, active_fraction=active_flag.value)
+        result = import_model(pathlib.Path(hf_flag.value), pathlib.Path(out_flag.value), sinks, added_flag.value)
+        logger.info(
+            "%s: %s parameters, %d shared neurons and %d sinks in every MLP",
+            out_flag.value, f"{result['parameters']:,}", result["shared"], result["sinks"],
+        )  # fmt: skip
+        return result
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A complete Hugging Face folder: written all or nothing, opened as a model of ours."""
+
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+
+from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json
+from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer
+from memsinks_jax.interop import hugging_face, weights
+from memsinks_jax.interop.tokenizer_files import write_tokenizer
+from memsinks_jax.sinks import partition
+
+DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+# What Hugging Face's config.json has no place for: our config, with its sinks, of a model that kept them.
+_OURS = "memsinks.json"
+
+
+def is_folder(path: pathlib.Path) -> bool:
+    """Whether a folder is a Hugging Face model rather than a workdir of ours."""
+    try:
+        return "model_type" in json.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def write_folder(
+    folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
+    drop: bool, dtype: str, card: str,
+) -> dict:  # fmt: skip
+    """Writes a model; the folder gets its name when it is complete.
+
+    Args:
+      read: gives a parameter by its path, or one layer's slice of it: a few are in memory at a time.
+      drop: cut the sinks out of the weights; else they are all on, and our config goes along.
+      card: the model card, markdown.
+    Returns:
+      {"parameters", "files": [names], "bytes"}.
+    Raises:
+      InputError: the folder exists; Hugging Face has no such model.
+    """
+    if folder.exists():
+        raise InputError(f"{folder} exists; take another --out, or remove it first")
+    parts = partition(config.model, config.sinks)
+    hidden = parts.shared if drop else sum(parts)
+    content = hugging_face.write_config(config, hidden, tokenizer.end_of_text, dtype)
+    scratch = folder.with_name(folder.name + ".new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        files = weights.write(scratch, _pieces(config, hidden, read, DTYPES[dtype]))
+        _write_json(scratch / "config.json", content)
+        end = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
+        _write_json(scratch / "generation_config.json", end | {"do_sample": True, "temperature": 1.0})
+        if parts.sinks and not drop:
+            _write_json(scratch / _OURS, json.loads(to_json(config)))
+        write_tokenizer(tokenizer, scratch, config.data.row_length)
+        (scratch / "README.md").write_text(card)
+        os.replace(scratch, folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None  # a full disk does not say which file
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors")
+    return {"parameters": hugging_face.parameters(config, hidden), "files": files, "bytes": size}
+
+
+def _pieces(config: Config, hidden: int, read, dtype: np.dtype) -> Iterator[list[tuple[str, np.ndarray]]]:
+    """Embeddings, layer after layer, norm and head; of every MLP the first `hidden` neurons."""
+
+    def cut(path: str, layer: int | None) -> np.ndarray:
+        array = read(path, layer)
+        if path == "layers/down_kernel":
+            return array[:hidden]
+        return array[..., :hidden] if path.startswith(("layers/up_", "layers/gate_")) else array
+
+    piece, of = [], None
+    for tensor in hugging_face.tensors(config, hidden):
+        if piece and tensor.layer != of:
+            yield piece
+        of = tensor.layer
+        piece.append((tensor.name, hugging_face.theirs(tensor, cut).astype(dtype, copy=False)))
+    yield piece
+
+
+def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
+    """A Hugging Face folder -> (config, tokenizer, parameters). Sinks that were kept are sinks again.
+
+    Raises:
+      InputError: an unknown architecture; weights that are not exactly those of its config.json; a tokenizer with more
+        tokens than the model; files that cannot be read.
+    """
+    where = folder / "config.json"
+    try:
+        content = json.loads(where.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where} cannot be read ({error}); give the folder of a Hugging Face model") from None
+    config, end_of_text = hugging_face.read_config(content, str(where))
+    found = weights.Weights(folder)
+    hugging_face.compare(found.shapes, config, config.model.hidden, str(folder))
+    tokenizer = open_tokenizer(folder, end_of_text)
+    if tokenizer.vocabulary_size > config.data.vocabulary_size:
+        raise InputError(
+            f"{folder}: the tokenizer has {tokenizer.vocabulary_size} tokens and the model {config.data.vocabulary_size}; "
+            "they are not of one model"
+        )
+    params = hugging_face.ours(config, config.model.hidden, found.read)
+    if (folder / _OURS).exists():
+        config = from_json((folder / _OURS).read_text(), str(folder / _OURS))
+    return config, tokenizer, params
+
+
+def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, seed: int) -> tuple[Config, dict]:
+    """Gives a model sinks, changing nothing of what it computes with all of them on.
+
+    Args:
+      sinks: of which neurons are shared; with `added`, the fraction is set so that all there were are.
+      added: new neurons in every MLP, to be the sinks: read at random, written nowhere yet. 0: the last of those there are.
+    """
+    if added:
+        there = config.model.hidden
+        config.model.hidden += added
+        # Half a neuron more than the quotient: the partition rounds down.
+        sinks.shared_fraction = (there + 0.5) / config.model.hidden
+        random, layers = np.random.default_rng(seed), params["layers"]
+        for name in ("up", "gate"):
+            if f"{name}_kernel" in layers:
+                kernel = layers[f"{name}_kernel"]
+                new = random.normal(0, kernel.std(), (*kernel.shape[:-1], added)).astype(kernel.dtype)
+                layers[f"{name}_kernel"] = np.concatenate([kernel, new], axis=-1)
+            if f"{name}_bias" in layers:
+                layers[f"{name}_bias"] = np.pad(layers[f"{name}_bias"], ((0, 0), (0, added)))
+        layers["down_kernel"] = np.pad(layers["down_kernel"], ((0, 0), (0, added), (0, 0)))
+    config.sinks = sinks
+    return config, params
+
+
+def _write_json(path: pathlib.Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

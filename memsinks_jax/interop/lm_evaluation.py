@@ -1,0 +1,107 @@
+"""The model as lm-evaluation-harness asks it: any of its tasks, with the sinks dropped or as one likes.
+
+    from memsinks_jax.interop.lm_evaluation import HarnessModel
+    lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))), tasks=["lambada_openai"])
+
+Needs the extra `memsinks_jax[lm_eval]`; nothing else of the package imports this file.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from lm_eval.api.model import LM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from memsinks_jax import sinks
+from memsinks_jax.generation import Generator, Settings
+from memsinks_jax.model import build_model
+
+BATCH_SIZE = 16
+_MOST_WRITTEN = 256  # tokens of an answer, when a task does not say
+
+
+class HarnessModel(LM):
+    """Answers the harness's three kinds of requests.
+
+    Args:
+      run: a `trained.Trained`.
+      mode: how the sinks are set, `drop` or `all`: a task's texts are no documents of the training and have no own.
+    """
+
+    def __init__(self, run, mode: str = "drop"):
+        super().__init__()
+        if mode not in ("drop", "all"):
+            raise ValueError(f"sinks={mode!r}; choose drop or all")
+        self._run, self._tokenizer, self._mode = run, run.tokenizer, mode
+        self._length = run.config.data.row_length
+        self._generator = Generator(run.config, run.tokenizer, run.params)
+        model, parts = build_model(run.config)
+
+        @jax.jit
+        def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
+            """Log-probability of each token given those before it, and whether it was the likeliest; of the first, 0."""
+            gates = sinks.gates_for_mode(mode, None, 0, parts, run.config.sinks, run.config.model.layers)
+            ones_BT = jnp.ones_like(rows_BT)
+            positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
+            logits_BTV = model.apply(
+                {"params": params}, rows_BT, ones_BT, positions_BT, sinks.apply_gates(gates, ones_BT)
+            )
+            logs_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
+            targets_BT = rows_BT[:, 1:]
+            logs_BT = jnp.take_along_axis(logs_BTV, targets_BT[:, :, None], axis=2)[:, :, 0]
+            return jnp.pad(logs_BT, ((0, 0), (1, 0))), jnp.pad(logs_BTV.argmax(-1) == targets_BT, ((0, 0), (1, 0)))
+
+        self._scores = scores
+
+    def loglikelihood(self, requests) -> list[tuple[float, bool]]:
+        """(context, continuation) -> (log-probability of the continuation, whether greedy decoding would give it)."""
+        asked = []
+        for request in requests:
+            context, continuation = request.args
+            whole, known = (self._tokenizer.encode(text) for text in (context + continuation, context))
+            # Where the two texts meet, a token may span both: what follows the context's own tokens is the continuation.
+            asked.append((whole, len(whole) - min(len(known), len(whole) - 1)))
+        return self._score([([self._tokenizer.end_of_text, *whole], count) for whole, count in asked])
+
+    def loglikelihood_rolling(self, requests) -> list[float]:
+        """(text,) -> log-probability of all of its tokens; long texts in windows, each token predicted once."""
+        totals = []
+        for request in requests:
+            tokens = self._tokenizer.encode(request.args[0]).tolist()
+            windows = map(make_disjoint_window, get_rolling_token_windows(
+                tokens, self._tokenizer.end_of_text, max_seq_len=self._length - 1, context_len=1))  # fmt: skip
+            scored = self._score([([*before, *predicted], len(predicted)) for before, predicted in windows])
+            totals.append(sum(log for log, _ in scored))
+        return totals
+
+    def generate_until(self, requests) -> list[str]:
+        """(context, settings) -> what is written after the context, up to one of settings["until"]."""
+        answers = []
+        for request in requests:
+            context, settings = request.args
+            most = min(settings.get("max_gen_toks", _MOST_WRITTEN), self._length // 2)
+            known = self._tokenizer.encode(context)
+            room = self._length - most - 1
+            prompt = context if len(known) <= room else self._tokenizer.decode(known[-room:])
+            chosen = Settings(max_tokens=most, temperature=settings.get("temperature", 0.0), sinks=self._mode)
+            (written,) = self._generator([prompt], chosen)
+            text = written.text
+            until = settings.get("until") or []
+            for stop in [until] if isinstance(until, str) else until:
+                text = text.split(stop)[0] if stop else text
+            answers.append(text)
+        return answers
+
+    def _score(self, asked: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
+        """Rows with how many of their last tokens count -> (sum of their log-probabilities, whether all were likeliest)."""
+        results = []
+        for at in range(0, len(asked), BATCH_SIZE):
+            part = [(row[-self._length :], count) for row, count in asked[at : at + BATCH_SIZE]]
+            rows_BT = np.zeros((BATCH_SIZE, self._length), np.int32)
+            for place, (row, _) in enumerate(part):
+                rows_BT[place, : len(row)] = row
+            logs_BT, likeliest_BT = jax.device_get(self._scores(self._run.params, rows_BT))
+            for place, (row, count) in enumerate(part):
+                counted = slice(max(len(row) - count, 1), len(row))
+                results.append((float(logs_BT[place, counted].sum()), bool(likeliest_BT[place, counted].all())))
+        return results

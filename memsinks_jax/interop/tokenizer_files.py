@@ -1,0 +1,108 @@
+"""A tokenizer as the files of a Hugging Face folder, which `transformers.AutoTokenizer` opens with the same encodings.
+
+For a sentencepiece model an equal tokenizer.json is built. Both look for the segmentation with the highest sum of scores,
+sentencepiece in 32 bits and the other in 64, so equal and almost equal sums may be decided in another way. Measured: no
+difference on real documents of a thousand tokens; some ten tokens where a whole book is one document; and a run of one
+character can be cut as "000", "0" or as "0", "000". Decoding differs where only a model writes: bytes that are no UTF-8
+become another number of replacement characters, and a first token that is a space's byte is dropped.
+"""
+
+import json
+import pathlib
+import re
+
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data.tokenizer import AnyTokenizer, Tokenizer
+
+SPACE = "\u2581"  # how sentencepiece spells a space
+
+# What other settings of sentencepiece than ours would turn into something else.
+_PROBES = (
+    "", " ", "\n", "  lead and  double space ", "line\n\nbreaks\tand tabs\r\n", f"{SPACE} and {SPACE}{SPACE}",
+    "\ufb01\uff11 e\u0301\u00e9 \u6f22\u5b57 \U0001f600\u200d\U0001f525", "nul\x00 \xa0\u3000\u2028\ufeff", "A\u0130\u00df",
+)  # fmt: skip
+
+
+def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int) -> None:
+    """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and, if it is one, the tokenizer.model.
+
+    Text that spells a special token stays ordinary text there too, and none is added to sentencepiece's encodings. Where
+    a tokenizer.json of others adds some, it still does unless it is called with add_special_tokens=False.
+
+    Args:
+      context: the most tokens that the model takes.
+    Raises:
+      InputError: a sentencepiece model with settings that are not ours and that tokenizer.json cannot repeat.
+    """
+    if isinstance(tokenizer, Tokenizer):
+        exported = _from_sentencepiece(tokenizer)
+        content = exported.to_str(pretty=True).encode()
+    else:
+        exported, content = tokenizers.Tokenizer.from_buffer(tokenizer.model), tokenizer.model
+    end = exported.id_to_token(tokenizer.end_of_text)
+    padding = end if exported.token_to_id("<pad>") is None else "<pad>"
+    special = {"bos_token": end, "eos_token": end, "pad_token": padding}  # end of text opens rows too
+    if isinstance(tokenizer, Tokenizer):
+        special["unk_token"] = "<unk>"
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
+        **special,
+    }
+    if isinstance(tokenizer, Tokenizer):
+        (folder / tokenizer.file_name).write_bytes(tokenizer.model)
+    (folder / "tokenizer.json").write_bytes(content)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")
+
+
+def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    everything = list(range(model.vocab_size()))
+    pieces, scores = model.id_to_piece(everything), model.get_score(everything)
+    control = [i for i in everything if model.is_control(i) or model.is_unknown(i)]
+    reserved = {*control, *(i for i in everything if model.is_byte(i))}
+
+    # Text may spell a reserved piece ("<0x41>", "<|endoftext|>"). sentencepiece never takes it for one; here every piece
+    # is looked for in text. So they cost more than any spelling in known characters, and text is cut around characters
+    # that no piece has: those are bytes of their own in any case.
+    known = {character for i in everything if i not in reserved for character in pieces[i]}
+    unknown = sorted({character for i in reserved for character in pieces[i]} - known)
+    unreachable = min(scores) * (1 + max(len(pieces[i]) for i in reserved))
+    for i in reserved:
+        scores[i] = unreachable
+    exported = tokenizers.Tokenizer(
+        models.Unigram(list(zip(pieces, scores, strict=True)), unk_id=model.unk_id(), byte_fallback=True)
+    )
+    # Not Metaspace, which puts no space before text that begins with one.
+    exported.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    if unknown:
+        pattern = tokenizers.Regex("|".join(map(re.escape, unknown)))
+        exported.pre_tokenizer = pre_tokenizers.Split(pattern, "isolated")
+    exported.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    exported.add_special_tokens([pieces[i] for i in control])
+    _compare(model, exported, pieces)
+    return exported
+
+
+def _compare(model: sentencepiece.SentencePieceProcessor, exported: tokenizers.Tokenizer, pieces: list[str]) -> None:
+    """Raises InputError when the two are not the same tokenizer."""
+    exported.encode_special_tokens = True
+
+    def differ(text: str) -> bool:
+        return model.encode(text) != exported.encode(text, add_special_tokens=False).ids
+
+    # A few pieces may be cut in another of two ways with the same sum.
+    if any(map(differ, _PROBES)) or sum(differ(piece.replace(SPACE, " ")) for piece in pieces) > len(pieces) / 100:
+        raise InputError(
+            "tokenizer.model: it was made with other settings than those of the tokenizers trained here, so that no equal "
+            "tokenizer.json can be written; take a run with a tokenizer that was trained here, or a tokenizer.json"
+        )

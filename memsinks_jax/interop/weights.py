@@ -1,0 +1,162 @@
+"""Files of weights: safetensors written piece by piece and read one tensor at a time; .bin files read without PyTorch."""
+
+import collections
+import io
+import json
+import pathlib
+import pickle
+import zipfile
+from collections.abc import Iterable
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from memsinks_jax.config import InputError
+
+# Pieces are joined in a file until it has this size, so a small model is one file, and a large layer a file of its own.
+SHARD_BYTES = 2**28
+_INDEX = "model.safetensors.index.json"
+
+
+def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) -> list[str]:
+    """Writes pieces of a model, [(name, array), ...], in order -> names of the files.
+
+    No more than a file's tensors are in memory at a time; the lists are emptied.
+    """
+    shards: list[dict[str, list]] = []  # tensors of each file: shape and type
+    waiting: dict[str, np.ndarray] = {}
+
+    def flush() -> None:
+        safetensors.numpy.save_file(waiting, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        shards.append({name: array.nbytes for name, array in waiting.items()})
+        waiting.clear()
+
+    for piece in pieces:
+        waiting.update(piece)
+        piece.clear()  # else it would stay while the next is read
+        if sum(array.nbytes for array in waiting.values()) >= SHARD_BYTES:
+            flush()
+    if waiting:
+        flush()
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    else:
+        names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
+        index = {
+            "metadata": {"total_size": sum(sum(shard.values()) for shard in shards)},
+            "weight_map": {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard},
+        }
+        (folder / _INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    for number, name in enumerate(names):
+        (folder / f"shard-{number}").rename(folder / name)
+    return names
+
+
+class Weights:
+    """The tensors of a Hugging Face folder, read one at a time. Raises InputError for files that cannot be read.
+
+    Attributes:
+      shapes: {name: shape}. GPT-2 files without the leading "transformer." get it.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._places: dict[str, tuple] = {}  # name: (open file, name in it)
+        self.shapes: dict[str, tuple] = {}
+        for path in _files(folder):
+            self._open(path)
+
+    def _open(self, path: pathlib.Path) -> None:
+        try:
+            opened = safetensors.safe_open(path, framework="np") if path.suffix == ".safetensors" else _TorchFile(path)
+            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError) as error:
+            raise InputError(f"{path}: cannot be read as weights ({str(error).strip()})") from None
+        for name, shape in found.items():
+            whole = f"transformer.{name}" if name.startswith(("wte.", "wpe.", "h.", "ln_f.")) else name
+            if whole in self._places:
+                raise InputError(f"{path}: {name} is there twice")
+            self._places[whole], self.shapes[whole] = (opened, name), shape
+
+    def read(self, name: str) -> np.ndarray:
+        """-> the tensor in its own type; ml_dtypes' bfloat16 where it is that."""
+        opened, inner = self._places[name]
+        return opened.get_tensor(inner)
+
+
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = folder / f"{name}.index.json"
+        if index.exists():
+            try:
+                names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            except (ValueError, KeyError, AttributeError) as error:
+                raise InputError(f"{index}: not an index of weights ({error})") from None
+            missing = [part for part in names if not (folder / part).is_file()]
+            if missing:
+                raise InputError(f"{folder / missing[0]} is missing, which {index.name} names")
+            return [folder / part for part in names]
+        if (folder / name).is_file():
+            return [folder / name]
+    raise InputError(f"{folder} holds neither model.safetensors nor pytorch_model.bin, whole or in parts")
+
+
+class _TorchFile:
+    """A PyTorch .bin file: a zip archive of raw storages and one pickle, of which only tensors are let through."""
+
+    _TYPES = {
+        "FloatStorage": np.dtype(np.float32), "HalfStorage": np.dtype(np.float16), "DoubleStorage": np.dtype(np.float64),
+        "BFloat16Storage": np.dtype(ml_dtypes.bfloat16), "LongStorage": np.dtype(np.int64), "IntStorage": np.dtype(np.int32),
+        "ByteStorage": np.dtype(np.uint8), "BoolStorage": np.dtype(np.bool_),
+    }  # fmt: skip
+
+    def __init__(self, path: pathlib.Path):
+        self._archive = zipfile.ZipFile(path)
+        pickled = next((name for name in self._archive.namelist() if name.endswith("/data.pkl")), None)
+        if pickled is None:
+            raise zipfile.BadZipFile("no data.pkl in it; save it with a PyTorch newer than 1.6")
+        self._root = pickled.removesuffix("data.pkl")
+        unpickler = _TensorsOnly(io.BytesIO(self._archive.read(pickled)))
+        self._tensors = {name: value for name, value in unpickler.load().items() if isinstance(value, _Stored)}
+
+    def keys(self) -> list[str]:
+        return list(self._tensors)
+
+    def get_slice(self, name: str) -> "_Stored":
+        return self._tensors[name]
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        stored = self._tensors[name]
+        kind = self._TYPES[stored.kind]
+        content = np.frombuffer(self._archive.read(f"{self._root}data/{stored.key}"), kind)[stored.offset :]
+        strides = [step * kind.itemsize for step in stored.strides]
+        return np.lib.stride_tricks.as_strided(content, stored.shape, strides).copy()
+
+
+class _Stored(collections.namedtuple("_Stored", ("kind", "key", "offset", "shape", "strides"))):
+    """Where a tensor of a .bin file lies."""
+
+    def get_shape(self) -> tuple:
+        return self.shape
+
+
+class _TensorsOnly(pickle.Unpickler):
+    """Runs no code that a file may bring."""
+
+    def find_class(self, module: str, name: str):
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) in (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")):
+            return _rebuild if name.endswith("v2") else lambda stored, *rest: stored
+        if module == "torch" and name in _TorchFile._TYPES:
+            return name
+        raise pickle.UnpicklingError(f"it brings {module}.{name}, which is not a tensor")
+
+    def persistent_load(self, description: tuple) -> tuple[str, str]:
+        _, kind, key, *_ = description
+        return kind, key
+
+
+def _rebuild(storage: tuple[str, str], offset: int, shape: tuple, strides: tuple, *rest) -> _Stored:
+    return _Stored(*storage, offset, tuple(shape), tuple(strides))

@@ -1,0 +1,342 @@
+"""PyTorch's transformers must agree with us, in both directions, and what cannot be read exactly is refused."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax import sinks
+from memsinks_jax.config import InputError, SinksConfig
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.generation import Generator, Settings
+from memsinks_jax.interop import hugging_face
+from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
+from memsinks_jax.model import build_model, token_losses
+from memsinks_jax.training.step import init_state
+
+FAMILIES = {
+    "gpt2": {},
+    "gpt2, own head": {"tied_head": False},
+    "llama": {"family": "llama", "attention_bias": False, "mlp_bias": False, "rope_theta": 50000.0},
+    "llama, own head, shared keys": {
+        "family": "llama", "attention_bias": False, "mlp_bias": False, "heads": 4, "kv_heads": 2, "tied_head": False,
+    },
+    "llama, biases, one key": {"family": "llama", "heads": 4, "kv_heads": 1, "norm_epsilon": 1e-6},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_corpus(tiny_config()).tokenizer
+
+
+def config_of(family):
+    config = tiny_config()
+    for name, value in FAMILIES[family].items():
+        setattr(config.model, name, value)
+    return config
+
+
+def random_params(config, seed=0):
+    """Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show."""
+    params = init_state(config, 10).params
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    noise = [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(tree, noise)
+
+
+def reader(params):
+    flat = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
+            for p, a in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
+    return lambda path, layer: flat[path] if layer is None else flat[path][layer]
+
+
+def export(folder, config, params, tokenizer, drop=True, dtype="float32"):
+    return write_folder(folder, config, tokenizer, reader(params), drop, dtype, "a card")
+
+
+def logits_of(config, params, tokens, mode="all"):
+    model, parts = build_model(config)
+    gates = sinks.gates_for_mode(mode, jnp.ones((len(tokens), 1, 2), jnp.uint32), 0, parts, config.sinks, 2)
+    segments = jnp.ones_like(tokens)
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    interventions = sinks.apply_gates(gates, segments)
+    return model.apply({"params": params}, tokens, segments, positions, interventions)
+
+
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (3, 40)), jnp.int32)
+
+
+def same(one, other):
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
+    config = config_of(family)
+    config.sinks.kind = "none"
+    params = random_params(config)
+    export(tmp_path / "hf", config, params, tokenizer)
+    assert is_folder(tmp_path / "hf")
+    found, found_tokenizer, back = open_folder(tmp_path / "hf")
+    assert same(back, params)
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    assert found.model.hidden == config.model.hidden
+    assert found_tokenizer.encode("A story.").tolist() == tokenizer.encode("A story.").tolist()
+    np.testing.assert_array_equal(logits_of(found, back, TOKENS), logits_of(config, params, TOKENS))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"])
+def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
+    config = config_of(family)
+    params = random_params(config)
+    written = export(tmp_path / "hf", config, params, tokenizer)
+    parts = sinks.partition(config.model, config.sinks)
+    # Weights that read and write each neuron, and the biases that belong to it.
+    a_neuron = config.model.d_model * (3 if config.model.family == "llama" else 2)
+    if config.model.mlp_bias:
+        a_neuron += 2 if config.model.family == "llama" else 1
+    whole = sum(a.size for a in jax.tree.leaves(params))
+    assert written["parameters"] == whole - config.model.layers * parts.sinks * a_neuron
+    found, _, cut = open_folder(tmp_path / "hf")
+    assert found.model.hidden == parts.shared
+    np.testing.assert_allclose(logits_of(found, cut, TOKENS), logits_of(config, params, TOKENS, "drop"), atol=1e-4)
+
+
+def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):
+    config = config_of("gpt2")
+    params = random_params(config)
+    export(tmp_path / "hf", config, params, tokenizer, drop=False)
+    found, _, back = open_folder(tmp_path / "hf")
+    assert found == config
+    assert same(back, params)
+    np.testing.assert_array_equal(logits_of(found, back, TOKENS, "own"), logits_of(config, params, TOKENS, "own"))
+
+
+def test_large_models_are_several_files(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("memsinks_jax.interop.weights.SHARD_BYTES", 10_000)
+    config = config_of("llama")
+    params = random_params(config)
+    written = export(tmp_path / "hf", config, params, tokenizer, drop=False)
+    assert written["files"] == [f"model-0000{n}-of-00004.safetensors" for n in range(1, 5)]
+    index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * sum(a.size for a in jax.tree.leaves(params))
+    assert same(open_folder(tmp_path / "hf")[2], params)
+
+
+def test_bfloat16(tokenizer, tmp_path):
+    config = config_of("llama")
+    params = random_params(config)
+    export(tmp_path / "hf", config, params, tokenizer, drop=False, dtype="bfloat16")
+    back = open_folder(tmp_path / "hf")[2]
+    assert same(back, jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(jnp.float32), params))
+
+
+# What transformers says.
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = config_of(family)
+    params = random_params(config)
+    for mode in ("drop", "all"):
+        folder = tmp_path / mode
+        export(folder, config, params, tokenizer, drop=mode == "drop")
+        model, told = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+        assert not any(told.values()), told
+        assert sum(p.numel() for p in model.parameters()) == hugging_face.parameters(
+            config, sinks.partition(config.model, config.sinks).shared if mode == "drop" else config.model.hidden
+        )
+        tokens = torch.tensor(np.asarray(TOKENS), dtype=torch.long)
+        with torch.no_grad():
+            theirs = model(tokens).logits.numpy()
+            their_loss = model(tokens, labels=tokens).loss.item()
+        ours = logits_of(config, params, TOKENS, mode)
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+        losses = token_losses(ours[:, :-1], TOKENS[:, 1:], jnp.ones_like(TOKENS[:, 1:], jnp.float32))
+        assert float(losses.mean()) == pytest.approx(their_loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys"])
+def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
+    """Greedy, 200 tokens, with both caches, from prompts of different lengths."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = config_of(family)
+    # Of embeddings that no token has, transformers would write the numbers, and we do not.
+    config.data.row_length, config.data.vocabulary_size = 256, tokenizer.vocabulary_size
+    params = random_params(config)
+    export(tmp_path / "hf", config, params, tokenizer)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    prompts = ["Once upon a time", "The old hen went to the river and saw"]
+    chosen = Settings(max_tokens=200, temperature=0.0)
+    ours = Generator(config, tokenizer, params)(prompts, chosen)
+    for prompt, written in zip(prompts, ours, strict=True):
+        start = torch.tensor([[theirs.eos_token_id, *theirs(prompt).input_ids]])
+        with torch.no_grad():
+            their_tokens = model.generate(
+                start, max_new_tokens=200, do_sample=False, pad_token_id=theirs.pad_token_id,
+                attention_mask=torch.ones_like(start),
+            )[0, start.shape[1] :].tolist()  # fmt: skip
+        end = their_tokens.index(1) if 1 in their_tokens else len(their_tokens)
+        assert len(set(their_tokens)) > 5
+        assert written.tokens.tolist() == their_tokens[:end]
+
+
+def their_config(transformers, family):
+    if family.startswith("gpt2"):
+        return transformers.GPT2Config(
+            n_layer=2, n_embd=16, n_head=2, n_positions=64, vocab_size=1024, eos_token_id=1, bos_token_id=1,
+            tie_word_embeddings="own head" not in family,
+        )  # fmt: skip
+    return transformers.LlamaConfig(
+        num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=48, vocab_size=1024,
+        max_position_embeddings=64, eos_token_id=1, bos_token_id=1, tie_word_embeddings="own head" not in family,
+        num_key_value_heads=2 if "shared keys" in family else 1 if "one key" in family else 4,
+        attention_bias="biases" in family, mlp_bias="biases" in family,
+        rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", ["safetensors", "shards", "bin"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_we_agree_with_what_transformers_writes(family, stored, tokenizer, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(their_config(transformers, family)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path, max_shard_size="20KB" if stored == "shards" else "5GB")
+    if stored == "bin":
+        (tmp_path / "model.safetensors").unlink()
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
+    config, _, params = open_folder(tmp_path)
+    with torch.no_grad():
+        theirs = model(torch.tensor(np.asarray(TOKENS), dtype=torch.long)).logits.numpy()
+    np.testing.assert_allclose(logits_of(config, params, TOKENS), theirs, atol=1e-4)
+
+
+# Sinks for a model that has none.
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_added_sinks_change_nothing_at_first(family):
+    config = config_of(family)
+    config.sinks.kind = "none"
+    params = random_params(config)
+    before = logits_of(config, params, TOKENS)
+    wider, params = with_sinks(config, jax.tree.map(np.asarray, params), SinksConfig(), 24, seed=0)
+    assert sinks.partition(wider.model, wider.sinks) == (32, 24)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, init_state(wider, 10).params)
+    for mode in ("all", "drop", "own"):
+        np.testing.assert_allclose(logits_of(wider, params, TOKENS, mode), before, atol=1e-5)
+    assert np.abs(params["layers"]["up_kernel"][..., 32:]).mean() > 0.01  # but they read, so they can learn
+
+
+def test_old_neurons_become_sinks():
+    config = config_of("gpt2")
+    config.sinks.kind = "none"
+    params = random_params(config)
+    before = logits_of(config, params, TOKENS)
+    config, params = with_sinks(config, params, SinksConfig(shared_fraction=0.5), 0, seed=0)
+    assert sinks.partition(config.model, config.sinks) == (16, 16)
+    np.testing.assert_array_equal(logits_of(config, params, TOKENS), before)
+
+
+# What is refused.
+
+
+@pytest.fixture(scope="module")
+def written(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written") / "hf"
+    export(folder, config_of("llama"), random_params(config_of("llama")), tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type is 'mamba'; only gpt2 and llama can be read"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'; only 'silu' can be read"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"head_dim": 32}, "head_dim is 32"),
+        ({"num_hidden_layers": 3}, r"it lacks model.layers.2.input_layernorm.weight, .* and \d+ more"),
+        ({"num_hidden_layers": 1}, r"it has besides model.layers.1.input_layernorm.weight"),
+        ({"intermediate_size": 17}, r"it has model.layers.0.mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]"),
+        ({"eos_token_id": 5000}, "eos_token_id is 5000; it must be a token of the 1024"),
+        ({"vocab_size": None}, "eos_token_id|vocab_size"),
+    ],
+)
+def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, message):
+    shutil.copytree(written, tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    content = json.loads(path.read_text()) | {k: v for k, v in change.items() if v is not None}
+    for name in [name for name, value in change.items() if value is None]:
+        del content[name]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        open_folder(tmp_path / "hf")
+
+
+def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
+    shutil.copytree(written, tmp_path / "hf")
+    path = tmp_path / "hf" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"model.safetensors: cannot be read as weights"):
+        open_folder(tmp_path / "hf")
+    path.unlink()
+    with pytest.raises(InputError, match=r"holds neither model.safetensors nor pytorch_model.bin"):
+        open_folder(tmp_path / "hf")
+    (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"not a zip")
+    with pytest.raises(InputError, match=r"pytorch_model.bin: cannot be read as weights"):
+        open_folder(tmp_path / "hf")
+
+
+def test_a_bin_file_runs_no_code(written, tmp_path):
+    import os
+    import pickle
+    import zipfile
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    shutil.copytree(written, tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    with zipfile.ZipFile(tmp_path / "hf" / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"x": Evil()}))
+    with pytest.raises(InputError, match="which is not a tensor"):
+        open_folder(tmp_path / "hf")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_existing_folder_is_not_touched(written, tokenizer):
+    before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
+    with pytest.raises(InputError, match="exists; take another --out"):
+        export(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
+    assert {path: path.stat().st_mtime_ns for path in written.iterdir()} == before
+
+
+def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("memsinks_jax.interop.folder.write_tokenizer", full)
+    config = config_of("gpt2")
+    with pytest.raises(OSError, match="hf"):
+        export(tmp_path / "hf", config, random_params(config), tokenizer)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
+    config = config_of("gpt2")
+    config.model.kv_heads = 1
+    with pytest.raises(InputError, match="needs biases and as many kv_heads as heads"):
+        export(tmp_path / "hf", config, random_params(config), tokenizer)

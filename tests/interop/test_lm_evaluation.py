@@ -1,0 +1,80 @@
+"""lm-evaluation-harness, on a small task of our own; no network."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+lm_eval = pytest.importorskip("lm_eval")
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    from memsinks_jax.loop import train_and_evaluate
+    from memsinks_jax.trained import open_run
+
+    workdir = tmp_path_factory.mktemp("run") / "run"
+    train_and_evaluate(tiny_config(), workdir)
+    return open_run(workdir)
+
+
+def request(*arguments):
+    return type("Request", (), {"args": arguments})()
+
+
+def test_scores_are_those_of_the_document_loss(run):
+    """A text's log-probability in one piece, cut in two, and as our own measure has it."""
+    from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+    from memsinks_jax.interop.lm_evaluation import HarnessModel
+
+    model = HarnessModel(run)
+    text = "Once upon a time there was a hen. The hen had a red ball."
+    (whole,) = model.loglikelihood_rolling([request(text)])
+    cut = 33
+    (second, _), (first, _) = model.loglikelihood([request(text[:cut], text[cut:]), request("", text[:cut])])
+    assert first + second == pytest.approx(whole, abs=1e-4)
+    # The measure counts end of text too: its share is the difference.
+    tokens = run.tokenizer.encode(text)
+    batches = document_batches(
+        [tokens], np.ones((1, 2), np.uint32), run.config.data.row_length, run.tokenizer.end_of_text
+    )
+    batches[0]["weights"][0, len(tokens)] = 0
+    nats, _ = DocumentLoss(run.config)(run.params, batches, "drop")
+    assert whole == pytest.approx(-nats[0], abs=1e-4)
+
+
+def test_long_texts_go_in_windows(run):
+    from memsinks_jax.interop.lm_evaluation import HarnessModel
+
+    text = " ".join(f"The hen met the fox number {n}." for n in range(80))
+    count = len(run.tokenizer.encode(text))
+    assert count > 2 * run.config.data.row_length
+    (total,) = HarnessModel(run).loglikelihood_rolling([request(text)])
+    assert 3 < -total / count < np.log(run.config.data.vocabulary_size) + 1
+
+
+def test_a_task_runs(run, tmp_path):
+    """Multiple choice and generation from a JSON file, through the harness itself."""
+    from memsinks_jax.interop.lm_evaluation import HarnessModel
+
+    rows = [
+        {"text": f"The {animal} had a", "choices": ["red ball", "zxqj"], "label": 0} for animal in ("hen", "fox", "cat")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
+    choice = {
+        "task": "choice", **data, "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{text}}",
+        "doc_to_choice": "{{choices}}", "doc_to_target": "{{label}}", "metric_list": [{"metric": "acc"}],
+    }  # fmt: skip
+    writing = {
+        "task": "writing", **data, "test_split": "test", "output_type": "generate_until", "doc_to_text": "{{text}}",
+        "doc_to_target": "red ball", "generation_kwargs": {"until": ["."], "max_gen_toks": 8},
+        "metric_list": [{"metric": "exact_match"}],
+    }  # fmt: skip
+    found = lm_eval.simple_evaluate(HarnessModel(run), tasks=[choice, writing], bootstrap_iters=0)
+    samples = {name: found["samples"][name] for name in ("choice", "writing")}
+    assert all(len(rows) == 3 for rows in samples.values())
+    assert 0 <= found["results"]["choice"]["acc,none"] <= 1
+    assert all("." not in sample["resps"][0][0] for sample in samples["writing"])

@@ -1,0 +1,161 @@
+"""From a run to a Hugging Face folder and back, by the commands: the same losses everywhere, and runs that go on."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from conftest import ROOT, tiny_config
+
+from memsinks_jax.config import InputError
+from memsinks_jax.evaluate import evaluate
+from memsinks_jax.export import export
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.trained import open_run
+from memsinks_jax.training.metrics import read_metrics
+
+import_model = importlib.import_module("memsinks_jax.import").import_model
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run on files, so that its documents can be measured anywhere."""
+    folder = tmp_path_factory.mktemp("run")
+    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
+    (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
+    config = tiny_config()
+    config.data.files, config.data.unique_documents = str(folder / "tales.txt"), 40
+    train_and_evaluate(config, folder / "run")
+    return folder / "run", folder / "tales.txt", config
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    workdir, _, _ = run
+    out = tmp_path_factory.mktemp("exported")
+    return {
+        sinks: (out / sinks, export(workdir, out / sinks, sinks == "drop", "float32")) for sinks in ("drop", "keep")
+    }
+
+
+def test_a_folder_holds_all_that_transformers_wants(exported):
+    names = {path.name for path in exported["drop"][0].iterdir()}
+    assert names == {
+        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer.model",
+        "tokenizer_config.json", "special_tokens_map.json", "README.md",
+    }  # fmt: skip
+    assert {path.name for path in exported["keep"][0].iterdir()} == names | {"memsinks.json"}
+
+
+def test_the_losses_are_those_of_the_run(run, exported):
+    workdir, files, _ = run
+    for mode, folder in (("drop", "drop"), ("drop", "keep"), ("own", "keep"), ("all", "keep"), ("other", "keep")):
+        ours = evaluate(workdir, mode, str(files))
+        theirs = evaluate(exported[folder][0], mode, str(files))
+        assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-5)
+        assert theirs["tokens"] == ours["tokens"]
+
+
+def test_what_export_says(run, exported):
+    workdir, _, config = run
+    folder, told = exported["drop"]
+    a_neuron = 2 * config.model.d_model + 1
+    assert told["before"]["parameters"] - told["parameters"] == config.model.layers * 16 * a_neuron
+    assert exported["keep"][1]["parameters"] == told["before"]["parameters"]
+    assert 4 * told["parameters"] <= told["bytes"] <= 4 * told["parameters"] + 10_000
+    assert told["tokens_per_second"] > 0
+    card = (folder / "README.md").read_text()
+    losses = {name: value for line in read_metrics(workdir) for name, value in line.items()}
+    for name in ("held_out_loss", "repeated_loss", "repeated_loss_own"):
+        assert f"{losses[name]:.4f}" in card
+    assert "16 are memorization sinks" in card
+    assert "cut out of the weights" in card
+
+
+def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
+    workdir, files, config = run
+    told = import_model(exported["drop"][0], tmp_path / "in", None, 0)
+    assert told["sinks"] == 0
+    assert told["parameters"] == exported["drop"][1]["parameters"]
+    assert evaluate(tmp_path / "in", "drop", str(files))["loss"] == pytest.approx(
+        evaluate(workdir, "drop", str(files))["loss"], abs=1e-5
+    )
+    export(tmp_path / "in", tmp_path / "out", drop=True, dtype="float32")
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
+    with pytest.raises(InputError, match="exists; take another --out"):
+        import_model(exported["drop"][0], tmp_path / "in", None, 0)
+
+
+def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported, tmp_path):
+    from memsinks_jax.config import SinksConfig
+
+    _, files, config = run
+    told = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
+    assert (told["shared"], told["sinks"]) == (16, 8)
+    given = open_run(tmp_path / "in").config
+    config = tiny_config()
+    config.data.files, config.data.unique_documents = str(files), 40
+    config.model, config.sinks = given.model, given.sinks
+    config.model.initial = config.data.tokenizer = str(tmp_path / "in")
+    config.optimizer.learning_rate = 1e-9
+    train_and_evaluate(config, tmp_path / "run")
+    before, after = open_run(tmp_path / "in").params, open_run(tmp_path / "run").params
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
+    config.data.tokenizer = ""
+    config.data.unique_documents = 30
+    with pytest.raises(InputError, match=r"has another tokenizer; add --config.data.tokenizer="):
+        train_and_evaluate(config, tmp_path / "other")
+    config.model.hidden += 1
+    with pytest.raises(InputError, match=r"is not a checkpoint of this model: it has layers/down_kernel of float32"):
+        train_and_evaluate(config, tmp_path / "other")
+
+
+def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
+    shutil.copytree(run[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
+        export(tmp_path / "run", tmp_path / "out", True, "float32")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="is a Hugging Face folder already"):
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf" / "config.json").write_text('{"model_type": "gpt2"}')
+        export(tmp_path / "hf", tmp_path / "out", True, "float32")
+
+
+def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    readme = (ROOT / "README.md").read_text()
+    script = re.search(r"```python\n(import torch\n.*?)```", readme, flags=re.DOTALL).group(1)
+    assert len(script.splitlines()) <= 10
+    script = script.replace('"models/sinks"', repr(str(exported["drop"][0])))
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 20
+
+
+def test_the_commands(run, tmp_path):
+    def command(name, *flags):
+        return subprocess.run(
+            [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"], capture_output=True, text=True, cwd=ROOT
+        )
+
+    done = command("export", f"--workdir={run[0]}", f"--out={tmp_path / 'hf'}", "--sinks=drop", "--dtype=bfloat16")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["files"] == ["model.safetensors"]
+    assert "after, sinks drop" in done.stderr
+    done = command("export", f"--workdir={run[0]}", f"--out={tmp_path / 'hf'}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = command("import", f"--hf={tmp_path / 'hf'}", f"--out={tmp_path / 'in'}", "--shared_fraction=0.5")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["sinks"] == 8
+    done = command("import", f"--hf={run[1].parent}", f"--out={tmp_path / 'in2'}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = command("import", "--hf=a", "--out=b", "--shared_fraction=0.5", "--added_sinks=3")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,55 @@
+"""A workdir keeps the run's tokenizer, of either kind."""
+
+import hashlib
+
+import pytest
+from conftest import tiny_config
+from test_tokenizer import byte_level
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.config import InputError
+from memsinks_jax.data.corpus import load_corpus
+
+
+@pytest.fixture
+def run(tmp_path):
+    """-> (workdir, corpus) of a run with a tokenizer.json that is gone by now."""
+    config = tiny_config()
+    config.data.tokenizer = str(tmp_path / "elsewhere.json")
+    (tmp_path / "elsewhere.json").write_bytes(byte_level())
+    corpus = load_corpus(config)
+    workdirs.create(tmp_path / "run", config, corpus).close()
+    (tmp_path / "elsewhere.json").unlink()
+    return tmp_path / "run", corpus
+
+
+def test_a_tokenizer_json_is_kept_and_read(run):
+    workdir, corpus = run
+    assert sorted(p.name for p in workdir.iterdir()) == ["config.json", "documents.jsonl", "lock", "tokenizer.json"]
+    assert workdirs.read_tokenizer(workdir).model == byte_level()
+    fingerprints = workdirs.fingerprints(corpus)
+    assert fingerprints["tokenizer"] == hashlib.sha256(byte_level()).hexdigest()
+    again = workdirs.read_corpus(workdir, fingerprints)
+    assert again.tokenizer.end_of_text == 600
+    assert (again.identities == corpus.identities).all()
+
+
+def test_another_tokenizer_json_is_refused(run):
+    workdir, corpus = run
+    fingerprints = workdirs.fingerprints(corpus)
+    (workdir / "tokenizer.json").write_bytes(byte_level(["</s>"]))
+    with pytest.raises(
+        InputError, match=r"tokenizer.json is not the tokenizer that the checkpoints of .* trained with"
+    ):
+        workdirs.read_corpus(workdir, fingerprints)
+
+
+def test_a_workdir_has_one_tokenizer(run):
+    workdir, _ = run
+    (workdir / "tokenizer.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
+    with pytest.raises(InputError, match="holds tokenizer.model and tokenizer.json; remove the one"):
+        workdirs.read_tokenizer(workdir)
+    for name in ("tokenizer.model", "tokenizer.json"):
+        (workdir / name).unlink()
+    with pytest.raises(InputError, match="tokenizer.model is missing; --workdir must be the folder of a training run"):
+        workdirs.read_tokenizer(workdir)
