@@ -30,7 +30,7 @@ class Interruption:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reading,), daemon=True, name="interruption").start()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _noted_by_the_pipe)
+            signal.signal(number, lambda number, frame: None)  # the pipe has it
 
     def use_preemption_service(self, reached_sync_point) -> None:
         """Several hosts must stop at the same step: from here on jax's service carries a SIGTERM at any of them to all.
@@ -67,7 +67,3 @@ class Interruption:
                 os.kill(os.getpid(), signal.SIGTERM)  # the one that the service listens to
             if interrupts > 1:
                 os._exit(_EXIT_AT_ONCE)
-
-
-def _noted_by_the_pipe(number: int, frame) -> None:
-    pass

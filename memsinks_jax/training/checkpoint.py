@@ -5,6 +5,7 @@ size and the hash of every file, which is written before the folder gets its nam
 whole, and one that was damaged later is found out by the name of the file.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -212,28 +213,19 @@ class Checkpoints:
             )
         return self._newest
 
-    def _errors_named(self, step: int | None = None) -> "_SaveErrors":
-        return _SaveErrors(self._workdir, self._folder, step)
-
-
-class _SaveErrors:
-    """Turns whatever a file system answers to a save into one line; what was saved before stays as it is."""
-
-    def __init__(self, workdir: pathlib.Path, folder: pathlib.Path, step: int | None):
-        self._workdir, self._folder, self._step = workdir, folder, step
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, error, trace) -> None:
-        if isinstance(error, Exception):
+    @contextlib.contextmanager
+    def _errors_named(self, step: int | None = None):
+        """Turns whatever a file system answers to a save into one line; what was saved before stays as it is."""
+        try:
+            yield
+        except Exception as error:  # tensorstore and Orbax raise many kinds
             if not (self._workdir / "config.json").exists():
                 raise InputError(
                     f"{self._workdir} is gone: it was moved or removed while the run was going on"
                 ) from error
-            what = "a checkpoint" if self._step is None else f"the checkpoint of step {self._step}"
-            saved = max((int(path.name) for path in self._folder.glob("*") if path.name.isdigit()), default=None)
-            last = "none is there yet" if saved is None else f"the last that is there is of step {saved}"
+            what = "a checkpoint" if step is None else f"the checkpoint of step {step}"
+            saved = self._steps()
+            last = f"the last that is there is of step {saved[-1]}" if saved else "none is there yet"
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
 
