@@ -87,7 +87,7 @@ def _final_numbers(module, runs: list[Run]) -> tuple[list[str], list[list[str]]]
 def _continuations(runs: list[Run]) -> list[str]:
     """Repeated stories, continued by the standard model and by the sink model with its sinks dropped."""
     # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
-    from memsinks_jax.evals.continuation import Continuation
+    from memsinks_jax.generation import Generator, Settings
     from memsinks_jax.trained import open_run
 
     groups = by_variant(runs)
@@ -100,14 +100,17 @@ def _continuations(runs: list[Run]) -> list[str]:
         return [report.paragraph("The repeated documents are too short to be continued.", "note")]
     cuts = [_end_of_word(corpus.tokenizer, corpus.tokens[i], OPENING_TOKENS) for i in chosen]
     openings = [corpus.tokens[i][:cut] for i, cut in zip(chosen, cuts, strict=True)]
-    length = min(max(cuts) + CONTINUED_TOKENS, workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - 1)
+    room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
+    greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
     written = {}
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        continued = Continuation(run.config, length, corpus.tokenizer.end_of_text)
-        tails = continued(run.params, openings, corpus.identities[chosen], "drop")
-        written[variant] = [corpus.tokenizer.decode(tail) for tail in tails]
-    originals = [corpus.tokenizer.decode(corpus.tokens[i][cut:length]) for i, cut in zip(chosen, cuts, strict=True)]
+        tails = Generator(run.config, run.tokenizer, run.params)(openings, greedy)
+        written[variant] = [corpus.tokenizer.decode(tail.tokens) for tail in tails]
+    originals = [
+        corpus.tokenizer.decode(corpus.tokens[i][cut : cut + greedy.max_tokens])
+        for i, cut in zip(chosen, cuts, strict=True)
+    ]
     alike = {
         v: np.mean([report.share_alike(t, o) for t, o in zip(written[v], originals, strict=True)]) for v in written
     }

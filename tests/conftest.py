@@ -18,9 +18,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 FAST_COMPILER = "--xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
 
-# Many tests, and the commands they start, compile the same programs: each is compiled once a session.
-CACHE = tempfile.mkdtemp(prefix="memsinks_jax-tests-")
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+# Many tests, and the commands they start, compile the same programs: each is compiled once a session. Workers of a
+# session that runs on several cores find its folder in the environment.
+CACHE = os.environ.get("MEMSINKS_JAX_TESTS_CACHE")
+if CACHE is None:
+    CACHE = os.environ["MEMSINKS_JAX_TESTS_CACHE"] = tempfile.mkdtemp(prefix="memsinks_jax-tests-")
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

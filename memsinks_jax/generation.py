@@ -1,0 +1,242 @@
+"""Text from a trained model: what follows each of a batch of prompts, with a cache of keys and values.
+
+    run = open_run(pathlib.Path("runs/sinks"))
+    generator = Generator(run.config, run.tokenizer, run.params)
+    for written in generator(["Once upon a time", ""], Settings(max_tokens=50, temperature=0.8)):
+        print(written.text)
+
+As in training, a document opens with end of text: a prompt is the beginning of one, and the empty prompt is nothing of it.
+B prompts, P places for the longest of them with its end of text, T for what follows too, V vocabulary.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
+from memsinks_jax.model import Cache, build_model, empty_cache
+
+_SMALLEST = 16  # places; lengths are rounded up to powers of two from here, so that few programs are compiled
+_UNFINISHED = "\ufffd"  # how a tokenizer decodes the first bytes of a character whose others have not come yet
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to write. The settings but `sinks` can change without another compilation."""
+
+    max_tokens: int = 64  # for each prompt; it stops earlier at end of text
+    temperature: float = 1.0  # 0: always the likeliest token
+    top_k: int = 0  # draw among so many likeliest tokens; 0: among all
+    top_p: float = 1.0  # draw among the fewest likeliest tokens that together have this probability
+    seed: int = 0
+    sinks: str = "drop"  # one of sinks.MODES
+
+    def __post_init__(self):
+        """Raises InputError for a value that cannot be used."""
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if not 0 <= self.temperature < math.inf:
+            raise InputError(f"temperature is {self.temperature}; it must be 0 (the likeliest token) or more")
+        if self.top_k < 0:
+            raise InputError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p is {self.top_p}; it must be over 0 and at most 1 (all tokens)")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}; it must be from 0 to {2**32 - 1}")
+        if self.sinks not in sinks.MODES:
+            raise InputError(f"sinks is {self.sinks!r}; choose one of: {', '.join(sinks.MODES)}")
+
+
+class Written(NamedTuple):
+    """What follows a prompt, without it and without end of text; `tokens` int32 (tokens,)."""
+
+    text: str
+    tokens: np.ndarray
+
+
+class _State(NamedTuple):
+    """What changes from token to token: the first `count` columns of `written_BT` are what was written so far."""
+
+    cache: Cache
+    written_BT: jax.Array
+    open_B: jax.Array  # whether a row's end of text has not come yet
+    count: jax.Array
+
+
+class Generator:
+    """Writes on from prompts; compiled once for each mode of the sinks, number of prompts and rounded lengths."""
+
+    def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict):
+        self._config, self._tokenizer, self._params = config, tokenizer, params
+        self._model, self._parts = build_model(config)
+        self._read = jax.jit(self._read_prompts, static_argnames=("mode", "room"))
+        self._write = jax.jit(self._write_on, static_argnames="mode", donate_argnames="state")
+
+    def __call__(
+        self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None
+    ) -> list[Written]:
+        """As `stream`, when all is written."""
+        settings = settings or Settings()
+        *_, written = self.stream(prompts, settings, identities, every=settings.max_tokens)
+        return written
+
+    def stream(
+        self, prompts: list[str | np.ndarray], settings: Settings, identities: np.ndarray | None = None, every: int = 8
+    ) -> Iterator[list[Written]]:
+        """What follows each prompt so far: after its first token, then after `every` more tokens, until all are done.
+
+        A row's tokens depend on its prompt, its place among the prompts, its id and the settings, not on other rows.
+
+        Args:
+          prompts: texts, or int32 (tokens,) without end of text.
+          identities: uint32 (2,) or (prompts, 2), ids of the documents that the prompts begin, which cannot be computed
+            from their beginnings; for the modes own and other.
+        Raises:
+          InputError: no prompts, no identities where they are needed, more tokens than the context.
+        """
+        end, room = self._tokenizer.end_of_text, self._config.data.row_length
+        if not prompts:
+            raise InputError("there is no prompt; give at least one, '' for text from nothing")
+        if identities is None and settings.sinks in ("own", "other"):
+            raise InputError(
+                f"sinks={settings.sinks} needs the id of the document that a prompt begins; give it (see documents.jsonl "
+                "of the run), or take sinks=drop"
+            )
+        openings = [self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        longest = max(map(len, openings))
+        # The row is end of text, the prompt, and all that is written but the last token, which nothing comes after.
+        if longest + settings.max_tokens > room:
+            raise InputError(
+                f"a prompt of {longest} tokens and {settings.max_tokens} to write do not fit in the context of {room}; "
+                "shorten the prompt or lower max_tokens"
+            )
+        tokens_BP = np.full((len(prompts), _rounded(1 + longest, room)), PADDING, np.int32)
+        tokens_BP[:, 0] = end
+        for row, opening in zip(tokens_BP, openings, strict=True):
+            row[1 : 1 + len(opening)] = opening
+        request = {
+            "known_B": np.array([1 + len(opening) for opening in openings], np.int32),
+            "identities_B12": np.broadcast_to(
+                np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32), (len(prompts), 2)
+            )[:, None],
+            "temperature": np.float32(settings.temperature), "top_k": np.int32(settings.top_k),
+            "top_p": np.float32(settings.top_p), "seed": np.uint32(settings.seed),
+        }  # fmt: skip
+        mode, places = settings.sinks, _rounded(longest + settings.max_tokens, room)
+        state, until = self._read(self._params, tokens_BP, request, mode=mode, room=places), 1
+        while True:
+            state = self._write(self._params, state, request, np.int32(until), mode=mode)
+            count, written_BT = int(state.count), np.asarray(state.written_BT)
+            over = count == settings.max_tokens or not np.asarray(state.open_B).any()
+            yield [self._written(o, row[:count], over) for o, row in zip(openings, written_BT, strict=True)]
+            if over:
+                return
+            until = min(count + every, settings.max_tokens)
+
+    def _written(self, opening: np.ndarray, tokens: np.ndarray, over: bool) -> Written:
+        ended = tokens == self._tokenizer.end_of_text
+        tokens = tokens[: np.argmax(ended)].copy() if ended.any() else tokens.copy()
+        text = text_after(self._tokenizer, opening, tokens)
+        return Written(text if over or ended.any() else text.rstrip(_UNFINISHED), tokens)
+
+    def _read_prompts(self, params: dict, tokens_BP: jax.Array, request: dict, mode: str, room: int) -> _State:
+        """All prompts in one pass, and the first token after each. The cache gets `room` places.
+
+        Prompts are filled up on the right. What that puts into the cache is not seen from the places before it, and is
+        overwritten by what is written there.
+        """
+        batch, length = tokens_BP.shape
+        cache = empty_cache(self._config.model, batch, room)
+        positions_BP = jnp.broadcast_to(jnp.arange(length), tokens_BP.shape)
+        logits_BPV, cache = self._model.apply(
+            {"params": params}, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, self._gates(request, mode), cache
+        )
+        logits_BV = jnp.take_along_axis(logits_BPV, request["known_B"][:, None, None] - 1, axis=1)[:, 0]
+        nothing = _State(
+            cache, jnp.zeros((batch, room), jnp.int32), jnp.ones(batch, bool), jnp.zeros((), jnp.int32)
+        )  # fmt: skip
+        return self._append(nothing, logits_BV, request)
+
+    def _write_on(self, params: dict, state: _State, request: dict, until: jax.Array, mode: str) -> _State:
+        """Token after token until there are `until`, or every row has had its end of text."""
+        interventions = self._gates(request, mode)
+
+        def write_one(state: _State) -> _State:
+            last_B1 = jax.lax.dynamic_slice_in_dim(state.written_BT, state.count - 1, 1, axis=1)
+            positions_B1 = request["known_B"][:, None] + state.count - 1
+            logits_B1V, cache = self._model.apply(
+                {"params": params}, last_B1, jnp.ones_like(last_B1), positions_B1, interventions, state.cache
+            )
+            return self._append(state._replace(cache=cache), logits_B1V[:, 0], request)
+
+        return jax.lax.while_loop(lambda state: (state.count < until) & state.open_B.any(), write_one, state)
+
+    def _gates(self, request: dict, mode: str) -> dict:
+        gates = sinks.gates_for_mode(
+            mode, request["identities_B12"], np.uint32(self._config.seed), self._parts, self._config.sinks,
+            self._config.model.layers,
+        )  # fmt: skip
+        return sinks.apply_gates(gates, segments_BT=None)
+
+    def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
+        # A model may have more embeddings than its tokenizer has tokens.
+        logits_BV = logits_BV.at[:, self._tokenizer.vocabulary_size :].set(-jnp.inf)
+        tokens_B = choose(
+            logits_BV, request["known_B"] + state.count, request["seed"], request["temperature"], request["top_k"],
+            request["top_p"],
+        )  # fmt: skip
+        written_BT = jax.lax.dynamic_update_slice_in_dim(state.written_BT, tokens_B[:, None], state.count, axis=1)
+        open_B = state.open_B & (tokens_B != self._tokenizer.end_of_text)
+        return _State(state.cache, written_BT, open_B, state.count + 1)
+
+
+def text_after(tokenizer: AnyTokenizer, opening: np.ndarray, tokens: np.ndarray) -> str:
+    """The text that `tokens` add to that of `opening`. Decoded alone, many tokenizers would drop its first space."""
+    return tokenizer.decode(np.concatenate([opening, tokens]))[len(tokenizer.decode(opening)) :]
+
+
+def choose(logits_BV: jax.Array, positions_B: jax.Array, seed, temperature, top_k, top_p) -> jax.Array:
+    """The next token of every row -> int32 (B,).
+
+    Drawn with a key of (seed, row, position), so that what stands in other rows does not matter. The parameters are those
+    of Settings; all may be traced.
+    """
+
+    def draw() -> jax.Array:
+        # The best is 0: no temperature, however low, makes it infinite.
+        scaled_BV = (logits_BV - logits_BV.max(axis=-1, keepdims=True)) / temperature
+        cut_BV = jax.lax.cond((top_k > 0) | (top_p < 1), lambda: _likeliest(scaled_BV, top_k, top_p), lambda: scaled_BV)
+        root = jax.random.key(seed, impl="threefry2x32")
+        rows_B = jnp.arange(logits_BV.shape[0])
+        fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        keys_B = jax.vmap(jax.random.fold_in)(fold(root, rows_B), positions_B)
+        return jax.vmap(jax.random.categorical)(keys_B, cut_BV).astype(jnp.int32)
+
+    return jax.lax.cond(temperature > 0, draw, lambda: logits_BV.argmax(axis=-1).astype(jnp.int32))
+
+
+def _likeliest(logits_BV: jax.Array, top_k, top_p) -> jax.Array:
+    """Logits with -inf for all tokens but the `top_k` likeliest, and of those the fewest that together have `top_p`.
+
+    Equals of the last one stay too.
+    """
+    sorted_BV = jnp.sort(logits_BV, axis=-1, descending=True)
+    ranks_V = jnp.arange(logits_BV.shape[-1])
+    sorted_BV = jnp.where((top_k == 0) | (ranks_V < top_k), sorted_BV, -jnp.inf)
+    chances_BV = jax.nn.softmax(sorted_BV, axis=-1)
+    before_BV = jnp.cumsum(chances_BV, axis=-1) - chances_BV
+    # At 1 nothing is cut: the sum of many small chances may reach it too early.
+    kept_BV = (before_BV < top_p) | (top_p >= 1) | (ranks_V == 0)
+    lowest_B1 = jnp.where(kept_BV & (sorted_BV > -jnp.inf), sorted_BV, jnp.inf).min(axis=-1, keepdims=True)
+    return jnp.where(logits_BV >= lowest_B1, logits_BV, -jnp.inf)
+
+
+def _rounded(length: int, most: int) -> int:
+    return min(max(_SMALLEST, 1 << (length - 1).bit_length()), most)

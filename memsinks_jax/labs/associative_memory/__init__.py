@@ -1,0 +1,7 @@
+"""Lab: scaling laws for associative memories (Cabannes, Dohmatob, Bietti 2023), and the capacity of sinks that follows.
+
+    python -m memsinks_jax.labs.associative_memory --figure=laws --out=runs/laws
+
+`model` is the memory, `laws` what is proved about it, `optimization` and `learned` how training fills it, `sinks` the
+memory with a mask tied to every document; one module a figure.
+"""

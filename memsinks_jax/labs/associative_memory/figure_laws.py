@@ -1,0 +1,244 @@
+"""Every law of Table 2, Propositions 1 to 4, Theorems 1 and 2 and Lemma 1: predicted, measured, whether it holds.
+
+Where the paper's law is for infinitely many inputs (or does not depend on N), so is the measurement: p is normalized over
+all positive integers, the first N are simulated, and what lies beyond counts as guessed. Laws hold in the limit, so every
+fit keeps to where the number of inputs that are recalled is large: from 6 to 45 of them without a threshold, from 8 to
+64 with one, where sums over inputs are close to the integrals they stand for.
+"""
+
+import numpy as np
+
+from memsinks_jax.claims import Claim
+from memsinks_jax.config import InputError
+from memsinks_jax.labs.associative_memory import law_measurements as measure
+from memsinks_jax.labs.associative_memory import laws
+from memsinks_jax.labs.associative_memory.study import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    Settings,
+    Study,
+    curve,
+    finish,
+    mark,
+    panels,
+    record,
+    save,
+    shades,
+    theory,
+)  # fmt: skip
+
+# d None: every law at the d where it can be seen, see `law_measurements`.
+DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": None}
+
+SHARE = 0.15  # how far from its predicted exponent a law of Propositions 2 to 4 may be fitted
+
+
+def study(settings: Settings) -> Study:
+    """Raises InputError where the laws say nothing: alpha <= 1, M < 4."""
+    alpha, m = settings.alpha, settings.m
+    if alpha <= 1:
+        raise InputError(
+            f"--alpha={alpha:g}: the laws are about errors that fall as d^(1-alpha); give an alpha above 1"
+        )
+    if m < 4:
+        raise InputError(f"--m={m}: Theorem 1 is for M of at least 4; give --m=4 or more")
+    if settings.d and (len(settings.d) < 3 or min(settings.d) <= 8 * np.log(m)):
+        raise InputError(
+            f"--d={','.join(map(str, settings.d))}: a fit takes at least 3 values, all above 8 log M = {8 * np.log(m):.1f}"
+        )
+    found = {
+        "capacity": measure.capacity(settings),
+        "rho": measure.without_threshold(settings),
+        "stored": measure.with_threshold(settings),
+        "inputs": measure.number_of_inputs(settings),
+        "samples": measure.samples(settings),
+        "any law": measure.samples_of_any_law(settings),
+        "joint": measure.joint(settings),
+        "full": measure.too_full(settings),
+        "bounds": measure.bounds(settings),
+        "minimax": measure.minimax(settings),
+        "orthogonal": measure.quasi_orthogonal(settings),
+    }
+    seeds = settings.seeds
+    runs = []
+    for name, (d_X, errors_GX) in found["capacity"].items():
+        runs += record(name, seeds, {"error": ("d", d_X, errors_GX)}, slope=laws.slope(d_X, errors_GX))
+    for rho, (d_X, errors_GX) in found["rho"].items():
+        runs += record(f"q_rho, rho={rho:g}", seeds, {"error": ("d", d_X, errors_GX)}, slope=laws.slope(d_X, errors_GX))
+    for rho, (d_X, _, errors_GX) in found["stored"].items():
+        slopes = laws.slope(d_X, errors_GX)
+        runs += record(f"q_rho,[P], rho={rho:g}", seeds, {"error": ("d", d_X, errors_GX)}, slope=slopes)
+    times, errors_GX = found["samples"]
+    runs += record("q_0 of T samples", seeds, {"error": ("T", times, errors_GX)}, slope=laws.slope(times, errors_GX))
+    return Study(
+        "laws", "Scaling laws for associative memories", _answer(found), _note(settings), seeds, runs,
+        _claims(settings, found), lambda path: _draw(settings, found, path),
+    )  # fmt: skip
+
+
+def _answer(found) -> str:
+    points = found["bounds"]
+    telling = sum(point["upper"] < 1 for point in points)
+    return (
+        "With random embeddings a d x d matrix holds about d associations. A scheme that stores the d most frequent inputs "
+        "alike loses what it leaves out, d^(1-alpha); one that stores every input by its frequency wastes the matrix on "
+        f"the frequent ones. Theorem 1 brackets the error at all {len(points)} tested points; its upper bound says "
+        f"something (is below 1) at {telling} of them."
+    )
+
+
+def _note(settings: Settings) -> str:
+    return (
+        f"alpha = {settings.alpha:g}, M = {settings.m}, N = {settings.n} where nothing else is said; {len(settings.seeds)} "
+        f"independent groups of runs, {settings.runs} runs "
+        "or as many as the noise asks for; an interval is Student's over the groups' fits. Laws for N = infinity: "
+        "p normalized over all integers, the first N simulated, the others guessed. Embeddings are drawn in a triangular "
+        "basis (Bartlett), which has the law of plain draws at any d. Ties among the most frequent are broken at random."
+    )
+
+
+def _claims(settings: Settings, found) -> list[Claim]:
+    alpha, rows = settings.alpha, []
+
+    def law(name, statement, source, predicted, values, tolerance=None):
+        reach = tolerance or SHARE * abs(predicted)
+        paper = f"{predicted:.3f} ({source})"
+        low, high = round(predicted - reach, 4), round(predicted + reach, 4)
+        rows.append(Claim(name, statement, paper, [float(value) for value in values], at_least=low, at_most=high))
+
+    def fact(name, statement, paper, values, **bounds):
+        rows.append(Claim(name, statement, paper, [float(value) for value in values], **bounds))
+
+    d_X, errors_GX = found["capacity"]["q_1"]
+    law("q_1_in_d", f"exponent of E(q_1) in d, d = {d_X[0]:.0f} to {d_X[-1]:.2g}, T = ∞, N = {settings.n}",
+        "Table 2, Prop. 2", laws.exponent_in_d(alpha, 1), laws.slope(d_X, errors_GX), 0.05)  # fmt: skip
+    d_X, errors_GX = found["capacity"]["q_0,[d/8]"]
+    law("thresholded_in_d", f"exponent of E(q_0,[d/8]) in d, d = {d_X[0]} to {d_X[-1]}, T = ∞, N = {settings.n}",
+        "Table 2, Prop. 3", 1 - alpha, laws.slope(d_X, errors_GX), 0.1)  # fmt: skip
+    times, errors_GT = found["samples"]
+    law("in_T", f"exponent of E(q_0) in T, T = {times[0]} to {times[-1]}, d = {measure.LARGE_D}", "Prop. 1, (6)",
+        laws.exponent_in_samples(alpha), laws.slope(times, errors_GT), 0.06)  # fmt: skip
+    errors_GT, exact_T = found["any law"]
+    fact("prop_1_any_p", "E(q_0) over (1 - 1/M) sum p (1-p)^T for a p that is no power law, mean over T",
+         "1 (Prop. 1, any p)", (errors_GT / exact_T).mean(1), at_least=0.9, at_most=1.1)  # fmt: skip
+    for rho, (d_X, errors_GX) in found["rho"].items():
+        law(f"prop_2_rho_{rho:g}", f"exponent of E(q_rho) in d, rho = {rho:g}, d = {d_X[0]:.0f} to {d_X[-1]:.2g}",
+            "Prop. 2", laws.exponent_in_d(alpha, rho), laws.slope(d_X, errors_GX))  # fmt: skip
+    rho, fits = found["inputs"]["rho"], found["inputs"]["fits"]
+    law("prop_2_few_d", f"exponent of E(q_rho) in d where 2 rho alpha = 1/2 < 1 (rho = {rho:g})", "Prop. 2",
+        laws.exponent_in_d(alpha, rho), list(fits[:, 0]))  # fmt: skip
+    law("prop_2_few_phi", "the same in phi(N) = N^(1/2), N = 2^14 to 2^20", "Prop. 2",
+        -laws.exponent_in_d(alpha, rho), list(fits[:, 1]))  # fmt: skip
+    sizes, halves = found["full"]["sizes"], found["full"]["halves"]
+    law("q_0_threshold", f"d where E(q_0) = 0.3 grows as N^1, N = {sizes[0]} to {sizes[-1]}", "Prop. 2, rho = 0",
+        1.0, laws.slope(sizes, halves))  # fmt: skip
+    for rho, (d_X, p_X, errors_GX) in found["stored"].items():
+        law(f"prop_3_rho_{rho:g}", f"exponent of E(q_rho,[P]) in d, rho = {rho:g}, P = {p_X[0]} to {p_X[-1]}",
+            "Prop. 3, (14)", laws.exponent_thresholded(alpha, rho), laws.slope(d_X, errors_GX))  # fmt: skip
+    for name, (_, _, ratio_GDT) in found["joint"].items():
+        fact(f"prop_4_low_{name}", f"E over the sum of both terms with their constants, least over d and T, P = {name}",
+             "bounded (Prop. 4)", ratio_GDT.min((1, 2)), at_least=1 / 3)  # fmt: skip
+        fact(f"prop_4_high_{name}", f"the same, largest, P = {name}", "bounded (Prop. 4)",
+             ratio_GDT.max((1, 2)), at_most=3)  # fmt: skip
+    points = found["bounds"]
+    fact("theorem_1_upper", f"measured error over its upper bound (7), largest of {len(points)} points", "≤ 1 (Theorem 1)",
+         _largest_share(points), at_most=1)  # fmt: skip
+    telling = [point for point in points if point["upper"] < 1]
+    if telling:
+        fact("theorem_1_upper_telling", f"the same over the {len(telling)} points where the bound is below 1",
+             "≤ 1 (Theorem 1)", _largest_share(telling), at_most=1)  # fmt: skip
+    low = [point for point in points if point["lower"] > 0]
+    fact("theorem_1_lower", f"lower bound (8) over the measured error, largest of the {len(low)} points where it is not 0",
+         "≤ 1 (Theorem 1)", np.max([p["lower"] / p["errors"] for p in low], 0), at_most=1)  # fmt: skip
+    best = found["minimax"]
+    fact("theorem_2", f"least error over c (d+1)^(1-alpha), over {len(best['schemes'])} schemes and all d",
+         "≥ 1 (Theorem 2)", best["ratio_G"], at_least=1)  # fmt: skip
+    law("theorem_2_reached", "exponent of E(q_0,[P = c d/log d]) in d/log d", "Theorem 2, up to logarithms", 1 - alpha,
+        laws.slope(best["d"] / np.log(best["d"]), best["reached_GD"]))  # fmt: skip
+    orthogonal = found["orthogonal"]
+    fact("lemma_1", "share of random draws that are 2 sqrt(log P / d) quasi-orthogonal, least over d and P",
+         "> 0 (Lemma 1: one exists)", orthogonal["share_GX"].min(1), at_least=0.5)  # fmt: skip
+    fact("model_23", "share of exp(eta^2 d/4) inputs that the model (23) recalls, least over d and eta",
+         "1 (section 4.2)", orthogonal["recalled_GX"].min(1), at_least=0.99)  # fmt: skip
+    return rows
+
+
+def _largest_share(points) -> np.ndarray:
+    """Largest measured error over its upper bound -> (groups,). Where there was no error, any bound holds, even 0."""
+    errors_PG, upper_P1 = np.array([p["errors"] for p in points]), np.array([[p["upper"]] for p in points])
+    with np.errstate(divide="ignore"):
+        return np.divide(errors_PG, upper_P1, out=np.zeros_like(errors_PG), where=errors_PG > 0).max(0)
+
+
+def _draw(settings: Settings, found, path) -> None:
+    alpha, m = settings.alpha, settings.m
+    figure, axes = panels(2, 4)
+    looks = {"q_0": ("$q_0$", BLUE, None), "q_1": ("$q_1$", ORANGE, laws.exponent_in_d(alpha, 1)),
+             "q_0,[d/8]": ("$q_{0,[d/8]}$", GREEN, 1 - alpha)}  # fmt: skip
+    for name, (d_X, errors_GX) in found["capacity"].items():
+        _law(axes[0], np.array(d_X, float), errors_GX, *looks[name])
+    finish(axes[0], f"Table 2: schemes, T = ∞, N = {settings.n}", "$d$", "error", legend=3)
+    for axis, name, title in (
+        (axes[1], "rho", "Proposition 2: $q_\\rho$"),
+        (axes[2], "stored", "Proposition 3: $q_{\\rho,[P]}$"),
+    ):
+        for colour, (rho, values) in zip((BLUE, ORANGE, GREEN, RED), found[name].items(), strict=False):
+            exponent = (laws.exponent_in_d if name == "rho" else laws.exponent_thresholded)(alpha, rho)
+            _law(axis, values[0], values[-1], f"$\\rho={rho:g}$", colour, exponent)
+        finish(axis, title, "$d$", "error", legend=len(found[name]))
+    _draw_inputs(axes[3], settings, found["inputs"])
+    times, errors_GT = found["samples"]
+    curve(axes[4], times, errors_GT, "$q_0$, measured", BLUE)
+    theory(
+        axes[4], times, laws.never_seen(times, alpha, m), f"$c\\,T^{{{laws.exponent_in_samples(alpha):.3g}}}$, no fit"
+    )
+    finish(axes[4], f"Proposition 1: d = {measure.LARGE_D}", "samples $T$", "error", legend=2)
+    d_D, grid_GDT, _ = found["joint"]["d/8"]
+    for colour, row, value in zip(shades(len(d_D)), np.moveaxis(grid_GDT, 1, 0), d_D, strict=True):
+        curve(axes[5], measure.TIMES, row, f"d={value:g}", colour)
+        both_T = laws.never_stored(value / 8, alpha, m) + laws.never_seen(measure.TIMES, alpha, m)
+        theory(axes[5], measure.TIMES, both_T, colour=colour)
+    finish(axes[5], "Proposition 4: sum of both terms dashed", "samples $T$", "error", legend=3)
+    _draw_bounds(axes[6], found["bounds"], m)
+    orthogonal = found["orthogonal"]
+    for colour, count in zip((BLUE, ORANGE, GREEN), np.unique(orthogonal["P"]), strict=True):
+        chosen = orthogonal["P"] == count
+        curve(axes[7], orthogonal["d"][chosen], orthogonal["share_GX"][:, chosen], f"P={count}", colour)
+    theory(axes[7], [32, 512], [1, 1], "all draws")
+    finish(axes[7], "Lemma 1: quasi-orthogonal draws", "$d$", "share of draws", "x", legend=4, ylim=(0, 1.05))
+    mark(axes[7], np.unique(orthogonal["d"]))
+    save(figure, path)
+
+
+def _law(axis, d_X, errors_GX, label: str, colour, exponent: float | None) -> None:
+    """Measured errors, and dashed the power law through the middle one."""
+    curve(axis, d_X, errors_GX, label, colour)
+    if exponent is not None:
+        middle = len(d_X) // 2
+        theory(
+            axis, d_X, errors_GX.mean(0)[middle] * (d_X / d_X[middle]) ** exponent, f"$d^{{{exponent:.3g}}}$", colour
+        )
+
+
+def _draw_inputs(axis, settings: Settings, inputs) -> None:
+    """All N on one line, as a function of d / phi(N)."""
+    predicted = laws.exponent_in_d(settings.alpha, inputs["rho"])
+    for colour, (n, (d_X, errors_GX)) in zip((BLUE, ORANGE, GREEN), inputs["errors"].items(), strict=True):
+        x = d_X / laws.phi(n, settings.alpha, inputs["rho"])
+        curve(axis, x, errors_GX, f"$N=2^{{{int(np.log2(n))}}}$", colour, marker="o", markersize=4)
+    theory(axis, x, errors_GX.mean(0)[2] * (x / x[2]) ** predicted, f"$(d/\\varphi)^{{{predicted:.3g}}}$")
+    finish(axis, "Proposition 2, $2\\rho\\alpha = 1/2$", "$d/\\varphi(N)$", "error", legend=4)
+    mark(axis, np.round(x))
+
+
+def _draw_bounds(axis, points, m: int) -> None:
+    """Theorem 1 around the measured errors of two schemes."""
+    for scheme, label, colour in (("q_1", "$q_1$", ORANGE), ("q_0,[32]", "$q_{0,[32]}$", GREEN)):
+        chosen = [point for point in points if point["scheme"] == scheme and point["m"] == m]
+        d = [point["d"] for point in chosen]
+        curve(axis, d, np.array([point["errors"] for point in chosen]).T, label, colour)
+        theory(axis, d, [point["upper"] for point in chosen], "(7) and (8)", colour)
+        theory(axis, d, [point["lower"] for point in chosen], colour=colour)
+    finish(axis, f"Theorem 1: N = {measure.BOUNDED_N}, M = {m}", "$d$", "error", legend=2)

@@ -1,0 +1,184 @@
+"""What the figures of this lab share: their settings, what a finished study is, how a panel looks."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Callable
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.claims import Claim
+from memsinks_jax.config import InputError
+
+GROUPS = 10  # of runs, independent of each other: every measured number has one value a group, so an interval
+LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB
+
+DASHED = (0, (4, 3))
+RED, BLUE, GREEN, ORANGE, GREY, VIOLET = "#c0392b", "#1f618d", "#1e8449", "#d68910", "#7f8c8d", "#7d3c98"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What can be chosen for a figure; None where the figure has no such choice, or takes its default.
+
+    Attributes:
+      seed: all randomness follows from it.
+      runs: independent draws of data and embeddings that are averaged.
+      alpha: exponent of Zipf's law. n, m: numbers of inputs and outputs. d: dimensions of the embeddings.
+      p: how many inputs a thresholded scheme stores, the paper's P; None: d / 8.
+    """
+
+    seed: int
+    runs: int = 1
+    alpha: float | None = None
+    n: int | None = None
+    m: int | None = None
+    d: tuple[int, ...] | None = None
+    p: int | None = None
+
+    @property
+    def seeds(self) -> list[int]:
+        """One a group of runs. Two seeds of the command line share none."""
+        return [100 * self.seed + group for group in range(min(GROUPS, self.runs))]
+
+    @property
+    def draws(self) -> int:
+        """Runs of a group; the last group is filled up."""
+        return math.ceil(self.runs / len(self.seeds))
+
+    def stored(self, d: float) -> int:
+        """P of the thresholded scheme at this d: `p`, or d / 8 as in the paper's figures."""
+        return self.p or min(max(int(d) // 8, 1), self.n)
+
+    def check(self, figure: str) -> "Settings":
+        """Returns itself.
+
+        Raises:
+          InputError: naming the flag, what is wrong with it and what to do.
+        """
+
+        def refuse(flag, problem):
+            raise InputError(f"--{flag}={_written(getattr(self, flag))}: {problem}")
+
+        if not 0 <= self.seed < 2**24:
+            refuse("seed", "give a whole number from 0 to 16777215")
+        if self.runs < 1:
+            refuse("runs", "give a whole number from 1")
+        if self.alpha is not None and not 0 < self.alpha <= 5:  # also true of what is not a number
+            refuse("alpha", "the exponent of Zipf's law must lie above 0 and be at most 5")
+        if self.m is not None and self.m < 2:
+            refuse("m", "recall needs at least 2 outputs")
+        if self.n is not None and self.n < self.m:
+            refuse("n", f"give at least as many inputs as there are outputs, {self.m}")
+        if self.d is not None and (not self.d or min(self.d) < 1):
+            refuse("d", "dimensions are whole numbers from 1, for example --d=32,64,128")
+        if self.p is not None and not 1 <= self.p <= self.n:
+            refuse(
+                "p", f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; set --n or --p"
+            )
+        if self.n is not None and self.n * min(self.n, max(self.d or (self.n,))) > LARGEST_SIMULATION:
+            refuse(
+                "n", f"a run of {self.n} inputs in {max(self.d or (self.n,))} dimensions is too large; lower --n or --d"
+            )
+        return self
+
+
+def _written(value) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A finished study of one figure.
+
+    Attributes:
+      figure: its name on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
+      runs: as `record` makes them. `draw(path)` writes the PNG. `sections`: further HTML for the page.
+    """
+
+    figure: str
+    title: str
+    answer: str
+    note: str
+    seeds: list[int]
+    runs: list[dict]
+    claims: list[Claim]
+    draw: Callable[[pathlib.Path], None]
+    sections: list[str] = dataclasses.field(default_factory=list)
+
+
+def record(variant: str, seeds: list[int], curves: dict[str, tuple[str, list, np.ndarray]], **metrics) -> list[dict]:
+    """One run of results.json for every group.
+
+    Args:
+      curves: {name: (name of the x axis, its values (X,), values (groups, X))}.
+      metrics: numbers, each (groups,).
+    """
+    return [
+        {
+            "variant": variant, "seed": seed,
+            "metrics": {name: float(values[group]) for name, values in metrics.items()},
+            "curves": {
+                name: {axis: [float(x) for x in places], "value": [float(value) for value in values[group]]}
+                for name, (axis, places, values) in curves.items()
+            },
+        }
+        for group, seed in enumerate(seeds)
+    ]  # fmt: skip
+
+
+def panels(rows: int, columns: int, size: tuple[float, float] = (4.6, 4.3)):
+    """A figure and its axes, flattened."""
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", squeeze=False
+    )
+    return figure, list(axes.flat)
+
+
+def finish(axis, title: str, x: str, y: str, log: str = "xy", legend: int = 0, **settings) -> None:
+    """Title, labels, grid; logarithmic axes; a legend of so many columns under the panel, never over the data."""
+    axis.set(title=title, xlabel=x, ylabel=y, **settings)
+    if "x" in log:
+        axis.set_xscale("log")
+    if "y" in log:
+        axis.set_yscale("log")
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=legend, frameon=False, fontsize=8.5)
+
+
+def curve(axis, x, values_GX: np.ndarray, label: str, colour, style="-", **settings) -> None:
+    """Mean over groups of runs, band from the lowest to the highest group."""
+    axis.plot(x, values_GX.mean(0), linestyle=style, color=colour, label=label, linewidth=1.8, **settings)
+    axis.fill_between(x, values_GX.min(0), values_GX.max(0), color=colour, alpha=0.18, linewidth=0)
+
+
+def mark(axis, values, which: str = "x") -> None:
+    """Ticks at these values of a logarithmic axis alone, as plain numbers; at most about seven of them."""
+    chosen = list(values)[:: -(-len(values) // 7)]
+    (axis.set_xticks if which == "x" else axis.set_yticks)(chosen, [f"{value:g}" for value in chosen])
+    (axis.xaxis if which == "x" else axis.yaxis).set_minor_locator(plt.NullLocator())
+
+
+def theory(axis, x, values, label: str | None = None, colour="black") -> None:
+    axis.plot(x, values, color=colour, linewidth=1.2, linestyle=DASHED, label=label)
+
+
+def shades(count: int) -> list:
+    """Colours for an ordered family of curves, dark to light."""
+    return list(plt.get_cmap("viridis")(np.linspace(0, 0.85, count)))
+
+
+def save(figure, path: pathlib.Path) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_suffix(".new.png")
+    figure.savefig(scratch, dpi=150, bbox_inches="tight")
+    plt.close(figure)
+    os.replace(scratch, path)
