@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 from conftest import tiny_config
+from uncached import Continuation
 
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.continuation import Continuation
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model import build_model

@@ -1,4 +1,4 @@
-"""What a model writes after the opening of a document: does it recite, or invent?"""
+"""Greedy text without a cache: what generation must agree with, and what it is measured against."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from memsinks_jax.model import build_model
 class Continuation:
     """Greedy continuation of many openings at once, compiled once for each mode.
 
-    Every token runs the whole row again: right for a few short texts in a report.
+    Every token runs the whole row again.
     """
 
     def __init__(self, config: Config, length: int, end_of_text: int):

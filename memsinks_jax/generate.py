@@ -1,0 +1,123 @@
+"""Writes text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
+
+--prompt may be given several times, and may be empty; --workdir may be a Hugging Face folder. The modes own and other
+need --document=ID, the id of the document that the prompt begins, as it stands in the run's documents.jsonl.
+"""
+
+import logging
+import pathlib
+import re
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from absl import flags
+
+from memsinks_jax import command_line, sinks
+from memsinks_jax.config import InputError
+from memsinks_jax.generation import Generator, Settings
+from memsinks_jax.trained import open_run
+
+logger = logging.getLogger("memsinks_jax.generate")
+
+
+def generate(
+    workdir: pathlib.Path,
+    prompts: list[str],
+    settings: Settings,
+    document: str = "",
+    show: Callable[[str], None] = lambda text: None,
+) -> dict:
+    """What a trained model writes after each prompt.
+
+    Args:
+      document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
+      show: called with the first prompt's text as it grows.
+    Returns:
+      {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
+      counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
+    Raises:
+      InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
+    """
+    identity = from_hex(document) if document else None
+    if identity is None and settings.sinks in ("own", "other"):
+        raise InputError(
+            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
+            "documents.jsonl of the run)"
+        )
+    if not prompts:
+        raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
+    run = open_run(workdir)
+    if not sinks.partition(run.config.model, run.config.sinks).sinks:
+        logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
+    generator = Generator(run.config, run.tokenizer, run.params)
+    next(generator.stream(prompts, settings, identity))  # all is compiled now, and the clock can start
+    begin = time.perf_counter()
+    for written in generator.stream(prompts, settings, identity):
+        show(written[0].text)
+    seconds = time.perf_counter() - begin
+    texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
+    text = texts[0] if len(texts) == 1 else texts
+    return {"text": text, "tokens": tokens, "tokens_per_second": tokens / seconds, "sinks": settings.sinks}
+
+
+def from_hex(text: str) -> np.ndarray:
+    """16 hexadecimal digits -> uint32 (2,), the inverse of ids.to_hex. Raises InputError for anything else."""
+    if not re.fullmatch("[0-9a-fA-F]{16}", text):
+        raise InputError(
+            f"--document={text}: not an id; it has 16 hexadecimal digits, as in documents.jsonl of the run"
+        )
+    return np.array([int(text[:8], 16), int(text[8:], 16)], np.uint32)
+
+
+class _Terminal:
+    """Shows a growing text: the prompt at first, then what has been added."""
+
+    def __init__(self, prompt: str):
+        self._prompt, self._shown = prompt, 0
+
+    def __call__(self, text: str) -> None:
+        whole = self._prompt + text
+        print(whole[self._shown :], end="", flush=True)
+        self._shown = len(whole)
+
+
+def main() -> None:
+    default = Settings()
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
+    prompt_flag = flags.DEFINE_multi_string("prompt", [], "Beginning of a document; may be repeated, may be empty.")
+    max_tokens_flag = flags.DEFINE_integer("max_tokens", default.max_tokens, "Write at most so many tokens.")
+    temperature_flag = flags.DEFINE_float("temperature", default.temperature, "0: always the likeliest token.")
+    top_k_flag = flags.DEFINE_integer("top_k", default.top_k, "Draw among so many likeliest tokens; 0: all.")
+    top_p_flag = flags.DEFINE_float("top_p", default.top_p, "Draw among the likeliest of together this probability.")
+    seed_flag = flags.DEFINE_integer("seed", default.seed, "Of the drawing.")
+    sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "How the sinks are set.")
+    document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
+
+    def run() -> dict:
+        if not workdir_flag.value:
+            raise InputError("--workdir is missing; give the folder of a training run")
+        settings = Settings(
+            max_tokens_flag.value, temperature_flag.value, top_k_flag.value, top_p_flag.value, seed_flag.value,
+            sinks_flag.value,
+        )  # fmt: skip
+        prompts, plain = prompt_flag.value, not command_line.JSON.value
+        live = plain and len(prompts) == 1 and sys.stdout.isatty()
+        shows = {"show": _Terminal(prompts[0])} if live else {}
+        result = generate(pathlib.Path(workdir_flag.value), prompts, settings, document_flag.value, **shows)
+        if live:
+            print()
+        elif plain:
+            texts = [result["text"]] if len(prompts) == 1 else result["text"]
+            print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
+        logger.info(
+            "%d tokens, %.0f tokens/s, sinks %s", result["tokens"], result["tokens_per_second"], result["sinks"]
+        )
+        return result
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()
