@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, MeshConfig, SinksConfig
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.export import export
 from memsinks_jax.loop import train_and_evaluate
@@ -30,6 +30,7 @@ def run(tmp_path_factory):
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(folder / "tales.txt"), 40
+    config.mesh = MeshConfig(2, 2, 2)  # every parameter is saved in pieces
     train_and_evaluate(config, folder / "run")
     return folder / "run", folder / "tales.txt", config
 
@@ -93,8 +94,6 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
 
 
 def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported, tmp_path):
-    from memsinks_jax.config import SinksConfig
-
     _, files, config = run
     told = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
     assert (told["shared"], told["sinks"]) == (16, 8)

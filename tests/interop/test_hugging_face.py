@@ -285,6 +285,16 @@ def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, messa
         open_folder(tmp_path / "hf")
 
 
+def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
+    config = config_of("llama")
+    config.data.vocabulary_size = tokenizer.vocabulary_size - 1
+    export(tmp_path / "hf", config, random_params(config), tokenizer)
+    with pytest.raises(
+        InputError, match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
+    ):
+        open_folder(tmp_path / "hf")
+
+
 def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
     path = tmp_path / "hf" / "model.safetensors"
