@@ -58,7 +58,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     assert len(commands) >= 5
     for command in commands:
         if "train" in command or "reproduce" in command:
-            command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=32"
+            command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
             command += "" if "unique_documents" in command else " --config.data.unique_documents=40"
         if "--seeds=0,1,2" in command:
