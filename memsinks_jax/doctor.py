@@ -5,7 +5,6 @@ by all hosts, and what its newest checkpoint is. With the flags of train for sev
 Exit code 2 if something would stop a run.
 """
 
-import importlib.metadata
 import logging
 import math
 import os
@@ -23,19 +22,18 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.interruption import Interruption
 from memsinks_jax.model import attention_kernel
 from memsinks_jax.training import hosts, sharding
-from memsinks_jax.training.checkpoint import find_damage
+from memsinks_jax.training.checkpoint import bytes_of, find_damage, library_versions, steps_in
 from memsinks_jax.training.step import init_state
 
 logger = logging.getLogger("memsinks_jax.doctor")
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
 _CLOCK_SECONDS = 5.0  # hosts that differ by more are told
 
 
 def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[str, str], list[str]]:
     """-> ({what: what was found}, [what would stop a run])."""
     found, problems = {}, []
-    found["versions"] = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
+    found["versions"] = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     found["machine"] = (
         f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, {_host_memory()}"
     )
@@ -54,7 +52,7 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
             sharding.check_batch(config.training.batch_size, mesh)
             shapes = jax.eval_shape(lambda: init_state(config, 1))
             a_device = _bytes_a_device(shapes, sharding.shardings(shapes, mesh))
-            needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+            needed = bytes_of(shapes)
             parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
             found["mesh"] = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
             found["model"] = f"{parameters:,} parameters; parameters and optimizer take {_size(a_device)} a device"
@@ -91,7 +89,7 @@ def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: 
     finally:
         if jax.process_index() == 0:
             probe.unlink(missing_ok=True)
-    steps = sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
+    steps = steps_in(workdir / "checkpoints")
     if not steps:
         found["checkpoints"] = "none"
         return

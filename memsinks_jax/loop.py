@@ -1,7 +1,6 @@
 """The training loop: everything that happens in a run, in the order in which it happens."""
 
 import contextlib
-import importlib.metadata
 import json
 import logging
 import math
@@ -23,15 +22,12 @@ from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.trained import open_run
 from memsinks_jax.training import hosts, sharding
-from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, refuse_other_arrays
+from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
 from memsinks_jax.training.metrics import MetricWriter, Progress, read_metrics
 from memsinks_jax.training.step import init_state, make_train_step
 from memsinks_jax.training.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
-
-# The libraries whose version decides the bits of a step.
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
 
 
 class _StopInEvaluation(Exception):
@@ -91,7 +87,7 @@ def train_and_evaluate(
                 held.enter_context(workdirs.create(workdir, config, corpus))
             hosts.agree(0)  # nobody goes on before the workdir is there
             checkpoints = Checkpoints(workdir, config.training)
-        versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+        versions = library_versions()
         checkpoints.about = {"data": fingerprints, "config": json.loads(to_json(config)), "versions": versions}
         held.callback(checkpoints.close)
         if progress is None:

@@ -7,6 +7,7 @@ whole, and one that was damaged later is found out by the name of the file.
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -31,6 +32,8 @@ _SEAL = "seal.json"
 # Orbax writes these two last, after the seal. They say nothing of the state.
 _UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
 _CHUNK_BYTES = 2**26
+# The libraries whose version decides the bits of a step.
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
 _SAVE_LIMIT_SECONDS = 1200  # after which Orbax gives a save up
 
 
@@ -51,7 +54,7 @@ class Checkpoints:
         self._saving_since: float | None = None
         self._closed, self._opened = False, {}
         self._newest = self._sound(writer=config is not None)
-        self._losses = {step: self.progress(step)["held_out_loss"] for step in self._steps()} if config else {}
+        self._losses = {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)} if config else {}
         if config is None and self._newest is None:
             return
         self._manager = ocp.CheckpointManager(
@@ -93,7 +96,7 @@ class Checkpoints:
             if not (self._workdir / "config.json").exists():
                 raise FileNotFoundError  # Orbax would make the folder again, without the rest
             # Asked first: a disk that fills up in the middle of a save is told by a flood of traces of other libraries.
-            needed, free = _bytes(state), shutil.disk_usage(self._folder).free
+            needed, free = bytes_of(state), shutil.disk_usage(self._folder).free
             if jax.process_index() == 0 and free < needed:
                 raise OSError(
                     f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
@@ -170,17 +173,12 @@ class Checkpoints:
             kept.add(min(measured, key=self._losses.get))
         return [step in kept for step in steps]
 
-    def _steps(self) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
-
     def _sound(self, writer: bool) -> int | None:
         """The newest step whose files are as they were sealed. What is damaged is told, and set aside by a writer."""
         aside = self._workdir / "damaged"
         found = None
         if jax.process_index() == 0 or not writer:
-            for step in reversed(self._steps()):
+            for step in reversed(steps_in(self._folder)):
                 damage = find_damage(self._folder / str(step))
                 if damage is None:
                     found = step
@@ -194,7 +192,7 @@ class Checkpoints:
         if writer:
             found = hosts.agree(-1 if found is None else found)
             found = None if found < 0 else found
-        if found is None and (aside.exists() or (self._steps() and not writer)):
+        if found is None and (aside.exists() or (steps_in(self._folder) and not writer)):
             raise InputError(
                 f"every checkpoint of {self._workdir} is damaged; restore {self._folder} from a copy, or remove "
                 f"{aside} to train from the first step again"
@@ -224,10 +222,22 @@ class Checkpoints:
                     f"{self._workdir} is gone: it was moved or removed while the run was going on"
                 ) from error
             what = "a checkpoint" if step is None else f"the checkpoint of step {step}"
-            saved = self._steps()
+            saved = steps_in(self._folder)
             last = f"the last that is there is of step {saved[-1]}" if saved else "none is there yet"
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that decide what a step computes."""
+    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
+
+
+def steps_in(folder: pathlib.Path) -> list[int]:
+    """Steps of the checkpoints under a folder, sound or damaged, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
 def _chunks(path: tuple, array: jax.Array) -> ocp.SaveArgs:
@@ -289,7 +299,8 @@ def arrays_of(tree) -> dict[str, list]:
     return arrays
 
 
-def _bytes(tree) -> int:
+def bytes_of(tree) -> int:
+    """Of all arrays of a tree, or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
