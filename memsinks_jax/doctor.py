@@ -19,7 +19,6 @@ from absl import flags
 
 from memsinks_jax import command_line
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.interruption import Interruption
 from memsinks_jax.model import attention_kernel
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import bytes_of, find_damage, library_versions, steps_in
@@ -122,7 +121,6 @@ def _size(count: float) -> str:
 
 
 def main() -> None:
-    interruption = Interruption()
     config_flag = command_line.define_config()
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run, made or not.")
     host_flags = hosts.define_flags()
@@ -131,7 +129,7 @@ def main() -> None:
         config = command_line.read_config(config_flag) if config_flag.value is not None else None
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
-            hosts.start(coordinator, processes, process, interruption)
+            hosts.start(coordinator, processes, process)
         found, problems = examine(config, pathlib.Path(workdir_flag.value) if workdir_flag.value else None)
         if jax.process_index() == 0:
             for what, text in found.items():

@@ -34,7 +34,10 @@ def main() -> None:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
             if code is not None:
                 sys.exit(code)
-            hosts.start(coordinator, processes, process, interruption)
+            hosts.start(coordinator, processes, process)
+            from jax.experimental.multihost_utils import reached_preemption_sync_point
+
+            interruption.use_preemption_service(reached_preemption_sync_point)
         from memsinks_jax.loop import train_and_evaluate  # imports jax, which asks for its devices
 
         result = train_and_evaluate(

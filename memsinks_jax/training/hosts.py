@@ -41,18 +41,16 @@ def supervise(module: str, arguments: list[str], interruption: Interruption) -> 
     return EXIT_INTERRUPTED
 
 
-def start(coordinator: str, processes: int, process: int, interruption: Interruption) -> None:
+def start(coordinator: str, processes: int, process: int) -> None:
     """Joins the run's other hosts. Must come before anything asks jax for its devices.
 
     Args:
       coordinator: HOST:PORT of process 0, or 'auto' where jax finds it (TPU pods, Slurm, Open MPI, Kubernetes).
       processes, process: how many there are and which this is, from 0; ignored with 'auto'.
-      interruption: from now on a SIGTERM at any host is known to all.
     Raises:
       InputError: the hosts did not all come together in time.
     """
     import jax
-    from jax.experimental import multihost_utils
 
     where = {} if coordinator == "auto" else {
         "coordinator_address": coordinator, "num_processes": processes, "process_id": process,
@@ -66,7 +64,6 @@ def start(coordinator: str, processes: int, process: int, interruption: Interrup
             f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts did not come together "
             f"({' '.join(str(error).split())[:300]}); start the same command on every host, --process from 0 on"
         ) from None
-    interruption.use_preemption_service(multihost_utils.reached_preemption_sync_point)
 
 
 def agree(value: int) -> int:

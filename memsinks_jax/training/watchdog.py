@@ -35,7 +35,7 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        reported = {"": 0}
+        reported = {}
         while not self._closed.wait(min(self._seconds / 4, 5.0)):
             phase, since = self._phase, self._since
             lasting = {(phase, since): time.monotonic() - since, "save": self._saving_seconds()}
