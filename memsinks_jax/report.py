@@ -54,22 +54,24 @@ def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
+def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of text: each claim, what the paper says, the bound, what was measured, whether it holds."""
+    rows = [
+        [claim.statement, claim.paper, claim.bound, f"{claim.measured:.3f}",
+         "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}", "yes" if claim.holds else "no"]
+        for claim in claims
+    ]  # fmt: skip
+    return ["claim", "paper", "to reach", "measured", "95% interval", "holds"], rows
+
+
 def claims_section(claims: list[Claim]) -> list[str]:
-    """Heading and table: each claim, what the paper says, the bound to reach, what was measured, whether it holds."""
-    rows = []
-    for claim in claims:
-        ci95 = "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}"
-        verdict = "yes" if claim.holds else "no"
-        rows.append(
-            [text(claim.statement), text(claim.paper), text(claim.bound), f"{claim.measured:.3f}", ci95, verdict]
-        )
+    """Heading and HTML of the same table."""
+    columns, rows = claims_table(claims)
+    kinds = ["", "note", "number", "number", "number", "verdict"]
     return [
         heading(f"Claims: {sum(claim.holds for claim in claims)} of {len(claims)} hold"),
-        table(
-            ["claim", "paper", "to reach", "measured", "95% interval", "holds"], rows,
-            ["", "note", "number", "number", "number", "verdict"],
-        ),
-    ]  # fmt: skip
+        table(columns, [list(map(text, row)) for row in rows], kinds),
+    ]
 
 
 def marked_like(written: str, original: str) -> str:

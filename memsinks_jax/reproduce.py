@@ -165,8 +165,7 @@ def _print_summary(module, runs: list[Run], claims: list[Claim], out: pathlib.Pa
     columns, rows = _final_numbers(module, runs)
     print(report.plain_table(columns, rows), file=sys.stderr)
     print(_floor_sentence(runs), file=sys.stderr)
-    claim_rows = [[claim.statement, f"{claim.measured:.3f}", "yes" if claim.holds else "no"] for claim in claims]
-    print("\n" + report.plain_table(["claim", "measured", "holds"], claim_rows), file=sys.stderr)
+    print("\n" + report.plain_table(*report.claims_table(claims)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 
 

@@ -14,7 +14,6 @@ import tqdm
 from absl import flags
 
 from memsinks_jax import command_line, report
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import (
     figure_1,
@@ -108,16 +107,6 @@ def write(out: pathlib.Path, figure: str, studies: list[Study], command: str) ->
     return content
 
 
-def print_claims(claims: list[Claim]) -> None:
-    rows = []
-    for claim in claims:
-        spread = "" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}"
-        holds = "yes" if claim.holds else "no"
-        rows.append([claim.statement, claim.paper, claim.bound, f"{claim.measured:.3f}", spread, holds])
-    columns = ["claim", "paper", "to reach", "measured", "95% interval", "holds"]
-    print(report.plain_table(columns, rows), file=sys.stderr)
-
-
 def main() -> None:
     figure_flag = flags.DEFINE_enum("figure", None, [*FIGURES, "all"], "Figure of the paper, or study.", required=True)
     out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
@@ -150,7 +139,8 @@ def main() -> None:
         for name, value in chosen.items():
             command += f" --{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
         content = write(out, figure, studies, f"{command} --out={out}")
-        print_claims([claim for study in studies for claim in study.claims])
+        claims = [claim for study in studies for claim in study.claims]
+        print(report.plain_table(*report.claims_table(claims)), file=sys.stderr)
         print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
         return content
 
