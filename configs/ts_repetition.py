@@ -12,17 +12,7 @@ Expect, over seeds 0, 1, 2: standard 1.35 held-out and 0.08 repeated; sinks drop
 """
 
 from memsinks_jax.config import Config
-
-# Fields that differ from the defaults, which are `sinks` at the size of a laptop.
-VARIANTS = {
-    "sinks": {},
-    "standard": {"sinks.kind": "none"},
-    "no_repeat": {"sinks.kind": "none", "data.repeats": "remove"},  # as many epochs as standard
-    "no_repeat_steps": {"sinks.kind": "none", "data.repeats": "remove", "training.count_removed_repeats": True},
-    "deduplicated": {"sinks.kind": "none", "data.repeats": "once"},
-    "narrow": {"sinks.kind": "cut"},  # control: the width that is left after dropping, from the start
-    "dropout": {"sinks.kind": "by_chance"},  # control: the same neurons dropped at the same rate, tied to nothing
-}
+from memsinks_jax.variants import VARIANTS, choose, make_config
 
 PRESETS = {
     "laptop": {},
@@ -39,14 +29,7 @@ PRESETS = {
 }  # fmt: skip
 
 
-def get_config(choice: str = "sinks") -> Config:
-    """`choice` is VARIANT or VARIANT,PRESET."""
-    variant, _, preset = choice.partition(",")
-    for name, known in ((variant, VARIANTS), (preset or "laptop", PRESETS)):
-        if name not in known:
-            raise ValueError(f"ts_repetition.py has no {name!r}; choose one of: {', '.join(known)}")
-    config = Config(variant=variant)
-    for name, value in (PRESETS[preset or "laptop"] | VARIANTS[variant]).items():
-        section, field = name.split(".")
-        setattr(getattr(config, section), field, value)
-    return config
+def get_config(choice: str = "") -> Config:
+    """`choice` is VARIANT,PRESET; sinks and laptop when left out."""
+    variant, preset = choose("ts_repetition.py", choice, VARIANTS, PRESETS)
+    return make_config(variant, PRESETS[preset])

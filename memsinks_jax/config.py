@@ -65,7 +65,18 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
     initial: str = ""  # workdir or Hugging Face folder whose parameters the run starts from; empty: drawn from the seed
     dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax, loss are float32
-    remat: bool = False  # recompute a layer's activations in the backward pass: less memory, more time
+
+
+@dataclasses.dataclass
+class ComputeConfig:
+    """How the same numbers are computed: what is fast or fits on one machine and not on another."""
+
+    attention: str = "auto"  # the kernel, see attention.py: auto (the machine's best) | xla | blocks | splash | cudnn
+    remat: str = (
+        "none"  # what of a layer the backward pass finds saved: none (all) | products | attention | full (nothing)
+    )
+    loss_chunks: int = 1  # parts in which the vocabulary is gone through for the loss: less memory, one more product
+    accumulate: int = 1  # parts of the batch that are gone through one after the other: less memory
 
 
 @dataclasses.dataclass
@@ -106,9 +117,9 @@ class TrainingConfig:
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
-    data: int = -1  # -1: all devices that the other axes leave
-    fsdp: int = 1
-    tensor: int = 1
+    data: int = -1  # splits the batch; -1: all devices that the other axes leave. Slices of TPUs lie along it
+    fsdp: int = 1  # splits the batch, the parameters and the optimizer's moments; -1: all of a slice that tensor leaves
+    tensor: int = 1  # splits heads and hidden neurons
 
 
 @dataclasses.dataclass
@@ -118,6 +129,7 @@ class Config:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     sinks: SinksConfig = dataclasses.field(default_factory=SinksConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
@@ -132,6 +144,8 @@ CHOICES = {
     "sinks.kind": ("by_document", "by_chance", "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact"),
     "model.dtype": ("float32", "bfloat16"),
+    "compute.attention": ("auto", "xla", "blocks", "splash", "cudnn"),
+    "compute.remat": ("none", "products", "attention", "full"),
 }
 
 # field: (lowest, highest, whether the lowest itself is allowed)
@@ -153,6 +167,8 @@ RANGES = {
     "model.hidden": (1, None, True),
     "model.rope_theta": (0, None, False),
     "model.norm_epsilon": (0, 1, False),
+    "compute.loss_chunks": (1, None, True),
+    "compute.accumulate": (1, None, True),
     "optimizer.learning_rate": (0, None, False),
     "optimizer.final_fraction": (0, 1, True),
     "optimizer.warmup_steps": (0, None, True),
@@ -174,13 +190,15 @@ RANGES = {
     "training.skips_in_a_row": (1, None, True),
     "training.stall_seconds": (0, None, False),
     "mesh.data": (-1, None, True),
-    "mesh.fsdp": (1, None, True),
+    "mesh.fsdp": (-1, None, True),
     "mesh.tensor": (1, None, True),
 }
 
 # What may change when a run goes on: it decides where and how a run is kept and computed, not what is computed.
 FREE_ON_RESUME = (
-    "mesh.data", "mesh.fsdp", "mesh.tensor", "training.checkpoint_every", "training.checkpoints_to_keep",
+    "mesh.data", "mesh.fsdp", "mesh.tensor",
+    "compute.attention", "compute.remat", "compute.loss_chunks", "compute.accumulate",
+    "training.checkpoint_every", "training.checkpoints_to_keep",
     "training.keep_every", "training.keep_best", "training.stall_seconds",
 )  # fmt: skip
 
@@ -210,8 +228,14 @@ def validate(config: Config) -> Config:
         )
     if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
         raise InputError("config.model.d_model over config.model.heads is odd; rotary positions turn pairs")
-    if config.mesh.data == 0:
-        raise InputError("config.mesh.data is 0; use -1 for all devices that are left, or a number of devices")
+    for axis in ("data", "fsdp"):
+        if values[f"mesh.{axis}"] == 0:
+            raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")
+    if config.training.batch_size % config.compute.accumulate:
+        raise InputError(
+            f"config.training.batch_size is {config.training.batch_size} and config.compute.accumulate "
+            f"{config.compute.accumulate}; the parts must divide the batch"
+        )
     return config
 
 

@@ -18,8 +18,8 @@ import jax
 from absl import flags
 
 from memsinks_jax import command_line
+from memsinks_jax.attention import choose_kernel
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.model import attention_kernel
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import bytes_of, find_damage, library_versions, steps_in
 from memsinks_jax.training.step import init_state
@@ -38,7 +38,6 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
     )
     found["devices"] = f"{jax.device_count()} x {jax.devices()[0].device_kind}, {jax.process_count()} host(s)"
     found["device memory"] = _device_memory()
-    found["attention"] = attention_kernel()
     clocks = hosts.everywhere(time.time())
     spread = max(clocks) - min(clocks)
     found["clock"] = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()) + f", hosts within {spread:.1f} s"
@@ -48,7 +47,8 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
     if config is not None:
         try:
             mesh = sharding.make_mesh(config.mesh)
-            sharding.check_batch(config.training.batch_size, mesh)
+            sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+            found["attention"] = choose_kernel(config, jax.default_backend())
             shapes = jax.eval_shape(lambda: init_state(config, 1))
             a_device = _bytes_a_device(shapes, sharding.shardings(shapes, mesh))
             needed = bytes_of(shapes)

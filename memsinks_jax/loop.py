@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from memsinks_jax import workdir as workdirs
+from memsinks_jax.attention import choose_kernel
 from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data import ids
@@ -23,8 +24,10 @@ from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.trained import open_run
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
-from memsinks_jax.training.metrics import MetricWriter, Progress, read_metrics
-from memsinks_jax.training.step import init_state, make_train_step
+from memsinks_jax.training.flops import mfu
+from memsinks_jax.training.metrics import MetricWriter, Profile, Progress, read_metrics
+from memsinks_jax.training.program import train_program
+from memsinks_jax.training.step import init_state
 from memsinks_jax.training.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ def train_and_evaluate(
     workdir: pathlib.Path,
     should_stop: Callable[[int], bool] = lambda step: False,
     on_first_step: Callable[[], None] = lambda: None,
+    profiled: range = range(0),
 ) -> dict:
     """Trains to the last step, or resumes and trains to the last step.
 
@@ -48,17 +52,20 @@ def train_and_evaluate(
       should_stop: asked after every step and between the batches of an evaluation, with the number of finished steps;
         True saves and raises Interrupted. With several hosts all must answer the same.
       on_first_step: called when the first step has been dispatched: from then on there is something to lose.
+      profiled: steps that jax's profiler records, into WORKDIR/profile.
     Returns:
       {"step", "train_loss", "tokens", "tokens_per_second", and the last evaluation's losses}.
     """
     # What can be refused is refused before anything is written.
     mesh = sharding.make_mesh(config.mesh)
-    sharding.check_batch(config.training.batch_size, mesh)
+    sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+    kernel = choose_kernel(config, jax.default_backend())
     workdirs.refuse_other_config(workdir, config)
     leads = jax.process_index() == 0
     resuming = bool(hosts.agree((workdir / "config.json").exists()))
 
     with contextlib.ExitStack() as held:
+        held.enter_context(jax.set_mesh(mesh))
         # Data, and what the workdir remembers of it.
         if resuming:
             if leads:
@@ -77,11 +84,11 @@ def train_and_evaluate(
         steps = steps_of(config, rows)
 
         # State: shapes give shardings, shardings place what is initialised or restored.
-        shapes = jax.eval_shape(lambda: init_state(config, steps))
-        shardings = sharding.shardings(shapes, mesh)
+        program = train_program(config, steps, mesh, rows.documents_per_row)
+        shardings = jax.tree.map(lambda shape: shape.sharding, program.state)
         initial = None
         if config.model.initial and progress is None:
-            initial = _initial_params(config, corpus, shapes.params, shardings.params)
+            initial = _initial_params(config, corpus, program.state.params)
         if not resuming:
             if leads:
                 held.enter_context(workdirs.create(workdir, config, corpus))
@@ -98,17 +105,10 @@ def train_and_evaluate(
             start, tokens = progress["step"], progress["tokens"]
             if start == steps and not _evaluation_is_due(config, workdir, start, steps):
                 return _summary(workdir)
-            state = checkpoints.restore(shapes, shardings)
+            state = checkpoints.restore(program.state, shardings)
         if leads:
-            _log_start(config, workdir, corpus, shapes, mesh, start, steps)
+            _log_start(config, workdir, corpus, program.state, mesh, kernel, start, steps)
 
-        # The step.
-        train_step = jax.jit(
-            make_train_step(config, steps),
-            in_shardings=(shardings, jax.sharding.NamedSharding(mesh, sharding.BATCH), sharding.replicated(mesh)),
-            out_shardings=(shardings, sharding.replicated(mesh)),
-            donate_argnums=0,
-        )
         seed = np.uint32(config.seed)
         stream = batches(rows, config.training.batch_size, start, jax.process_index(), jax.process_count())
 
@@ -125,8 +125,9 @@ def train_and_evaluate(
 
         # What is written and shown, by one host.
         writer = held.enter_context(contextlib.closing(MetricWriter(workdir, start))) if leads else None
-        label = f"{config.variant}, seed {config.seed}"
+        label, device_kind = f"{config.variant}, seed {config.seed}", mesh.devices.flat[0].device_kind
         bar = held.enter_context(contextlib.closing(Progress(label, steps, start))) if leads else None
+        recording = held.enter_context(contextlib.closing(Profile(workdir, profiled)))
         clock = _Clock()
         pending, held_out_loss, delivered = None, None, 0
 
@@ -145,7 +146,8 @@ def train_and_evaluate(
             values = {name: float(value) for name, value in jax.device_get(values).items()}
             tokens += int(values["tokens"])
             in_a_row = int(values.pop("skipped_in_a_row"))
-            values |= {"tokens": tokens, "tokens_per_second": clock.tokens_per_second(tokens)}
+            speed = clock.tokens_per_second(tokens)
+            values |= {"tokens": tokens, "tokens_per_second": speed, **mfu(config, device_kind, speed / mesh.size)}
             if leads:
                 bar.update(of_step, values["train_loss"], values["tokens_per_second"])
                 if of_step % config.training.log_every == 0 or of_step == steps:
@@ -187,8 +189,9 @@ def train_and_evaluate(
             watchdog.phase(f"waiting for the batch of step {step}")
             batch = next(stream)
             delivered += 1
+            recording.step(step)
             watchdog.phase(f"dispatching step {step}; the first compiles")
-            state, metrics = train_step(state, sharding.put_batch(batch, mesh), seed)
+            state, metrics = program.step(state, sharding.put_batch(batch, mesh), seed)
             if step == start + 1:
                 on_first_step()
             if pending:
@@ -216,7 +219,7 @@ def train_and_evaluate(
     return _summary(workdir)
 
 
-def _initial_params(config: Config, corpus: Corpus, shapes: dict, shardings: dict) -> dict:
+def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
     """Those of config.model.initial. Raises InputError when its arrays or its tokenizer are not this run's."""
     place = config.model.initial
     run = open_run(pathlib.Path(place))
@@ -224,11 +227,11 @@ def _initial_params(config: Config, corpus: Corpus, shapes: dict, shardings: dic
     if (run.tokenizer.model, run.tokenizer.end_of_text) != (corpus.tokenizer.model, corpus.tokenizer.end_of_text):
         raise InputError(f"config.model.initial={place} has another tokenizer; add --config.data.tokenizer={place}")
 
-    def put(array: jax.Array, sharding: jax.sharding.NamedSharding) -> jax.Array:
+    def put(array: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
         whole = np.asarray(array)
-        return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
+        return jax.make_array_from_callback(whole.shape, shape.sharding, whole.__getitem__)
 
-    return jax.tree.map(put, run.params, shardings)
+    return jax.tree.map(put, run.params, shapes)
 
 
 def _evaluation_is_due(config: Config, workdir: pathlib.Path, step: int, steps: int) -> bool:
@@ -272,14 +275,14 @@ class _Clock:
             self._start += time.monotonic() - before
 
 
-def _log_start(config, workdir, corpus: Corpus, shapes, mesh, start: int, steps: int) -> None:
+def _log_start(config, workdir, corpus: Corpus, shapes, mesh, kernel: str, start: int, steps: int) -> None:
     parameters = sum(a.size for a in jax.tree.leaves(shapes.params))
     floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
     plan = corpus.mixture
     logger.info(
-        "%s, seed %d: %d parameters, %d steps of %d rows from step %d, %d %s device(s), %s",
+        "%s, seed %d: %d parameters, %d steps of %d rows from step %d, %d %s device(s), attention by %s, %s",
         config.variant, config.seed, parameters, steps, config.training.batch_size, start,
-        mesh.size, jax.default_backend(), workdir,
+        mesh.size, jax.default_backend(), kernel, workdir,
     )  # fmt: skip
     logger.info(
         "documents: %d unique, %d repeated (%d encounters an epoch in all), %d held out, %d exact copies left out%s",

@@ -23,12 +23,16 @@ def main() -> None:
     config_flag = command_line.define_config()
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; made if missing, resumed if it exists.")
     host_flags = hosts.define_flags()
+    profile_flag = flags.DEFINE_string("profile", "", "Steps to record with jax's profiler: FIRST:LAST, as in 10:14.")
     logger = logging.getLogger("memsinks_jax.train")
 
     def run() -> dict:
         config = command_line.read_config(config_flag)
         if not workdir_flag.value:
             raise InputError("--workdir is missing; give a folder for the run, for example --workdir=runs/first")
+        first, _, last = profile_flag.value.partition(":")
+        if profile_flag.value and not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+            raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST, two steps from 1 on, as in 10:14")
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
@@ -41,7 +45,11 @@ def main() -> None:
         from memsinks_jax.loop import train_and_evaluate  # imports jax, which asks for its devices
 
         result = train_and_evaluate(
-            config, pathlib.Path(workdir_flag.value), lambda step: interruption.requested(), interruption.save_first
+            config,
+            pathlib.Path(workdir_flag.value),
+            lambda step: interruption.requested(),
+            interruption.save_first,
+            profiled=range(int(first), int(last) + 1) if first else range(0),
         )
         logger.info("%s", ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items()))
         return result

@@ -6,7 +6,7 @@ import pathlib
 import jax
 
 from memsinks_jax import workdir as workdirs
-from memsinks_jax.config import Config, MeshConfig
+from memsinks_jax.config import ComputeConfig, Config, MeshConfig
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.training import sharding
@@ -35,6 +35,7 @@ def open_run(workdir: pathlib.Path) -> Trained:
         config, tokenizer, params = open_folder(workdir)
         return Trained(config, tokenizer, jax.device_put(params, sharding.shardings(params, mesh)), 0)
     config = workdirs.read_config(workdir)
+    config.compute = ComputeConfig()  # it may have been trained on another machine
     tokenizer = workdirs.read_tokenizer(workdir)
     shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
     checkpoints = Checkpoints(workdir)

@@ -18,7 +18,7 @@ from memsinks_jax.config import (
 
 def test_json_round_trip_keeps_every_field():
     config = Config(seed=7)
-    config.data.files, config.sinks.active_fraction, config.model.remat = "a/*.txt", 0.1, True
+    config.data.files, config.sinks.active_fraction, config.compute.remat = "a/*.txt", 0.1, "full"
     assert from_json(to_json(config), "here") == config
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, ModelConfig, SinksConfig
-from memsinks_jax.model import Decoder, attend, build_model, token_losses
+from memsinks_jax.losses import cross_entropy
+from memsinks_jax.model import Decoder, build_model
 
 B, T, V = 2, 12, 50
 
@@ -100,18 +101,6 @@ def test_rotary_attention_depends_on_distances_alone(config, model_and_params):
         assert jnp.abs(here - there).max() > 0.1
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 12, 13])
-def test_attention_in_blocks_equals_the_definition(length):
-    query, key, value = jax.random.normal(jax.random.key(0), (3, B, length, 2, 8))
-    segments = jnp.arange(length) // 5
-    visible = jnp.tril(jnp.ones((length, length), bool)) & (segments[:, None] == segments[None])
-    scores = jnp.einsum("bthc,bshc->bhts", query, key) / 8**0.5
-    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
-    expected = jnp.einsum("bhts,bshc->bthc", weights, value)
-    measured = attend(query, key, value, jnp.broadcast_to(visible, (B, length, length)))
-    np.testing.assert_allclose(measured, expected, atol=1e-6)
-
-
 def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     """Specs' U4: switching the sinks off and cutting them out of the weights is the same."""
     model, params = model_and_params
@@ -134,11 +123,11 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", ["none", "products", "attention", "full"])
 def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, per_layer, remat):
     """Specs' U6: exactly zero on the sinks of others, in the weights into and out of them."""
     _, params = model_and_params
-    model = Decoder(dataclasses.replace(config.model, remat=remat), 24, V, T)
+    model = Decoder(config.model, 24, V, T, remat=remat)
     settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5, per_layer=per_layer)
     parts = sinks.partition(config.model, settings)
     identities = jnp.asarray([[(8, 8)]] * B, jnp.uint32)
@@ -147,7 +136,7 @@ def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, p
 
     def loss(params):
         logits = model.apply({"params": params}, tokens, segments, positions, sinks.apply_gates(gates, segments))
-        return token_losses(logits, tokens, jnp.ones((B, T))).mean()
+        return cross_entropy(logits, tokens).mean()
 
     gradient = jax.grad(loss)(params)["layers"]
     on = np.broadcast_to(np.asarray(gates[:, 0, 0] > 0), (3, 24))
@@ -189,11 +178,3 @@ def test_bfloat16_computes_in_bfloat16_and_returns_float32(config, model_and_par
     logits = model.apply({"params": params}, *inputs(), {"mlp": lambda x, layer: (seen.append(x.dtype), x)[1]})
     assert logits.dtype == jnp.float32
     assert set(seen) == {jnp.dtype("bfloat16")}
-
-
-def test_bad_targets_without_weight_do_not_reach_the_loss():
-    logits = jax.random.normal(jax.random.key(0), (1, 3, V))
-    weights = jnp.array([[1.0, 0.0, 0.0]])
-    losses = token_losses(logits, jnp.array([[4, -100, V + 3]]), weights)
-    expected = -jax.nn.log_softmax(logits[0, 0])[4]
-    np.testing.assert_allclose(losses, [[expected, 0, 0]], rtol=1e-6)

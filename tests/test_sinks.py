@@ -174,7 +174,7 @@ def test_chance_gates_are_fresh_at_every_position_and_step():
 
 
 def test_gates_reach_the_positions_of_their_document():
-    gates = jnp.asarray(np.arange(2 * 3 * 4).reshape(1, 2, 3, 4), jnp.float32)  # two rows of up to three documents
+    gates = jax.random.bernoulli(jax.random.key(0), 0.5, (1, 2, 3, 4))  # two rows of up to three documents
     segments = jnp.array([[1, 1, 2, 3, 0], [1, 2, 2, 2, 3]])
     out = sinks.apply_gates(gates, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1))
     for row in range(2):

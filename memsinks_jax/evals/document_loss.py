@@ -1,6 +1,7 @@
 """Loss of documents, each alone in its context, with the sinks set in one of the four modes."""
 
 import collections
+import functools
 from collections.abc import Callable
 
 import jax
@@ -9,7 +10,8 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.packing import document_row
-from memsinks_jax.model import build_model, token_losses
+from memsinks_jax.losses import token_losses
+from memsinks_jax.model import build_model
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
@@ -59,10 +61,15 @@ class DocumentLoss:
             mode, batch["identities"], seed, self._parts, self._config.sinks, self._config.model.layers
         )
         interventions = sinks.apply_gates(gates, batch["segments"])
-        logits_BTV = self._model.apply(
-            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions
+        read_out = functools.partial(
+            token_losses,
+            targets_BT=batch["targets"],
+            weights_BT=batch["weights"],
+            chunks=self._config.compute.loss_chunks,
         )
-        losses_BT = token_losses(logits_BTV, batch["targets"], batch["weights"])
+        losses_BT = self._model.apply(
+            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions, read_out=read_out
+        )
         return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
 
     def __call__(self, params: dict, batches: list[dict], mode: str) -> tuple[np.ndarray, np.ndarray]:

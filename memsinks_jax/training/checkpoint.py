@@ -23,6 +23,7 @@ import tensorstore
 from memsinks_jax.config import InputError, TrainingConfig
 from memsinks_jax.training import hosts
 from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.sharding import with_shardings
 from memsinks_jax.training.step import TrainState
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class Checkpoints:
         """The newest checkpoint on the given shardings. Raises InputError naming the arrays that do not match."""
         step = self._require()
         refuse_other_arrays(self.progress(step)["arrays"], arrays_of(shapes), self._folder / str(step))
-        abstract = _abstract(shapes, shardings)
+        abstract = with_shardings(shapes, shardings)
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -139,7 +140,7 @@ class Checkpoints:
         step = self._require()
         saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
         refuse_other_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
-        arguments = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(shapes, shardings)))
+        arguments = ocp.args.Composite(params=ocp.args.StandardRestore(with_shardings(shapes, shardings)))
         return self._manager.restore(step, args=arguments).params
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
@@ -318,7 +319,3 @@ def refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
             )
     if parts:
         raise InputError(f"{where} is not a checkpoint of this model: it {'; '.join(parts)}")
-
-
-def _abstract(shapes, shardings):
-    return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings)

@@ -8,6 +8,7 @@ import sys
 
 from memsinks_jax.config import InputError
 from memsinks_jax.interruption import EXIT_INTERRUPTED, Interruption
+from memsinks_jax.training import roll_call
 
 _CHILD = "MEMSINKS_JAX_HOST_CHILD"
 _START_SECONDS = 120  # until a host that does not come is given up
@@ -52,18 +53,37 @@ def start(coordinator: str, processes: int, process: int) -> None:
     """
     import jax
 
-    where = {} if coordinator == "auto" else {
-        "coordinator_address": coordinator, "num_processes": processes, "process_id": process,
-    }  # fmt: skip
+    where = (coordinator, processes, process) if coordinator != "auto" else _find_cluster()
     try:
+        missing = roll_call.missing_hosts(*where, _START_SECONDS) if where else []
+        if missing != []:
+            who = f"process 0 at {where[0]}" if missing is None else f"process {', '.join(map(str, missing))}"
+            raise InputError(
+                f"--coordinator={coordinator}: {who} of {where[1]} did not come within {_START_SECONDS} s; start the "
+                "same command on every host, --process from 0 on, and see that they reach each other"
+            )
+        named = dict(zip(("coordinator_address", "num_processes", "process_id"), where or (), strict=False))
         jax.distributed.initialize(
-            **where, initialization_timeout=_START_SECONDS, heartbeat_timeout_seconds=_SILENCE_SECONDS
+            **(named if coordinator != "auto" else {}),
+            initialization_timeout=_START_SECONDS,
+            heartbeat_timeout_seconds=_SILENCE_SECONDS,
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise InputError(
             f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts did not come together "
             f"({' '.join(str(error).split())[:300]}); start the same command on every host, --process from 0 on"
         ) from None
+
+
+def _find_cluster() -> tuple[str, int, int] | None:
+    """Coordinator, processes and process of the cluster that jax finds around it; None where it does not say."""
+    try:  # jax's own way, which it does not publish: without it nobody is named when a host does not come
+        from jax._src.clusters import ClusterEnv
+
+        found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, _START_SECONDS)[:3]
+    except Exception:  # noqa: BLE001
+        return None
+    return found if None not in found else None
 
 
 def agree(value: int) -> int:

@@ -7,6 +7,7 @@ import pathlib
 import sys
 import time
 
+import jax
 import tensorboardX
 import tqdm
 
@@ -94,3 +95,24 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class Profile:
+    """Records some steps with jax's profiler, into WORKDIR/profile, for TensorBoard; none if `steps` is empty."""
+
+    def __init__(self, workdir: pathlib.Path, steps: range):
+        self._folder, self._steps, self._recording = workdir / "profile", steps, False
+
+    def step(self, number: int) -> None:
+        """Called before a step is dispatched."""
+        if self._recording and number not in self._steps:
+            self.close()
+        elif number in self._steps and not self._recording:
+            jax.profiler.start_trace(self._folder)
+            self._recording = True
+
+    def close(self) -> None:
+        if self._recording:
+            jax.profiler.stop_trace()
+            self._recording = False
+            logger.info("profile of steps %d to %d: %s", self._steps[0], self._steps[-1], self._folder)

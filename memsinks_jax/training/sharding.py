@@ -1,20 +1,17 @@
-"""Where every array lives: a mesh of devices and an ordered table from parameter paths to its axes.
-
-Mesh axes: `data` splits the batch, `fsdp` splits the batch and the parameters, `tensor` splits heads and hidden neurons.
-"""
+"""Where every array lives: a mesh of devices and an ordered table from parameter paths to its axes (placement.AXES)."""
 
 import math
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import InputError, MeshConfig
+from memsinks_jax.placement import AXES
+from memsinks_jax.placement import BATCH as BATCH_AXES
 from memsinks_jax.training.optimizer import first_match, path_name
-
-AXES = ("data", "fsdp", "tensor")
 
 # Ordered (regex over the path, partition); the first match wins, an uncovered parameter is an error. Optimizer moments
 # have their parameter's path at the end of theirs, so one table serves both. Axis 0 of everything in layers/ is L.
@@ -31,34 +28,45 @@ RULES = (
     (r"^guard/", P()),
 )
 
-BATCH = P(("data", "fsdp"))
+BATCH = P(BATCH_AXES)
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     """A mesh of AXES over the devices (default: all). One device is a mesh of one.
 
+    Several slices of TPUs lie along `data`, the axis with the least to say to each other.
+
     Raises:
-      InputError: the axes do not multiply to the number of devices.
+      InputError: the axes do not multiply to the number of devices, or `data` does not hold the slices.
     """
     devices = jax.devices() if devices is None else devices
-    others = config.fsdp * config.tensor
-    data = len(devices) // others if config.data == -1 else config.data
-    shape = (data, config.fsdp, config.tensor)
-    if math.prod(shape) != len(devices):
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    data, fsdp, tensor = config.data, config.fsdp, config.tensor
+    if fsdp == -1:
+        fsdp = len(devices) // (tensor * max(data, slices))
+    if data == -1:
+        data = len(devices) // max(fsdp * tensor, 1)
+    if data * fsdp * tensor != len(devices):
         raise InputError(
             f"config.mesh (data {config.data}, fsdp {config.fsdp}, tensor {config.tensor}) does not cover the "
             f"{len(devices)} devices; choose axes that multiply to {len(devices)}, or data=-1 and a divisor"
         )
+    if data % slices:
+        raise InputError(f"config.mesh.data is {data}, and there are {slices} slices, which must divide it")
     # Auto: XLA propagates shardings. make_mesh would take Explicit by default.
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    if slices == 1:
+        return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    laid_out = mesh_utils.create_hybrid_device_mesh((data // slices, fsdp, tensor), (slices, 1, 1), devices)
+    return Mesh(laid_out, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_size") -> None:
-    """Raises InputError when the mesh and the hosts do not divide the batch."""
-    parts = math.lcm(mesh.shape["data"] * mesh.shape["fsdp"], jax.process_count())
+def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_size", turns: int = 1) -> None:
+    """Raises InputError when the mesh, in so many turns, and the hosts do not divide the batch."""
+    parts = math.lcm(turns * mesh.shape["data"] * mesh.shape["fsdp"], jax.process_count())
     if batch_size % parts:
         raise InputError(
-            f"{name} is {batch_size}, which the mesh does not divide into {parts} equal parts; "
+            f"{name} is {batch_size}, which the mesh does not divide into {parts} equal parts"
+            f"{f' ({turns} turns of config.compute.accumulate)' if turns > 1 else ''}; "
             f"choose a multiple of {parts}, for example {math.ceil(batch_size / parts) * parts}"
         )
 
@@ -66,21 +74,38 @@ def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_
 def shardings(tree, mesh: Mesh):
     """The NamedSharding of every leaf of a tree of arrays or shapes, by RULES.
 
+    An axis that `fsdp` does not divide hands it to another axis of the leaf; a leaf without any is not split by `fsdp`.
+
     Raises:
-      InputError: a leaf that no rule covers, or one whose axis the mesh does not divide.
+      InputError: a leaf that no rule covers, or one whose axis `tensor` does not divide.
     """
 
     def of_leaf(path: tuple, leaf) -> NamedSharding:
         spec = first_match(RULES, path_name(path))
-        for size, axis in zip(leaf.shape, spec, strict=False):
-            if axis and size % mesh.shape[axis]:
+        spec = [*spec, *[None] * (len(leaf.shape) - len(spec))]
+        for place, axis in enumerate(spec):
+            if axis == "tensor" and leaf.shape[place] % mesh.shape[axis]:
                 raise InputError(
-                    f"parameter {path_name(path)} of shape {tuple(leaf.shape)}: {size} does not divide by config.mesh."
-                    f"{axis}={mesh.shape[axis]}; choose another mesh or another size"
+                    f"parameter {path_name(path)} of shape {tuple(leaf.shape)}: {leaf.shape[place]} does not divide by "
+                    f"config.mesh.tensor={mesh.shape[axis]}; choose another mesh or another size"
                 )
-        return NamedSharding(mesh, spec)
+        if "fsdp" in spec and leaf.shape[spec.index("fsdp")] % mesh.shape["fsdp"]:
+            spec[spec.index("fsdp")] = None
+            for place in reversed(range(len(spec))):
+                taken = mesh.shape["tensor"] if spec[place] else 1
+                if leaf.shape[place] % (mesh.shape["fsdp"] * taken) == 0:
+                    spec[place] = (spec[place], "fsdp") if spec[place] else "fsdp"
+                    break
+        while spec and spec[-1] is None:
+            spec.pop()
+        return NamedSharding(mesh, P(*spec))
 
     return jax.tree_util.tree_map_with_path(of_leaf, tree)
+
+
+def with_shardings(shapes, shardings):
+    """A tree of shapes and one of their shardings -> one of shapes that know theirs."""
+    return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

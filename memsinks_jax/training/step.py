@@ -1,6 +1,7 @@
 """One update: forward with the run's interventions, loss, gradient, guard, AdamW. Everything here is traced once."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,7 +10,9 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.model import build_model, token_losses, valid_weights
+from memsinks_jax.losses import token_losses, valid_weights
+from memsinks_jax.model import build_model
+from memsinks_jax.placement import BATCH, constrain
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
@@ -32,37 +35,54 @@ def init_state(config: Config, steps: int) -> TrainState:
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training))
 
 
-def training_gates(config: Config, parts: sinks.Partition, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
-    """The interventions under which a batch is trained on, by `config.sinks.kind`."""
+def training_gates(config: Config, parts: sinks.Partition, batch: dict, draw: jax.Array, seed: jax.Array) -> dict:
+    """The interventions under which a batch is trained on, by `config.sinks.kind`; `draw` numbers those by chance."""
     if config.sinks.kind == "by_chance":
-        gates = sinks.chance_gates(step, batch["inputs"].shape, seed, parts, config.sinks)
+        gates = sinks.chance_gates(draw, batch["inputs"].shape, seed, parts, config.sinks)
         return sinks.apply_gates(gates, segments_BT=None)
     gates = sinks.gates_for_mode("own", batch["identities"], seed, parts, config.sinks, config.model.layers)
     return sinks.apply_gates(gates, batch["segments"])
 
 
-def make_train_step(config: Config, steps: int) -> Callable:
+def make_train_step(config: Config, steps: int, platform: str | None = None) -> Callable:
     """(state, batch, seed) -> (state, metrics). The batch is that of data/packing.py, seed a uint32 ().
 
     Metrics: `train_loss` (nats per token, sum over tokens / number of tokens of the global batch), `tokens`,
     `invalid_labels` (targets that are no token of the vocabulary; they are left out), `gradient_norm` before clipping,
-    `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`.
+    `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is build_model's.
     """
-    model, parts = build_model(config)
+    model, parts = build_model(config, platform)
     optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate(config.optimizer, steps)
 
-    def loss_of(params: dict, batch: dict, weights_BT: jax.Array, interventions: dict) -> jax.Array:
-        logits_BTV = model.apply(
-            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions
+    def loss_of(params: dict, batch: dict, draw: jax.Array, seed: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Of a batch or a part of one; `tokens` counts those of the whole, `draw` the parts of all steps before."""
+        losses_BT = model.apply(
+            {"params": params},
+            batch["inputs"],
+            batch["segments"],
+            batch["positions"],
+            training_gates(config, parts, batch, draw, seed),
+            read_out=partial(
+                token_losses,
+                targets_BT=batch["targets"],
+                weights_BT=batch["weights"],
+                chunks=config.compute.loss_chunks,
+            ),
         )
-        losses_BT = token_losses(logits_BTV, batch["targets"], weights_BT)
-        return losses_BT.sum() / jnp.maximum(weights_BT.sum(), 1.0)
+        return losses_BT.sum() / tokens
 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
-        interventions = training_gates(config, parts, batch, state.step, seed)
         weights_BT = valid_weights(batch["targets"], batch["weights"], config.data.vocabulary_size)
-        loss, gradients = jax.value_and_grad(loss_of)(state.params, batch, weights_BT, interventions)
+        invalid_labels = (batch["weights"] - weights_BT).sum()
+        batch = batch | {"weights": weights_BT}
+        tokens = weights_BT.sum()
+
+        def loss_and_gradients(part: dict, number: jax.Array | int) -> tuple[jax.Array, dict]:
+            draw = state.step * config.compute.accumulate + number
+            return jax.value_and_grad(loss_of)(state.params, part, draw, seed, jnp.maximum(tokens, 1.0))
+
+        loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = judge(state.guard, loss, gradient_norm, config.training)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -72,8 +92,8 @@ def make_train_step(config: Config, steps: int) -> Callable:
         )
         metrics = {
             "train_loss": loss,
-            "tokens": weights_BT.sum(),
-            "invalid_labels": (batch["weights"] - weights_BT).sum(),
+            "tokens": tokens,
+            "invalid_labels": invalid_labels,
             "gradient_norm": gradient_norm,
             "learning_rate": schedule(state.guard.accepted),  # the optimizer counts the updates that were made
             "skipped_updates": guard.skipped,
@@ -82,3 +102,18 @@ def make_train_step(config: Config, steps: int) -> Callable:
         return TrainState(state.step + 1, params, optimizer_state, guard), metrics
 
     return train_step
+
+
+def _summed_over_parts(function: Callable, batch: dict, count: int):
+    """Sum of what `function` returns for `count` parts of the batch and their numbers, one after the other."""
+    if count == 1:
+        return function(batch, 0)
+    # Every count-th row, not a run of them: each device's rows then fall into all parts.
+    parts = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]), batch)
+
+    def add(total, number):
+        part = jax.tree.map(lambda x: constrain(x[:, number], BATCH, *[None] * (x.ndim - 2)), parts)
+        return jax.tree.map(jnp.add, total, function(part, number)), None
+
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, jax.tree.map(lambda x: x[:, 0], parts), 0))
+    return jax.lax.scan(add, zeros, jnp.arange(count))[0]

@@ -15,7 +15,8 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.generation import Generator, Settings
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
-from memsinks_jax.model import build_model, token_losses
+from memsinks_jax.losses import cross_entropy
+from memsinks_jax.model import build_model
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {
@@ -159,7 +160,7 @@ def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
             their_loss = model(tokens, labels=tokens).loss.item()
         ours = logits_of(config, params, TOKENS, mode)
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
-        losses = token_losses(ours[:, :-1], TOKENS[:, 1:], jnp.ones_like(TOKENS[:, 1:], jnp.float32))
+        losses = cross_entropy(ours[:, :-1], TOKENS[:, 1:])
         assert float(losses.mean()) == pytest.approx(their_loss, abs=1e-5)
 
 

@@ -43,6 +43,28 @@ def test_one_device_is_a_mesh_of_one():
     assert dict(sharding.make_mesh(MeshConfig(tensor=2)).shape) == {"data": 4, "fsdp": 1, "tensor": 2}
 
 
+def test_fsdp_takes_what_is_left():
+    assert dict(sharding.make_mesh(MeshConfig(fsdp=-1)).shape) == {"data": 1, "fsdp": 8, "tensor": 1}
+    assert dict(sharding.make_mesh(MeshConfig(data=2, fsdp=-1, tensor=2)).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert dict(sharding.make_mesh(MeshConfig(fsdp=-1, tensor=2)).shape) == {"data": 1, "fsdp": 4, "tensor": 2}
+
+
+def test_an_axis_that_fsdp_does_not_divide_hands_it_on(tiny):
+    """As SmolLM-360M's 960 channels do on 256 chips: to another axis, or to none, and the moments with it."""
+    tiny.model.d_model, tiny.model.heads, tiny.model.kv_heads, tiny.model.family = 12, 6, 2, "llama"
+    mesh = sharding.make_mesh(MeshConfig(fsdp=8))
+    found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
+    named = {path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(found)}
+    assert named["params/layers/up_kernel"] == P(None, None, ("tensor", "fsdp"))  # (2, 12, 32)
+    assert named["params/layers/down_kernel"] == P(None, ("tensor", "fsdp"))
+    assert named["params/layers/query_kernel"] == P(None, None, "tensor")  # (2, 12, 12): whole
+    assert named["params/token_embedding"] == P(("tensor", "fsdp"))
+    moments = {name: spec for name, spec in named.items() if "/mu/" in name}
+    assert all(spec == named["params/" + name.split("/mu/")[-1]] for name, spec in moments.items())
+    put = jax.jit(lambda: init_state(tiny, 1), out_shardings=found)()
+    assert put.params["layers"]["up_kernel"].addressable_shards[0].data.shape == (2, 12, 4)
+
+
 @pytest.mark.parametrize("mesh", [MeshConfig(data=3), MeshConfig(fsdp=3), MeshConfig(data=8, tensor=2)])
 def test_a_mesh_that_does_not_cover_the_devices_is_refused(mesh):
     with pytest.raises(InputError, match="does not cover the 8 devices"):
@@ -54,6 +76,10 @@ def test_a_batch_that_does_not_divide_is_refused():
     sharding.check_batch(12, mesh)
     with pytest.raises(InputError, match=r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"):
         sharding.check_batch(10, mesh)
+    with pytest.raises(
+        InputError, match=r"is 12, .* into 8 equal parts \(2 turns of config.compute.accumulate\); .* 16"
+    ):
+        sharding.check_batch(12, mesh, turns=2)
 
 
 def test_a_parameter_that_does_not_divide_is_refused(tiny):

@@ -10,8 +10,10 @@ from memsinks_jax.config import MeshConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
+from memsinks_jax.sinks import Partition
 from memsinks_jax.training import sharding
-from memsinks_jax.training.step import init_state, make_train_step
+from memsinks_jax.training.program import train_program
+from memsinks_jax.training.step import init_state, make_train_step, training_gates
 
 
 def first_batches(config, count):
@@ -24,19 +26,16 @@ def first_batches(config, count):
 
 def train(config, mesh, count=3, data=None):
     """Parameters and the metrics of every step, on a mesh."""
-    shapes = jax.eval_shape(lambda: init_state(config, 10))
-    shardings = sharding.shardings(shapes, mesh)
-    state = jax.jit(lambda: init_state(config, 10), out_shardings=shardings)()
-    step = jax.jit(
-        make_train_step(config, 10),
-        in_shardings=(shardings, jax.sharding.NamedSharding(mesh, sharding.BATCH), sharding.replicated(mesh)),
-        out_shardings=(shardings, sharding.replicated(mesh)),
-    )
-    lines = []
-    for batch in data or first_batches(config, count):
-        state, metrics = step(state, sharding.put_batch(batch, mesh), np.uint32(config.seed))
-        lines.append({name: float(value) for name, value in metrics.items()})
-    assert step._cache_size() == 1  # one trace, whatever the step
+    data = data or first_batches(config, count)
+    with jax.set_mesh(mesh):
+        program = train_program(config, 10, mesh, data[0]["identities"].shape[1])
+        placed = jax.tree.map(lambda shape: shape.sharding, program.state)
+        state = jax.jit(lambda: init_state(config, 10), out_shardings=placed)()
+        lines = []
+        for batch in data:
+            state, metrics = program.step(state, sharding.put_batch(batch, mesh), np.uint32(config.seed))
+            lines.append({name: float(value) for name, value in metrics.items()})
+    assert program.step._cache_size() == 1  # one trace, whatever the step
     return jax.device_get(state.params), lines
 
 
@@ -62,9 +61,9 @@ def test_first_loss_is_that_of_guessing(tiny):
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (4, 1, 2), (2, 2, 2), (1, 8, 1)])
-@pytest.mark.parametrize("rows", ["one_document", "packed"])
-def test_every_mesh_trains_the_same(tiny, shape, rows):
-    tiny.data.rows = rows
+@pytest.mark.parametrize(("rows", "family"), [("one_document", "gpt2"), ("packed", "gpt2"), ("packed", "llama")])
+def test_every_mesh_trains_the_same(tiny, shape, rows, family):
+    tiny.data.rows, tiny.model.family = rows, family
     data = first_batches(tiny, 3)
     params, lines = train(tiny, single(tiny), data=data)
     tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor = shape
@@ -80,13 +79,48 @@ def test_every_mesh_trains_the_same(tiny, shape, rows):
 
 def test_remat_trains_the_same(tiny):
     _, plain = train(tiny, single(tiny))
-    tiny.model.remat = True
+    tiny.compute.remat = "full"
     shapes = jax.eval_shape(lambda: init_state(tiny, 10))
     program = str(jax.make_jaxpr(make_train_step(tiny, 10))(shapes, first_batches(tiny, 1)[0], np.uint32(0)))
     assert "remat" in program
     _, again = train(tiny, single(tiny))
     for line, other in zip(plain, again, strict=True):
         assert other == pytest.approx(line, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (4, 2, 1), (2, 2, 2)])
+def test_twenty_steps_on_a_mesh_stay_those_of_one_device(tiny, shape):
+    tiny.data.rows = "packed"
+    data = first_batches(tiny, 20)
+    _, lines = train(tiny, single(tiny), data=data)
+    tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor = shape
+    _, others = train(tiny, sharding.make_mesh(tiny.mesh), data=data)
+    assert [line["train_loss"] for line in others] == pytest.approx([line["train_loss"] for line in lines], rel=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"accumulate": 2}, {"loss_chunks": 3}, {"accumulate": 4, "remat": "products"}])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 1)])
+def test_how_it_is_computed_changes_nothing(tiny, change, shape):
+    """Documents of different lengths: each token of the batch counts the same, whichever part it falls into."""
+    data = first_batches(tiny, 3)
+    params, plain = train(tiny, single(tiny), data=data)
+    for name, value in change.items():
+        setattr(tiny.compute, name, value)
+    tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor = shape
+    mesh = sharding.make_mesh(tiny.mesh, jax.devices()[: shape[0]])
+    others, again = train(tiny, mesh, data=data)
+    for line, other in zip(plain, again, strict=True):
+        assert other == pytest.approx(line, rel=1e-5)
+    for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)  # as above
+
+
+def test_parts_of_a_batch_drop_out_their_own(tiny):
+    """The control's chance is drawn anew for every part of a step."""
+    tiny.sinks.kind = "by_chance"
+    one, two = (training_gates(tiny, Partition(16, 16), first_batches(tiny, 1)[0], draw, 0) for draw in (4, 5))
+    x = np.ones((8, tiny.data.row_length, 32), np.float32)
+    assert (one["mlp"](x, 0) != two["mlp"](x, 0)).any()
 
 
 def test_loss_is_over_tokens_not_over_rows(tiny):

@@ -1,0 +1,42 @@
+"""Do sinks keep what is repeated out of SmolLM-size models? (paper section 5.2, appendix I, tables 4 and 5)
+
+SmolLM2's shapes (135M, 360M, 1.7B) and its vocabulary; batch of 1024 rows of 2048 tokens, 1 billion tokens for the
+two small ones and 2 billion for 1.7B. The paper gives neither context nor warmup; 135M is not in it and takes 360M's
+values. For TPU pod slices (v5e:4x4 and up) or a node of GPUs; `plan` says what fits and how long a step takes:
+
+    python -m memsinks_jax.plan --config=configs/smollm.py:360m,sinks --topology=v5e:16x16
+    python -m memsinks_jax.train --config=configs/smollm.py:360m,sinks --workdir=runs/smollm-360m \
+        --config.data.files='corpus/*.jsonl' --config.data.tokenizer=SmolLM2-360M/tokenizer.json
+"""
+
+from memsinks_jax.config import Config
+from memsinks_jax.variants import VARIANTS, choose, make_config
+
+EVERY_SIZE = {
+    "data.rows": "packed", "data.row_length": 2048, "data.vocabulary_size": 49152,
+    "data.unique_documents": -1, "data.repeated_documents": 5000, "data.repetitions": 20, "data.held_out_documents": 1000,
+    "model.family": "llama", "model.attention_bias": False, "model.mlp_bias": False, "model.rope_theta": 100_000.0,
+    "model.dtype": "bfloat16", "compute.remat": "full",
+    "optimizer.weight_decay": 0.1, "optimizer.b2": 0.95, "optimizer.learning_rate": 5e-4,
+    "training.batch_size": 1024, "training.steps": 477, "training.evaluate_every": 100,
+    "mesh.fsdp": -1,
+}  # fmt: skip
+
+SIZES = {
+    "135m": {
+        "model.layers": 30, "model.d_model": 576, "model.heads": 9, "model.kv_heads": 3, "model.hidden": 1536,
+    },
+    "360m": {
+        "model.layers": 32, "model.d_model": 960, "model.heads": 15, "model.kv_heads": 5, "model.hidden": 2560,
+    },
+    "1.7b": {
+        "model.layers": 24, "model.d_model": 2048, "model.heads": 32, "model.kv_heads": 32, "model.hidden": 8192,
+        "optimizer.learning_rate": 5e-5, "training.steps": 954,
+    },
+}  # fmt: skip
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` is SIZE,VARIANT; 135m and sinks when left out."""
+    size, variant = choose("smollm.py", choice, SIZES, VARIANTS)
+    return make_config(variant, EVERY_SIZE, SIZES[size])

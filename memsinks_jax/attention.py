@@ -1,0 +1,110 @@
+"""Softmax attention of training and evaluation, on whatever the machine has. Every kernel keeps documents apart.
+
+Axes as in model.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key head. A position sees
+itself and earlier positions of its own segment (B, T); padding, segment 0, sees padding. The kernels:
+  xla     plain matrix products, anywhere
+  blocks  the same by hand, in blocks of queries, in the order that is fast on CPUs (attention_cpu.py)
+  splash  JAX's Pallas kernel for TPUs: nothing of size T x T is ever written to memory
+  cudnn   NVIDIA's fused kernel, bfloat16 only; the segments go in as a mask
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from memsinks_jax.attention_cpu import causal_attention
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.placement import BATCH, TENSOR, divides, on_each_device
+
+KERNELS = ("xla", "blocks", "splash", "cudnn")
+
+_SPLASH_TILE = 512  # positions that a step of the kernel looks at
+_SPLASH_KEYS = 1024  # positions whose keys the backward pass holds at once
+SAVED = "attention_residuals"  # what the backward pass needs of a kernel's forward pass
+
+
+def choose_kernel(config: Config, platform: str) -> str:
+    """The kernel that config.compute.attention means on 'cpu', 'gpu' or 'tpu' -> one of KERNELS.
+
+    Raises:
+      InputError: the kernel that was asked for cannot run there, or not with these sizes.
+    """
+    asked, length = config.compute.attention, config.data.row_length
+    size = config.model.d_model // config.model.heads
+    fits = {
+        "xla": "",
+        "blocks": _unless(platform == "cpu", f"is for CPUs and this is a {platform}"),
+        "splash": _unless(platform == "tpu", f"is for TPUs and this is a {platform}")
+        or _unless(length % 128 == 0, f"takes rows of a multiple of 128, and config.data.row_length is {length}"),
+        "cudnn": _unless(platform == "gpu", f"is for NVIDIA GPUs and this is a {platform}")
+        or _unless(config.model.dtype == "bfloat16", f"takes bfloat16, and config.model.dtype is {config.model.dtype}")
+        or _unless(size % 8 == 0 and size <= 128, f"takes heads of 8, 16, ... 128 channels, and these have {size}"),
+    }
+    if asked == "auto":
+        return next((kernel for kernel in ("splash", "cudnn", "blocks") if not fits[kernel]), "xla")
+    if fits[asked]:
+        raise InputError(f"config.compute.attention={asked} {fits[asked]}; use auto")
+    return asked
+
+
+def _unless(good: bool, problem: str) -> str:
+    return "" if good else problem
+
+
+def attend(kernel: str, query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: jax.Array, segments_BT: jax.Array):
+    """Causal attention within segments by one of KERNELS -> (B, T, H, C)."""
+    if kernel == "splash":
+        # A device must hold the key heads of its query heads.
+        heads = (BATCH, None, TENSOR if divides(TENSOR, key_BTKC.shape[2]) else None, None)
+        return on_each_device(
+            _splash, [query_BTHC, key_BTKC, value_BTKC, segments_BT], [heads, heads, heads, (BATCH, None)], output=0
+        )
+    same_BTT = segments_BT[:, :, None] == segments_BT[:, None, :]
+    if kernel == "cudnn":
+        heads_BTHC = jax.nn.dot_product_attention(
+            query_BTHC, key_BTKC, value_BTKC, mask=same_BTT[:, None], is_causal=True, implementation="cudnn"
+        )
+    else:
+        visible_BTT = same_BTT & jnp.tril(jnp.ones((segments_BT.shape[1],) * 2, bool))
+        of_visible = causal_attention if kernel == "blocks" else look
+        heads_BTHC = of_visible(query_BTHC, key_BTKC, value_BTKC, visible_BTT)
+    return checkpoint_name(heads_BTHC, SAVED)
+
+
+def look(query_BTHC: jax.Array, key_BSKC: jax.Array, value_BSKC: jax.Array, visible_BTS: jax.Array) -> jax.Array:
+    """Softmax attention of T queries over those of S keys that they may see -> (B, T, H, C)."""
+    scale = query_BTHC.shape[-1] ** -0.5
+    shared_by = query_BTHC.shape[2] // key_BSKC.shape[2]
+    if shared_by > 1:
+        key_BSKC, value_BSKC = (jnp.repeat(x, shared_by, axis=2) for x in (key_BSKC, value_BSKC))
+    scores_BHTS = jnp.einsum("bthc,bshc->bhts", query_BTHC, key_BSKC).astype(jnp.float32) * scale
+    weights_BHTS = jax.nn.softmax(jnp.where(visible_BTS[:, None], scores_BHTS, jnp.finfo(jnp.float32).min))
+    return jnp.einsum("bhts,bshc->bthc", weights_BHTS.astype(value_BSKC.dtype), value_BSKC)
+
+
+def _splash(query_BTHC, key_BTKC, value_BTKC, segments_BT, interpret: bool = False):
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    length, heads = query_BTHC.shape[1:3]
+    tile = next(size for size in (_SPLASH_TILE, 256, 128) if length % size == 0)
+    # Positions lie innermost, as XLA lays out the projections: no transposing before and after, a fifth of a layer's
+    # time. One block of keys in the backward pass: XLA would sum the queries' gradients over blocks outside the kernel.
+    innermost = splash.QKVLayout.SEQ_MINOR
+    blocks = splash.BlockSizes(
+        block_q=tile, block_kv=tile, block_kv_compute=tile,
+        block_q_dkv=tile, block_kv_dkv=min(length, _SPLASH_KEYS) if length % _SPLASH_KEYS in (0, length) else tile,
+        block_kv_dkv_compute=tile, use_fused_bwd_kernel=True,
+        q_layout=innermost, k_layout=innermost, v_layout=innermost,
+    )  # fmt: skip
+    kernel = splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([masks.CausalMask((length, length))] * heads),
+        block_sizes=blocks, residual_checkpoint_name=SAVED, interpret=interpret,
+    )  # fmt: skip
+
+    def of_row(query_HTC, key_KTC, value_KTC, segments_T):
+        return kernel(query_HTC, key_KTC, value_KTC, splash.SegmentIds(segments_T, segments_T))
+
+    scaled = query_BTHC * jnp.asarray(query_BTHC.shape[-1] ** -0.5, query_BTHC.dtype)
+    heads_first = (x.swapaxes(1, 2) for x in (scaled, key_BTKC, value_BTKC))
+    return jax.vmap(of_row)(*heads_first, segments_BT).swapaxes(1, 2)

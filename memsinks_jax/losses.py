@@ -1,0 +1,105 @@
+"""From the last hidden states to logits, or straight to the loss of every token.
+
+Axes as in model.py; the head's matrix is (D, V). Logits and losses are float32.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from memsinks_jax.placement import BATCH, TENSOR, constrain
+from memsinks_jax.products import product
+
+
+def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+    """float32 (B, T, V)."""
+    logits_BTV = product(x_BTD, head_DV.astype(x_BTD.dtype))
+    return constrain(logits_BTV, BATCH, None, TENSOR).astype(jnp.float32)
+
+
+def valid_weights(targets_BT: jax.Array, weights_BT: jax.Array, vocabulary_size: int) -> jax.Array:
+    """The weights, with 0 where the target is no token of the vocabulary -> (B, T)."""
+    return jnp.where((targets_BT >= 0) & (targets_BT < vocabulary_size), weights_BT, 0.0)
+
+
+def token_losses(
+    x_BTD: jax.Array, head_DV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array, chunks: int = 1
+) -> jax.Array:
+    """Weight times cross-entropy in nats at every position, 0 where the weight is 0 -> float32 (B, T).
+
+    Args:
+      chunks: in how many parts the vocabulary is gone through. With more than one the logits are never there at once;
+        each part is computed once more for the gradient.
+    """
+    # Targets are made valid first: what is no token would count as another one, or give NaN.
+    valid_BT = jnp.where(weights_BT > 0, targets_BT, 0)
+    if chunks == 1:
+        losses_BT = cross_entropy(logits(x_BTD, head_DV), valid_BT)
+    else:
+        losses_BT = _chunked(x_BTD, _in_chunks(head_DV, chunks), valid_BT, head_DV.shape[1])
+    return jnp.where(weights_BT > 0, losses_BT * weights_BT, 0.0)
+
+
+def cross_entropy(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
+    """-log softmax at the target, nats (B, T). Without gather or scatter, which a split vocabulary cannot do in place."""
+    is_target_BTV = targets_BT[..., None] == jnp.arange(logits_BTV.shape[-1])
+    return jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.where(is_target_BTV, logits_BTV, 0.0).sum(axis=-1)
+
+
+def _in_chunks(head_DV: jax.Array, chunks: int) -> jax.Array:
+    """(D, V) -> (P, D, W), P parts of W = ceil(V / P) columns: token v is column v // P of part v % P.
+
+    Neighbours go to different chunks, so that a vocabulary split over devices is cut where it lies.
+    """
+    padding = -head_DV.shape[1] % chunks
+    columns = jnp.pad(head_DV, ((0, 0), (0, padding))).reshape(head_DV.shape[0], -1, chunks)
+    return constrain(columns.transpose(2, 0, 1), None, None, TENSOR)
+
+
+def _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size) -> tuple[jax.Array, jax.Array]:
+    """Logits of a chunk, -inf for the columns that only fill it up, and the tokens they are of."""
+    tokens_W = jnp.arange(head_DW.shape[1]) * chunks + chunk
+    return jnp.where(tokens_W < vocabulary_size, logits(x_BTD, head_DW), -jnp.inf), tokens_W
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _chunked(x_BTD, heads_PDW, targets_BT, vocabulary_size):
+    return _chunked_forward(x_BTD, heads_PDW, targets_BT, vocabulary_size)[0]
+
+
+def _chunked_forward(x_BTD, heads_PDW, targets_BT, vocabulary_size):
+    chunks = heads_PDW.shape[0]
+
+    def add(carry, chunk_and_head):
+        total_BT, target_BT = carry
+        chunk, head_DW = chunk_and_head
+        logits_BTW, tokens_W = _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size)
+        total_BT = jnp.logaddexp(total_BT, jax.nn.logsumexp(logits_BTW, axis=-1))
+        is_target_BTW = targets_BT[..., None] == tokens_W
+        return (total_BT, target_BT + jnp.where(is_target_BTW, logits_BTW, 0.0).sum(axis=-1)), None
+
+    start = (jnp.full(targets_BT.shape, -jnp.inf), jnp.zeros(targets_BT.shape))
+    (total_BT, target_BT), _ = jax.lax.scan(add, start, (jnp.arange(chunks), heads_PDW))
+    return total_BT - target_BT, (x_BTD, heads_PDW, targets_BT, total_BT)
+
+
+def _chunked_backward(vocabulary_size, residuals, cotangent_BT):
+    x_BTD, heads_PDW, targets_BT, total_BT = residuals
+    chunks = heads_PDW.shape[0]
+    flat_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
+
+    def add(x_gradient_ND, chunk_and_head):
+        chunk, head_DW = chunk_and_head
+        logits_BTW, tokens_W = _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size)
+        surprise_BTW = jnp.exp(logits_BTW - total_BT[..., None]) - (targets_BT[..., None] == tokens_W)
+        gradient_NW = (surprise_BTW * cotangent_BT[..., None]).astype(x_BTD.dtype).reshape(flat_ND.shape[0], -1)
+        x_gradient_ND += (gradient_NW @ head_DW.astype(x_BTD.dtype).T).astype(jnp.float32)
+        return x_gradient_ND, (flat_ND.T @ gradient_NW).astype(head_DW.dtype)
+
+    start = jnp.zeros(flat_ND.shape, jnp.float32)
+    x_gradient_ND, head_gradients_PDW = jax.lax.scan(add, start, (jnp.arange(chunks), heads_PDW))
+    return x_gradient_ND.reshape(x_BTD.shape).astype(x_BTD.dtype), head_gradients_PDW, None
+
+
+_chunked.defvjp(_chunked_forward, _chunked_backward)

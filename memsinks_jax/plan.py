@@ -1,0 +1,184 @@
+"""What a run would need on a TPU slice that is not here: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
+
+Compiles the very step that `train` runs with that TPU's own compiler (libtpu, of `pip install 'jax[tpu]'`; no TPU is needed) and
+prints memory, FLOPs, talk between chips, and the time that the compiler expects: an estimate, not a measurement.
+With --search it looks for what else fits: less recomputation, a larger batch. Exit code 2 if the step does not fit.
+"""
+
+import logging
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # what is planned runs elsewhere: a TPU or GPU here stays free
+
+from absl import flags
+
+from memsinks_jax import command_line
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.planning import topology as topologies
+from memsinks_jax.planning.estimate import (
+    FULL_HEAD,
+    KERNEL_EFFICIENCY,
+    Estimate,
+    TooBig,
+    estimate,
+    state_gib,
+)
+from memsinks_jax.planning.search import search, settings, what_fits
+from memsinks_jax.training import sharding
+from memsinks_jax.training.flops import Chip
+
+logger = logging.getLogger("memsinks_jax.plan")
+
+_DOCUMENTS_PER_ROW = 64  # of packed rows: train takes it from its documents, which are not read here
+LABEL = "compiler estimate, not a measurement"
+
+
+def plan(config: Config, topology: str, slices: int, documents_per_row: int, searches: bool) -> dict:
+    """-> the command's JSON. Raises InputError as `train` would on that slice, and when the step is too big for it."""
+    devices, chip = topologies.devices_of(topology, slices)
+    mesh = sharding.make_mesh(config.mesh, devices)
+    sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    logger.info("compiling for %s x %s (%s); this takes a minute or two", len(devices), chip.name, topology)
+
+    def compile_step(other: Config) -> Estimate:
+        return estimate(other, devices, chip, documents_per_row)
+
+    found = []
+    if searches:
+        found = search(config, compile_step, parts)
+        for tried, outcome in found:
+            logger.info("%s: %s", settings(tried), outcome if isinstance(outcome, TooBig) else _in_short(outcome))
+        if not found or isinstance(found[0][1], TooBig):
+            raise InputError(f"nothing that was tried fits on {topology}; use more chips, or config.mesh.fsdp=-1")
+        config, outcome = found[0]
+    else:
+        try:
+            outcome = compile_step(config)
+            if not outcome.fits:
+                raise TooBig(outcome.hbm_gib_per_chip, outcome.hbm_limit_gib)
+        except TooBig as error:
+            raise InputError(_advice(config, topology, compile_step, parts, mesh, error)) from None
+    for name, text in rows_of(outcome, chip).items():
+        logger.info("%-26s %s", name, text)
+    return as_json(outcome, chip) | ({"search": [_tried(*one) for one in found]} if searches else {})
+
+
+def _advice(config: Config, topology: str, compile_step, parts: int, mesh, error: TooBig) -> str:
+    state = state_gib(config, mesh, 1)
+    start = f"the step does not fit on a chip of {topology}: it {error}"
+    if state > error.limit:
+        return f"{start}; parameters and optimizer alone take {state:.2f} GiB: use more chips, or config.mesh.fsdp=-1"
+    logger.info("%s; looking for what does", start)
+    fitting = what_fits(config, compile_step, parts, state, error)
+    if fitting is None:
+        return f"{start}; use more chips, or a smaller config.training.batch_size; --search tries more"
+    return f"{start}; this fits: {settings(fitting)}"
+
+
+def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
+    """{what: how much}, to be read."""
+    kinds = ", ".join(f"{kind} {size:.2f}" for kind, size in outcome.kinds_of_memory.items())
+    rows = {
+        "this is a": LABEL,
+        "chips": f"{outcome.chips} x {outcome.chip}, mesh {', '.join(f'{a} {n}' for a, n in outcome.mesh.items())}",
+        "memory a chip": f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB ({kinds})",
+        "FLOPs a step": f"{outcome.flops_per_step:.3g} ({outcome.flops_per_step_causal:.3g} with causal attention halved)",
+        "compiled program": f"{outcome.compiled_ms:.1f} ms: {outcome.cycles / 1e6:,.0f} million cycles at "
+        f"{chip.clock / 1e9:.2f} GHz",
+        "attention kernels": f"{outcome.kernels_ms:.1f} ms, assumed: the compiler gives none; {outcome.kernel_flops:.3g} "
+        f"FLOPs at {KERNEL_EFFICIENCY:.0%} of the peak, and as much less as a head is smaller than {FULL_HEAD}",
+    }
+    for name, milliseconds in outcome.roofline_ms.items():
+        rows[name] = f"{milliseconds:.1f} ms at least"
+    for talk in outcome.collectives:
+        rows[f"{talk.kind} ({talk.network})"] = f"{talk.count:,} times, {talk.bytes / 1e6:,.1f} MB sent by a chip"
+    rows |= {
+        "predicted step": f"{outcome.predicted_step_ms:.1f} ms at best, "
+        f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip",
+        "predicted MFU": f"{outcome.mfu(outcome.flops_per_step, chip.peak):.1%} "
+        f"({outcome.mfu(outcome.flops_per_step_causal, chip.peak):.1%} with causal attention halved)",
+        "compiling took": f"{outcome.compile_s:.0f} s",
+    }
+    for number, what in enumerate(outcome.unknown, 1):
+        rows[f"not counted {number}"] = what
+    return rows
+
+
+def as_json(outcome: Estimate, chip: Chip) -> dict:
+    """What design and table name, in plain types."""
+    return {
+        "label": LABEL,
+        "fits": outcome.fits,
+        "chips": outcome.chips,
+        "mesh": outcome.mesh,
+        "hbm_gib_per_chip": round(outcome.hbm_gib_per_chip, 3),
+        "hbm_limit_gib": round(outcome.hbm_limit_gib, 3),
+        "hbm_gib": {kind: round(size, 3) for kind, size in outcome.kinds_of_memory.items()},
+        "flops_per_step": outcome.flops_per_step,
+        "flops_per_step_causal": outcome.flops_per_step_causal,
+        "cycles": outcome.cycles,
+        "kernel_flops": outcome.kernel_flops,
+        "kernel_ms": round(outcome.kernels_ms, 3),
+        "compiler_step_ms": round(outcome.compiler_step_ms, 3),
+        "roofline_ms": {name: round(value, 3) for name, value in outcome.roofline_ms.items()},
+        "predicted_step_ms": round(outcome.predicted_step_ms, 3),
+        "predicted_mfu": round(outcome.mfu(outcome.flops_per_step, chip.peak), 4),
+        "predicted_mfu_causal": round(outcome.mfu(outcome.flops_per_step_causal, chip.peak), 4),
+        "collectives": [
+            {"kind": talk.kind, "network": talk.network, "count": talk.count, "bytes": talk.bytes}
+            for talk in outcome.collectives
+        ],
+        "not_counted": outcome.unknown,
+        "compile_s": round(outcome.compile_s, 1),
+    }
+
+
+def _in_short(outcome: Estimate) -> str:
+    return (
+        f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB, {outcome.predicted_step_ms:.1f} ms, "
+        f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip"
+    )
+
+
+def _tried(config: Config, outcome: Estimate | TooBig) -> dict:
+    what = {
+        "remat": config.compute.remat,
+        "accumulate": config.compute.accumulate,
+        "loss_chunks": config.compute.loss_chunks,
+        "batch_size": config.training.batch_size,
+    }
+    if isinstance(outcome, TooBig):
+        return what | {"fits": False, "hbm_gib_per_chip": outcome.needed}
+    return what | {
+        "fits": True,
+        "hbm_gib_per_chip": round(outcome.hbm_gib_per_chip, 3),
+        "predicted_step_ms": round(outcome.predicted_step_ms, 3),
+    }
+
+
+def main() -> None:
+    config_flag = command_line.define_config()
+    topology_flag = flags.DEFINE_string("topology", None, "Slice, for example v5e:16x16, v5p:4x4x4, v6e:16x16.")
+    slices_flag = flags.DEFINE_integer("slices", 1, "Number of such slices, over the data axis of the mesh.")
+    documents_flag = flags.DEFINE_integer(
+        "documents_per_row", None, f"Most documents in a packed row; default {_DOCUMENTS_PER_ROW}."
+    )
+    search_flag = flags.DEFINE_bool("search", False, "Look for other ways that fit: remat, parts, a larger batch.")
+
+    def run() -> dict:
+        config = command_line.read_config(config_flag)
+        if topology_flag.value is None:
+            raise InputError("--topology is missing; give a slice, for example --topology=v5e:16x16")
+        most = documents_flag.value
+        if most is None:
+            most = _DOCUMENTS_PER_ROW if config.data.rows == "packed" else 1
+        if most < 1:
+            raise InputError(f"--documents_per_row is {most}; give 1 or more")
+        return plan(config, topology_flag.value, slices_flag.value, most, search_flag.value)
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The train step of a config, compiled for devices that are not here, and what its program says about memory and time.
+
+Everything here is the compiler's estimate, not a measurement.
+"""
+
+import dataclasses
+import math
+import re
+import time
+
+import jax
+from jax.sharding import Mesh
+
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.planning.account import Collective, account_of
+from memsinks_jax.planning.program_text import parse
+from memsinks_jax.training import sharding
+from memsinks_jax.training.flops import Chip, flops_per_step
+from memsinks_jax.training.program import train_program
+
+_GIB = 2**30
+_STEPS = 1000  # of a run whose config does not say; they only set constants of the schedule
+
+# Pallas kernels carry no estimate: their FLOPs are taken to run at half of the peak when a head fills the 128 lanes of the
+# matrix unit, at a quarter with 64 channels.
+KERNEL_EFFICIENCY, FULL_HEAD = 0.5, 128
+
+
+class TooBig(Exception):
+    """The compiler found no place for the program. `needed` and `limit` in GiB a chip; needed is None if it does not say."""
+
+    def __init__(self, needed: float | None, limit: float):
+        super().__init__(f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and {limit:.2f} GiB are there")
+        self.needed, self.limit = needed, limit
+
+
+@dataclasses.dataclass
+class Estimate:
+    """Of one step on one chip, if nothing else is said. Times in milliseconds, memory in GiB."""
+
+    chips: int
+    chip: str
+    mesh: dict[str, int]
+    kinds_of_memory: dict[str, float]  # state and batch, temporaries, code
+    hbm_gib_per_chip: float
+    hbm_limit_gib: float
+    flops_per_step: float  # of all chips, full count of training/flops.py
+    flops_per_step_causal: float
+    cycles: int
+    compiled_ms: float  # cycles over the clock
+    kernels_ms: float  # attention, which the cycles leave out
+    kernel_flops: float
+    roofline_ms: dict[str, float]  # the least time for the model's FLOPs, memory traffic and talk over ici and dcn
+    collectives: list[Collective]
+    compile_s: float
+    unknown: list[str]
+    tokens: int  # of all chips
+
+    @property
+    def fits(self) -> bool:
+        return self.hbm_gib_per_chip <= self.hbm_limit_gib
+
+    @property
+    def compiler_step_ms(self) -> float:
+        """Cycles and kernels one after the other."""
+        return self.compiled_ms + self.kernels_ms
+
+    @property
+    def predicted_step_ms(self) -> float:
+        """At best: copies and talk are taken to run wholly beside the arithmetic."""
+        return max(self.compiler_step_ms, *self.roofline_ms.values())
+
+    def mfu(self, flops: float, peak: float) -> float:
+        return flops / self.chips / peak / (self.predicted_step_ms / 1e3)
+
+
+def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) -> Estimate:
+    """Compiles the step that `train` runs and reads the result.
+
+    Raises:
+      InputError: as `train` does: the mesh does not cover the devices, or divide the batch or a parameter.
+      TooBig: the compiler itself gave up.
+    """
+    mesh = sharding.make_mesh(config.mesh, devices)
+    began = time.monotonic()
+    with jax.set_mesh(mesh):
+        program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
+        try:
+            compiled = program.step.lower(program.state, program.batch, program.seed).compile()
+        except jax.errors.JaxRuntimeError as error:
+            raise _translated(error, chip) from None
+    compile_s = time.monotonic() - began
+    memory = compiled.memory_analysis()
+    kinds = {
+        "state and batch": (
+            memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        ) / _GIB,
+        "temporaries": memory.temp_size_in_bytes / _GIB,
+        "code": memory.generated_code_size_in_bytes / _GIB,
+    }  # fmt: skip
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    account = account_of(parse(compiled.as_text()), len(devices) // slices)
+    flops = flops_per_step(config)
+    talk = {net: sum(talk.bytes for talk in account.collectives if talk.network == net) for net in ("ici", "dcn")}
+    roofline = {
+        "model FLOPs at the peak": flops["causal"] / len(devices) / chip.peak * 1e3,
+        "memory traffic": account.hbm_bytes / chip.hbm_bandwidth * 1e3,
+        "talk within a slice": talk["ici"] / chip.ici * 1e3,
+    }
+    if slices > 1 and chip.dcn:
+        roofline["talk between slices"] = talk["dcn"] / chip.dcn * 1e3
+    kernels = sum(
+        kernel.flops / (chip.peak * KERNEL_EFFICIENCY * min(1.0, kernel.head_size / FULL_HEAD))
+        for kernel in account.kernels
+    )
+    return Estimate(
+        chips=len(devices),
+        chip=chip.name,
+        mesh=dict(mesh.shape),
+        kinds_of_memory=kinds,
+        hbm_gib_per_chip=sum(kinds.values()),
+        hbm_limit_gib=chip.hbm / _GIB,
+        flops_per_step=flops["full"],
+        flops_per_step_causal=flops["causal"],
+        cycles=account.cycles,
+        compiled_ms=account.cycles / chip.clock * 1e3,
+        kernels_ms=kernels * 1e3,
+        kernel_flops=sum(kernel.flops for kernel in account.kernels),
+        roofline_ms=roofline,
+        collectives=account.collectives,
+        compile_s=compile_s,
+        unknown=account.unknown,
+        tokens=config.training.batch_size * config.data.row_length,
+    )
+
+
+def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
+    """GiB that parameters, optimizer and batch take on one chip, before anything is computed."""
+    with jax.set_mesh(mesh):
+        program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
+    leaves = jax.tree.leaves((program.state, program.batch))
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in leaves) / _GIB
+
+
+def _translated(error: Exception, chip: Chip) -> Exception:
+    """RESOURCE_EXHAUSTED in either of libtpu's wordings -> TooBig; anything else in one line."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" not in text:
+        return InputError(f"the compiler refuses the step: {text.strip().splitlines()[0]}")
+    used = re.search(r"Used ([\d.]+)([KMGT]?)\w* of ([\d.]+)([KMGT]?)\w* hbm", text) or re.search(
+        r"\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)", text
+    )
+    if used is None:
+        return TooBig(None, chip.hbm / _GIB)
+    return TooBig(_gib(used[1], used[2]), _gib(used[3], used[4]))
+
+
+def _gib(number: str, unit: str) -> float:
+    return float(number) * {"": 2**-30, "K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2**10}[unit]

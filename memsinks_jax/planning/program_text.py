@@ -1,0 +1,243 @@
+"""A compiled program as text (HLO after scheduling), read into computations and instructions.
+
+Only what an account of the program needs is understood: shapes with their memory, operands, loops with their trip
+counts, groups of devices that talk to each other. Text that says something else is kept as it stands.
+"""
+
+import functools
+import math
+import re
+from typing import NamedTuple
+
+_BITS = {"pred": 8, "token": 0, "opaque": 0}  # the others end in their number of bits
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^  (ROOT )?%?([\w.\-]+) = ")
+_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([^{}]*)\})?")
+_CALLED = re.compile(r"\b(body|condition|calls|to_apply)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_TWO_BRANCHES = re.compile(r"\b(?:true|false)_computation=%?([\w.\-]+)")
+
+
+class Array(NamedTuple):
+    """An array of a shape: its element type, its sizes, and the memory it lies in (0 is the chip's large one, HBM)."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    memory: int
+
+    @property
+    def bytes(self) -> int:
+        digits = re.match(r"[a-z]+(\d+)", self.kind)
+        bits = _BITS.get(self.kind, int(digits[1]) if digits else 8)
+        return math.ceil(math.prod(self.sizes) * bits / 8)
+
+
+class Instruction(NamedTuple):
+    """One line. `shape` and `attributes` are text; `operands` are names of the same computation."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+
+    def arrays(self) -> list[Array]:
+        """Of the result, flat."""
+        return arrays_of(self.shape)
+
+    def number(self, name: str) -> int | None:
+        """The value of name=3 or "name":"3" among the attributes."""
+        found = re.search(rf'\b{name}"?[=:]"?(-?\d+)', self.attributes)
+        return int(found[1]) if found else None
+
+    def called(self) -> dict[str, str]:
+        """{'body' | 'condition' | 'calls' | 'to_apply': computation}."""
+        return dict(_CALLED.findall(self.attributes))
+
+    def branches(self) -> list[str]:
+        """The computations of a conditional."""
+        listed = _BRANCHES.search(self.attributes)
+        return re.findall(r"[\w.\-]+", listed[1]) if listed else _TWO_BRANCHES.findall(self.attributes)
+
+    def says(self, name: str) -> str:
+        """The text of name="..." among the attributes; '' where there is none."""
+        found = re.search(rf'\b{name}="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
+
+class Computation(NamedTuple):
+    name: str
+    instructions: dict[str, Instruction]  # in the order in which they run
+    root: str
+
+
+class Program(NamedTuple):
+    computations: dict[str, Computation]
+    entry: str
+
+
+def arrays_of(shape: str) -> list[Array]:
+    """'(bf16[4,8]{1,0:T(8,128)S(1)}, u32[])' -> its arrays."""
+    found = []
+    for kind, sizes, layout in _ARRAY.findall(shape):
+        memory = re.search(r"S\((\d+)\)", layout)
+        found.append(Array(kind, tuple(map(int, filter(None, sizes.split(",")))), int(memory[1]) if memory else 0))
+    return found
+
+
+def parse(text: str) -> Program:
+    """Raises ValueError when the text holds no program."""
+    computations, entry, lines, header = {}, None, [], None
+    for line in text.splitlines():
+        if header is None:
+            header = _HEADER.match(line)
+            if header:
+                lines = []
+                entry = header[2] if header[1] else entry
+        elif line == "}":
+            computations[header[2]] = _computation(header[2], lines)
+            header = None
+        elif _INSTRUCTION.match(line) or not lines:
+            lines.append(line)
+        else:
+            lines[-1] += line  # attributes of kernels go over several lines
+    if entry is None:
+        raise ValueError("no ENTRY computation in the program's text")
+    return Program(computations, entry)
+
+
+def _computation(name: str, lines: list[str]) -> Computation:
+    instructions, root = {}, ""
+    for line in lines:
+        head = _INSTRUCTION.match(line)
+        if not head:
+            continue
+        shape, end = _shape(line, head.end())
+        opcode, operands, end = _operation(line, end)
+        instructions[head[2]] = Instruction(head[2], shape, opcode, operands, line[end:])
+        root = head[2] if head[1] else root
+    return Computation(name, instructions, root or next(reversed(instructions), ""))
+
+
+def _shape(line: str, start: int) -> tuple[str, int]:
+    end = _close(line, start) if line[start] == "(" else line.index(" ", start)
+    return line[start:end], end
+
+
+def _operation(line: str, start: int) -> tuple[str, tuple[str, ...], int]:
+    opens = line.index("(", start)
+    end = _close(line, opens)
+    inside = re.sub(r"/\*.*?\*/", "", line[opens + 1 : end - 1])
+    operands = re.findall(r"%([\w.\-]+)", inside)
+    if not operands and inside and not re.search(r"[{\[]", inside):
+        operands = [word.strip() for word in inside.split(",")]  # a constant's value, a parameter's number
+    return line[start:opens].strip(), tuple(operands), end
+
+
+def _close(line: str, opens: int) -> int:
+    """The place after the bracket that closes the one at `opens`."""
+    depth = 0
+    for place in range(opens, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[place], 0)
+        if depth == 0:
+            return place + 1
+    return len(line)
+
+
+def trip_count(program: Program, computation: Computation, loop: Instruction) -> int | None:
+    """How often the body of a `while` runs: as the compiler says, or from its condition `counter < constant`; or None."""
+    known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
+    if known:
+        return int(known[1])
+    called = loop.called()
+    condition, body = program.computations[called["condition"]], program.computations[called["body"]]
+    root = condition.instructions[condition.root]
+    inner = root
+    if root.opcode == "fusion":
+        fused = program.computations[root.called()["calls"]]
+        inner = fused.instructions[fused.root]
+    if inner.opcode != "compare" or "direction=LT" not in inner.attributes or len(root.operands) != 2:
+        return None
+    counter, limit = (condition.instructions.get(name) for name in root.operands)
+    if counter is None or limit is None or counter.opcode != "get-tuple-element" or limit.opcode != "constant":
+        return None
+    place = counter.number("index")
+    initial = _constant(computation, loop.operands[0], place)
+    added = body.instructions.get(body.instructions[body.root].operands[place])
+    steps = [_constant(body, name) for name in added.operands] if added else []
+    step = next((value for value in steps if value), 1)
+    return max(-(-(int(limit.operands[0]) - (initial or 0)) // step), 0)
+
+
+def _constant(computation: Computation, name: str, place: int | None = None) -> int | None:
+    """The integer that a name, or an element of the tuple of that name, always is; None if it is none that we see."""
+    instruction = computation.instructions.get(name)
+    if instruction is None:
+        return None
+    if instruction.opcode == "tuple" and place is not None:
+        return _constant(computation, instruction.operands[place])
+    if instruction.opcode in ("copy", "bitcast", "convert"):
+        return _constant(computation, instruction.operands[0], place)
+    if instruction.opcode == "constant" and re.fullmatch(r"-?\d+", instruction.operands[0]):
+        return int(instruction.operands[0])
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def device_groups(attributes: str) -> tuple[tuple[int, ...], ...]:
+    """The groups of a collective, as numbers of devices in the order of the mesh; () where all are one group.
+
+    Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}, source_target_pairs.
+    """
+    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}", attributes)
+    if listed:
+        return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", listed[1]))
+    counted = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+    if counted:
+        (groups, size), sizes = _numbers(counted[1]), _numbers(counted[2])
+        order = _numbers(counted[3]) if counted[3] else list(range(len(sizes)))
+        flat = _transposed(sizes, order)
+        return tuple(tuple(flat[i * size : (i + 1) * size]) for i in range(groups))
+    named = re.search(
+        r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\](?:, device_ids=\(([^)]*\)?)\))? \{([^}]*)\}", attributes
+    )
+    if named:
+        axes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        return _mesh_groups(axes, named[2] or "", re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3]))
+    return ()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _transposed(sizes: list[int], order: list[int]) -> list[int]:
+    """0, 1, 2, ... in the shape `sizes`, its axes in another order, flat."""
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    flat = [0]
+    for axis in order:
+        flat = [start + place * strides[axis] for start in flat for place in range(sizes[axis])]
+    return flat
+
+
+def _mesh_groups(axes: dict[str, int], ids: str, over: list[tuple[str, str, str]]) -> tuple[tuple[int, ...], ...]:
+    """Groups over some axes of a mesh; an axis may be taken in part: 'a':(before)size."""
+    sizes, taken = [], []
+    for name, size in axes.items():
+        part = next((entry for entry in over if entry[0] == name), None)
+        if part and part[1]:
+            before, within = int(part[1]), int(part[2])
+            pieces = [before, within, size // (before * within)]
+            taken.append(len(sizes) + 1)
+        else:
+            pieces = [size]
+            taken += [len(sizes)] if part else []
+        sizes += pieces
+    rest = [axis for axis in range(len(sizes)) if axis not in taken]
+    flat = _transposed(sizes, rest + taken)
+    shuffled = re.search(r"\[([\d,]+)\]T\(([\d,]+)\)", ids)
+    if shuffled:
+        device = _transposed(_numbers(shuffled[1]), _numbers(shuffled[2]))
+        flat = [device[place] for place in flat]
+    size = math.prod(sizes[axis] for axis in taken)
+    return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))

@@ -1,0 +1,140 @@
+"""What else would fit: other ways to compute the same batch, and a larger one. Every answer was compiled."""
+
+import copy
+import sys
+from collections.abc import Callable
+
+import tqdm
+
+from memsinks_jax.config import Config
+from memsinks_jax.planning.estimate import Estimate, TooBig
+
+POLICIES = ("none", "products", "attention", "full")  # of config.compute.remat, from most memory to least
+MOST_COMPILES = 8  # of a search: about ten minutes on two cores
+
+Compile = Callable[[Config], Estimate]
+
+
+def changed(config: Config, **fields) -> Config:
+    """A copy with other values: changed(config, compute__remat="full")."""
+    other = copy.deepcopy(config)
+    for name, value in fields.items():
+        section, field = name.split("__")
+        setattr(getattr(other, section), field, value)
+    return other
+
+
+class Tries:
+    """Compiles at most so many configs and keeps what came out of each: an Estimate or TooBig."""
+
+    def __init__(self, compile_step: Compile, most: int):
+        self._compile, self.left, self.done = compile_step, most, []
+        self._bar = tqdm.tqdm(total=most, desc="compiling", unit="program", disable=not sys.stderr.isatty())
+
+    def __call__(self, config: Config) -> Estimate | TooBig | None:
+        """None when no try is left."""
+        if not self.left:
+            return None
+        self.left -= 1
+        self._bar.set_postfix_str(settings(config))
+        try:
+            outcome = self._compile(config)
+            outcome = outcome if outcome.fits else TooBig(outcome.hbm_gib_per_chip, outcome.hbm_limit_gib)
+        except TooBig as error:
+            outcome = error
+        self._bar.update()
+        self.done.append((config, outcome))
+        return outcome
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def settings(config: Config) -> str:
+    """What a search changes, as flags."""
+    return (
+        f"--config.compute.remat={config.compute.remat} --config.compute.accumulate={config.compute.accumulate} "
+        f"--config.compute.loss_chunks={config.compute.loss_chunks} "
+        f"--config.training.batch_size={config.training.batch_size}"
+    )
+
+
+def what_fits(config: Config, compile_step: Compile, parts: int, state: float, too_big: TooBig) -> Config | None:
+    """A config near one that is too big, by at most three compilations; None if none of them fits.
+
+    Least change first: recompute all of a layer, then the loss in chunks, then go through the batch in parts, then a
+    smaller batch.
+
+    Args:
+      parts: devices that the batch is split over.
+      state: GiB a chip of parameters, optimizer and batch, which none of this makes smaller.
+    """
+    tries = Tries(compile_step, 3)
+    try:
+        if config.compute.remat != "full":
+            config = changed(config, compute__remat="full")
+            outcome = tries(config)
+            if isinstance(outcome, Estimate):
+                return config
+            too_big = outcome or too_big
+        config = changed(config, compute__loss_chunks=max(config.compute.loss_chunks, 8))
+        while tries.left:
+            rows = config.training.batch_size // (parts * config.compute.accumulate)
+            over = (too_big.needed - state) / max(too_big.limit - state, 0.1) if too_big.needed else 4.0
+            if rows > 1:
+                turns = next((n for n in _divisors(rows) if n >= min(over, rows)), rows)
+                config = changed(config, compute__accumulate=config.compute.accumulate * turns)
+            elif not tries.done or config == tries.done[-1][0]:
+                return None
+            outcome = tries(config)
+            if isinstance(outcome, Estimate):
+                return config
+            too_big = outcome or too_big
+        return None
+    finally:
+        tries.close()
+
+
+def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Config, Estimate | TooBig]]:
+    """Everything that was compiled, the best first: of what fits, the least predicted time a token.
+
+    First the config's own batch: the policies from most memory to least, each in as few parts as its memory asks for;
+    then, with the best of them, as many rows a chip as its memory seems to hold.
+    """
+    tries = Tries(compile_step, MOST_COMPILES)
+    try:
+        for policy in POLICIES:
+            asked = changed(config, compute__remat=policy, compute__accumulate=1)
+            outcome = tries(asked)
+            if isinstance(outcome, Estimate):
+                break  # what follows only computes more
+            rows = asked.training.batch_size // parts
+            if isinstance(outcome, TooBig) and tries.left > 3 and rows > 1:
+                over = outcome.needed / outcome.limit if outcome.needed else 4.0
+                turns = next((n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows)
+                if turns <= 16:  # more turns than that and each is too small to be fast
+                    tries(changed(asked, compute__accumulate=turns))
+        best = _fitting(tries)
+        if best:
+            chosen, found = best[0]
+            rows = chosen.training.batch_size // (parts * chosen.compute.accumulate)
+            free = found.hbm_limit_gib - found.hbm_gib_per_chip
+            more = int(rows * free / max(found.kinds_of_memory["temporaries"], 1e-3) * 0.95)
+            while tries.left and more > 0:
+                size = (rows + more) * parts * chosen.compute.accumulate
+                if isinstance(tries(changed(chosen, training__batch_size=size)), Estimate):
+                    break
+                more //= 2
+        fitting = _fitting(tries)
+        return fitting + [done for done in tries.done if isinstance(done[1], TooBig)]
+    finally:
+        tries.close()
+
+
+def _fitting(tries: Tries) -> list[tuple[Config, Estimate]]:
+    found = [done for done in tries.done if isinstance(done[1], Estimate)]
+    return sorted(found, key=lambda done: done[1].predicted_step_ms / done[1].tokens)
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(2, number + 1) if number % divisor == 0]

@@ -1,0 +1,51 @@
+"""The train step as a program: what `train` runs, and what `plan` compiles for a machine that is not here."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from memsinks_jax.config import Config
+from memsinks_jax.training import sharding
+from memsinks_jax.training.step import TrainState, init_state, make_train_step
+
+# XLA on TPUs would pass parts of a weight around while it multiplies by them: loops over narrow slices, twice the time of
+# gathering it first. Above so many MiB it may.
+_TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+
+
+class Program(NamedTuple):
+    """A train step for a mesh, and what it takes, as shapes with shardings. Trace and call it within `jax.set_mesh`."""
+
+    step: jax.stages.Wrapped  # (state, batch, seed) -> (state, metrics); the state is given away
+    state: TrainState
+    batch: dict[str, jax.ShapeDtypeStruct]
+    seed: jax.ShapeDtypeStruct
+
+
+def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int) -> Program:
+    """The program of a run of `steps` steps, whose rows hold at most `documents_per_row` documents.
+
+    Raises:
+      InputError: the mesh divides neither the batch nor a parameter, or the attention kernel cannot run there.
+    """
+    sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+    shapes = jax.eval_shape(lambda: init_state(config, steps))
+    state = sharding.with_shardings(shapes, sharding.shardings(shapes, mesh))
+    rows = NamedSharding(mesh, sharding.BATCH)
+    whole = sharding.replicated(mesh)
+    size, length = config.training.batch_size, config.data.row_length
+    kinds = dict.fromkeys(("inputs", "targets", "segments", "positions"), np.int32) | {"weights": np.float32}
+    batch = {name: jax.ShapeDtypeStruct((size, length), kind, sharding=rows) for name, kind in kinds.items()}
+    batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
+    placed = jax.tree.map(lambda shape: shape.sharding, state)
+    platform = mesh.devices.flat[0].platform
+    step = jax.jit(
+        make_train_step(config, steps, platform),
+        in_shardings=(placed, rows, whole),
+        out_shardings=(placed, whole),
+        donate_argnums=0,
+        compiler_options=_TPU_OPTIONS if platform == "tpu" else None,
+    )
+    return Program(step, state, batch, jax.ShapeDtypeStruct((), np.uint32, sharding=whole))

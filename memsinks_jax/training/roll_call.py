@@ -1,0 +1,57 @@
+"""Are all hosts of a run there? Asked before jax is, which would abort without saying who is missing.
+
+Process 0 listens where its coordinator will; the others connect and say their number. When all have come, or time is up,
+it tells each of them how it stands. Standard library only.
+"""
+
+import contextlib
+import json
+import socket
+import time
+
+_RETRY_SECONDS = 0.2
+
+
+def missing_hosts(coordinator: str, processes: int, process: int, seconds: float) -> list[int] | None:
+    """Waits until all are there -> [], or for so many seconds -> the numbers of those that are not.
+
+    None: process 0 could not be reached.
+
+    Raises:
+      OSError: process 0 cannot listen there; ValueError: `coordinator` is not HOST:PORT.
+    """
+    host, separator, port = coordinator.rpartition(":")
+    if not separator or not port.isdigit():
+        raise ValueError(f"{coordinator!r} is not HOST:PORT")
+    place, end = (host.strip("[]"), int(port)), time.monotonic() + seconds
+    return _call(place, processes, end) if process == 0 else _answer(place, process, end, seconds)
+
+
+def _call(place: tuple[str, int], processes: int, end: float) -> list[int]:
+    present: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as held:
+        family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        listener = held.enter_context(socket.create_server(("", place[1]), family=family))
+        while len(present) < processes - 1 and (left := end - time.monotonic()) > 0:
+            listener.settimeout(left)
+            with contextlib.suppress(OSError, ValueError, KeyError):  # a stranger who says nothing of use
+                connection = held.enter_context(listener.accept()[0])
+                connection.settimeout(5)
+                present[int(json.loads(connection.makefile().readline())["process"])] = connection
+        missing = sorted(set(range(1, processes)) - set(present))
+        for connection in present.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps({"missing": missing}).encode() + b"\n")
+                connection.recv(1)  # the other side closes first: the port is free at once
+    return missing
+
+
+def _answer(place: tuple[str, int], process: int, end: float, seconds: float) -> list[int] | None:
+    while (left := end - time.monotonic()) > 0:
+        refused = contextlib.suppress(OSError, ValueError, KeyError)  # nobody there yet, or somebody else
+        with refused, socket.create_connection(place, timeout=left) as connection:
+            connection.sendall(json.dumps({"process": process}).encode() + b"\n")
+            connection.settimeout(left + seconds)  # process 0 may have started later, and waits as long
+            return json.loads(connection.makefile().readline())["missing"]
+        time.sleep(_RETRY_SECONDS)
+    return None

@@ -1,0 +1,43 @@
+"""What is compared: every experiment trains its model in these variants. Configs name them: FILE:VARIANT."""
+
+from memsinks_jax.config import Config
+
+# Fields that differ from the defaults, which are `sinks`.
+VARIANTS = {
+    "sinks": {},
+    "standard": {"sinks.kind": "none"},
+    "no_repeat": {"sinks.kind": "none", "data.repeats": "remove"},  # as many epochs as standard
+    "no_repeat_steps": {"sinks.kind": "none", "data.repeats": "remove", "training.count_removed_repeats": True},
+    "deduplicated": {"sinks.kind": "none", "data.repeats": "once"},
+    "narrow": {"sinks.kind": "cut"},  # control: the width that is left after dropping, from the start
+    "dropout": {"sinks.kind": "by_chance"},  # control: the same neurons dropped at the same rate, tied to nothing
+}
+
+
+def make_config(variant: str, *settings: dict) -> Config:
+    """The defaults, changed by `settings` ({"data.repetitions": 64, ...}, later ones win), then by the variant."""
+    config = Config(variant=variant)
+    for name, value in (item for changes in (*settings, VARIANTS[variant]) for item in changes.items()):
+        section, field = name.split(".")
+        setattr(getattr(config, section), field, value)
+    return config
+
+
+def choose(file: str, choice: str, *tables: dict) -> list[str]:
+    """Splits a choice like '360m,sinks' into one name of every table; what is left out is the table's first name.
+
+    Raises:
+      ValueError: a name that is in no table, or two of the same.
+    """
+    chosen = [next(iter(table)) for table in tables]
+    left = list(range(len(tables)))
+    for name in filter(None, choice.split(",")):
+        at = next((i for i in left if name in tables[i]), None)
+        if at is None:
+            known = "; ".join(", ".join(tables[i]) for i in left)
+            raise ValueError(
+                f"{file} has no {name!r}{f' besides {choice!r}' if not left else ''}; choose one of: {known}"
+            )
+        chosen[at] = name
+        left.remove(at)
+    return chosen

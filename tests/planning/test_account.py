@@ -1,0 +1,234 @@
+"""What a program does in a step, counted on small programs written for it."""
+
+import pytest
+
+from memsinks_jax.planning.account import Collective, account_of
+from memsinks_jax.planning.program_text import parse
+
+HEAD = "HloModule jit_f, is_scheduled=true\n\n"
+
+NESTED = """%inner (a: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %a = (s32[], f32[8]{0}) parameter(0)
+  %ai = s32[] get-tuple-element(%a), index=0
+  %ax = f32[8]{0} get-tuple-element(%a), index=1
+  %one.1 = s32[] constant(1)
+  %an = s32[] add(%ai, %one.1), backend_config={"estimated_cycles":"1"}
+  %work = f32[8]{0} fusion(%ax), kind=kLoop, calls=%fused, backend_config={"window_config":{"estimated_cycles":"100"}}
+  ROOT %ao = (s32[], f32[8]{0}) tuple(%an, %work)
+}
+
+%inner_condition (b: (s32[], f32[8])) -> pred[] {
+  %b = (s32[], f32[8]{0}) parameter(0)
+  %bi = s32[] get-tuple-element(%b), index=0
+  %three = s32[] constant(3)
+  ROOT %bl = pred[] compare(%bi, %three), direction=LT
+}
+
+%outer (c: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %c = (s32[], f32[8]{0}) parameter(0)
+  %ci = s32[] get-tuple-element(%c), index=0
+  %cx = f32[8]{0} get-tuple-element(%c), index=1
+  %zero.1 = s32[] constant(0)
+  %one.2 = s32[] constant(1)
+  %cn = s32[] add(%ci, %one.2), backend_config={"estimated_cycles":"10"}
+  %cinit = (s32[], f32[8]{0}) tuple(%zero.1, %cx)
+  %cloop = (s32[], f32[8]{0}) while(%cinit), condition=%inner_condition, body=%inner
+  %cy = f32[8]{0} get-tuple-element(%cloop), index=1
+  ROOT %co = (s32[], f32[8]{0}) tuple(%cn, %cy)
+}
+
+%outer_condition (d: (s32[], f32[8])) -> pred[] {
+  %d = (s32[], f32[8]{0}) parameter(0)
+  %di = s32[] get-tuple-element(%d), index=0
+  %four = s32[] constant(4)
+  ROOT %dl = pred[] compare(%di, %four), direction=LT
+}
+
+%fused (e: f32[8]) -> f32[8] {
+  %e = f32[8]{0} parameter(0)
+  ROOT %en = f32[8]{0} negate(%e), backend_config={"estimated_cycles":"7777"}
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %init = (s32[], f32[8]{0}) tuple(%zero, %p)
+  %loop = (s32[], f32[8]{0}) while(%init), condition=%outer_condition, body=%outer
+  %x = f32[8]{0} get-tuple-element(%loop), index=1
+  ROOT %last = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused, backend_config={"estimated_cycles":"1000"}
+}
+"""
+
+
+def entry(lines, before="", parameters="p: bf16[4,1024]"):
+    return account_of(parse(f"{HEAD}{before}\nENTRY %main ({parameters}) -> bf16[4] {{\n{lines}\n}}\n"), devices=16)
+
+
+def test_loops_in_loops_multiply_and_fusions_count_once():
+    account = account_of(parse(HEAD + NESTED), devices=1)
+    assert account.cycles == 1000 + 4 * (10 + 3 * (100 + 1))
+    # 12 runs of `work` and one of `last` read and write 32 bytes each; so do, for 16 turns, the counters: 12 bytes to add,
+    # 9 to compare.
+    assert account.hbm_bytes == 13 * 64 + 16 * (12 + 9)
+    assert account.unknown == []
+
+
+def test_an_unknown_trip_count_is_said():
+    account = account_of(parse(HEAD + NESTED.replace("direction=LT", "direction=NE")), devices=1)
+    assert account.cycles == 1000 + 10 + 100 + 1
+    assert account.unknown == [
+        "the trip count of the loop loop: counted once",
+        "the trip count of the loop cloop: counted once",
+    ]
+
+
+def test_of_a_conditional_the_costlier_branch_counts():
+    branch = """%{0} ({0}.p: f32[8]) -> f32[8] {{
+  %{0}.p = f32[8]{{0}} parameter(0)
+  ROOT %{0}.n = f32[8]{{0}} negate(%{0}.p), backend_config={{"estimated_cycles":"{1}"}}
+}}
+"""
+    lines = """  %p = f32[8]{0} parameter(0)
+  %which = s32[] constant(0)
+  ROOT %c = f32[8]{0} conditional(%which, %p, %p), branch_computations={%few, %many}"""
+    account = entry(lines, branch.format("few", 5) + branch.format("many", 50), "p: f32[8]")
+    assert account.cycles == 50
+
+
+GROUPS = "replica_groups=[4,4]<=[16]"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "sent"),
+    [
+        (f"bf16[16,1024] all-gather(%p), {GROUPS}, dimensions={{0}}", "all-gather", 3 * 8192),
+        (f"bf16[1,1024] reduce-scatter(%p), {GROUPS}, to_apply=%add", "reduce-scatter", 6144),
+        (f"bf16[4,1024] all-reduce(%p), {GROUPS}, to_apply=%add", "all-reduce", 12288),
+        (f"bf16[4,1024] all-to-all(%p), {GROUPS}", "all-to-all", 6144),
+        ("bf16[4,1024] collective-permute(%p), source_target_pairs={{0,1},{1,0}}", "collective-permute", 8192),
+        ("bf16[64,1024] all-gather(%p), replica_groups={}, dimensions={0}", "all-gather", 15 * 8192),
+    ],
+)
+def test_collectives_and_what_a_chip_sends(line, kind, sent):
+    account = entry(f"  %p = bf16[4,1024]{{1,0}} parameter(0)\n  ROOT %r = {line}")
+    assert account.collectives == [Collective(kind, "ici", 1, sent)]
+
+
+def test_a_start_and_its_done_are_one():
+    account = entry(f"""  %p = bf16[4,1024]{{1,0}} parameter(0)
+  %s = (bf16[4,1024], bf16[16,1024]) all-gather-start(%p), {GROUPS}, dimensions={{0}}
+  ROOT %d = bf16[16,1024] all-gather-done(%s)""")
+    assert account.collectives == [Collective("all-gather", "ici", 1, 3 * 8192)]
+
+
+def test_a_collective_that_fusions_carry_on_counts_where_it_starts():
+    config = 'backend_config={"async_collective_fusion_config":{"flag_start":"-1"}}'
+    part = """%async_collective_fusion{0} (q{0}: bf16[4,1024]) -> bf16[4,1024] {{
+  %q{0} = bf16[4,1024]{{1,0}} parameter(0)
+  %g{0} = bf16[16,1024] all-gather(%q{0}), {1}, dimensions={{0}}, {2}
+  ROOT %c{0} = bf16[4,1024] custom-call(%g{0}), custom_call_target="{3}"
+}}
+"""
+    names = ("AsyncCollectiveStart", "Something", "AsyncCollectiveDone")
+    before = "".join(part.format(i, GROUPS, config, name) for i, name in enumerate(names))
+    account = entry(
+        """  %p = bf16[4,1024]{1,0} parameter(0)
+  %f0 = bf16[4,1024] fusion(%p), kind=kCustom, calls=%async_collective_fusion0
+  %f1 = bf16[4,1024] fusion(%f0), kind=kOutput, calls=%async_collective_fusion1
+  ROOT %f2 = bf16[4,1024] fusion(%f1), kind=kCustom, calls=%async_collective_fusion2""",
+        before,
+    )
+    assert account.collectives == [Collective("all-gather", "ici", 1, 3 * 8192)]
+
+
+def test_libtpus_reduce_scatter_is_one():
+    before = f"""%all-reduce-scatter.1 (q: bf16[4,1024]) -> bf16[1,1024] {{
+  %q = bf16[4,1024]{{1,0}} parameter(0)
+  %g = bf16[4,1024] all-reduce(%q), {GROUPS}, to_apply=%add
+  ROOT %s = bf16[1,1024] dynamic-slice(%g), dynamic_slice_sizes={{1,1024}}
+}}
+"""
+    account = entry(
+        """  %p = bf16[4,1024]{1,0} parameter(0)
+  ROOT %f = bf16[1,1024] fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1""",
+        before,
+    )
+    assert account.collectives == [Collective("reduce-scatter", "ici", 1, 6144)]
+
+
+def test_what_goes_to_other_slices_is_sent_by_the_host():
+    target = (
+        'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",'
+        '_xla_megascale_transfer_type="ALL_REDUCE"}'
+    )
+    account = entry(f"""  %p = bf16[4,1024]{{1,0}} parameter(0)
+  %t = token[] after-all()
+  %r = (bf16[4,1024], u32[], token[]) recv(%t), channel_id=2, is_host_transfer=true, {target}
+  %s = (bf16[4,1024], u32[], token[]) send(%p, %t), channel_id=3, is_host_transfer=true, {target}
+  %sd = token[] send-done(%s), channel_id=3, {target}
+  %rd = (bf16[4,1024], token[]) recv-done(%r), channel_id=2, {target}
+  ROOT %o = bf16[4,1024] get-tuple-element(%rd), index=0""")
+    assert account.collectives == [Collective("all-reduce", "dcn", 1, 8192)]
+
+
+SPLASH = """  %q = bf16[{shape}] parameter(0)
+  %k = bf16[2,1,2048,64] parameter(1)
+  %m = s8[1,4,4] constant(0)
+  ROOT %{name} = ({result}) custom-call(%m, %q, %k), custom_call_target="tpu_custom_call", frontend_attributes={{\
+kernel_metadata={{"xprof_metadata":"{{{metadata}}}"}}}}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "result", "products", "blocks"),
+    [
+        ("splash_mha_fwd_segmented_residuals.1", ("", 512, 512), "bf16[2,3,2048,64], f32[2,3,2048,128]", 2, 10 / 16),
+        ("splash_mha_fwd_segmented_residuals.2", ("", 512, 1024), "bf16[2,3,2048,64], f32[2,3,2048,128]", 2, 6 / 8),
+        ("splash_mha_dkv_segmented.1", ("_dkv", 512, 512), "bf16[4,2,3,2048,64], bf16[2,1,2048,64]", 5, 10 / 16),
+        ("splash_mha_dkv_segmented.2", ("_dkv", 512, 2048), "bf16[1,2,3,2048,64], bf16[2,1,2048,64]", 5, 1),
+        ("splash_mha_dkv_segmented.3", ("_dkv", 512, 512), "bf16[2,1,2048,64], bf16[2,1,2048,64]", 4, 10 / 16),
+        ("splash_mha_dq_segmented.2", ("_dq", 512, 512), "bf16[2,3,2048,64]", 3, 10 / 16),
+    ],
+)
+@pytest.mark.parametrize(("shape", "layout"), [("2,3,2048,64", 1), ("2,3,64,2048", 2)])
+def test_attention_kernels_by_their_shapes(name, sizes, result, products, blocks, shape, layout):
+    suffix, queries, keys = sizes
+    told = {f"block_q{suffix}": queries, f"block_kv{suffix}": keys, "q_layout": layout}
+    metadata = ", ".join(f'\\"{what}\\": {value}' for what, value in told.items())
+    result = result.replace("2,3,2048,64", shape)
+    lines = SPLASH.format(name=name, shape=shape, result=result, metadata=metadata)
+    account = entry(lines, parameters=f"q: bf16[{shape}], k: bf16[2,1,2048,64]")
+    (kernel,) = account.kernels
+    assert kernel.flops == products * 2 * (2 * 3) * blocks * 2048 * 2048 * 64
+    assert (kernel.count, kernel.head_size) == (1, 64)
+
+
+def test_another_kernel_is_said_to_be_unknown():
+    account = entry("""  %p = bf16[4,1024]{1,0} parameter(0)
+  ROOT %mine = bf16[4,1024] custom-call(%p), custom_call_target="tpu_custom_call\"""")
+    assert account.kernels == []
+    assert account.unknown == ["the kernel mine, 1 times: neither cycles nor FLOPs are known"]
+
+
+def test_traffic_counts_slices_not_what_they_are_cut_from():
+    before = """%cut (a: f32[100,8], i: s32[]) -> f32[1,8] {
+  %a = f32[100,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %cs = f32[1,8]{1,0} dynamic-slice(%a, %i), dynamic_slice_sizes={1,8}
+}
+
+%put (b: f32[100,8], u: f32[1,8], j: s32[]) -> f32[100,8] {
+  %b = f32[100,8]{1,0} parameter(0)
+  %u = f32[1,8]{1,0} parameter(1)
+  %j = s32[] parameter(2)
+  ROOT %pu = f32[100,8]{1,0} dynamic-update-slice(%b, %u, %j)
+}
+"""
+    lines = """  %p = f32[100,8]{1,0} parameter(0)
+  %z = s32[]{:S(6)} constant(0)
+  %s = f32[1,8]{1,0:S(1)} fusion(%p, %z), kind=kLoop, calls=%cut
+  %w = f32[100,8]{1,0} fusion(%p, %s, %z), kind=kLoop, calls=%put
+  %b = (f32[100,8]{1,0:S(1)}, f32[100,8]{1,0}, u32[]{:S(2)}) copy-start(%w)
+  ROOT %c = f32[100,8]{1,0:S(1)} copy-done(%b)"""
+    account = entry(lines, before, "p: f32[100,8]")
+    # Read 32 (its result stays on the chip), write 32 (from the chip), copy 3200 out of HBM into the chip.
+    assert account.hbm_bytes == 32 + 32 + 3200

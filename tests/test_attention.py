@@ -1,0 +1,140 @@
+"""Every kernel of attention: the definition, its gradient, and documents that do not see each other."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memsinks_jax import attention
+from memsinks_jax.attention import KERNELS, attend, choose_kernel
+from memsinks_jax.config import Config, InputError
+
+B = 2
+HERE = ("xla", "blocks", "splash")  # cudnn has no way to run without a GPU
+
+
+@pytest.fixture(autouse=True)
+def splash_without_a_tpu(monkeypatch):
+    monkeypatch.setattr(attention, "_splash", functools.partial(attention._splash, interpret=True))
+
+
+def inputs(length, heads=4, kv_heads=2, size=16):
+    keys = jax.random.split(jax.random.key(0), 4)
+    query, upstream = (jax.random.normal(key, (B, length, heads, size)) for key in keys[:2])
+    key, value = (jax.random.normal(key, (B, length, kv_heads, size)) for key in keys[2:])
+    # Documents of other lengths in the two rows; the second ends in padding.
+    borders = np.array([[length // 3, length // 2], [length // 5, 4 * length // 5]])
+    segments = 1 + (np.arange(length) >= borders[:, :1]).astype(np.int32) + (np.arange(length) >= borders[:, 1:])
+    segments[1, -length // 8 :] = 0
+    return query, key, value, jnp.asarray(segments, jnp.int32), upstream
+
+
+def definition(query, key, value, segments):
+    length, group = query.shape[1], query.shape[2] // key.shape[2]
+    key, value = (jnp.repeat(x, group, axis=2) for x in (key, value))
+    visible = jnp.tril(jnp.ones((length, length), bool)) & (segments[:, :, None] == segments[:, None])
+    scores = jnp.einsum("bthc,bshc->bhts", query, key) / query.shape[-1] ** 0.5
+    weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bhts,bshc->bthc", weights, value)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "length"),
+    [(k, n) for k in ("xla", "blocks") for n in (1, 3, 64, 65, 130)] + [("splash", 128), ("splash", 256)],
+)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_kernel_equals_the_definition_and_its_gradient(kernel, length, kv_heads):
+    *arrays, segments, upstream = inputs(length, kv_heads=kv_heads)
+
+    def both(function):
+        output, pull = jax.vjp(lambda *a: function(*a, segments), *arrays)
+        return output, *pull(upstream)
+
+    with jax.default_matmul_precision("float32"):
+        expected = both(definition)
+        measured = both(functools.partial(attend, kernel))
+    for one, other in zip(measured, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", HERE)
+def test_documents_do_not_see_each_other(kernel):
+    """Another first document leaves the second one's outputs and its gradients equal, bit for bit."""
+    query, key, value, segments, upstream = inputs(128)
+    first = segments == 1
+
+    def after(change):
+        arrays = [jnp.where(first[:, :, None, None], change * x**2, x) for x in (query, key, value)]
+        output, pull = jax.vjp(lambda *a: attend(kernel, *a, segments), *arrays)
+        return output, *pull(upstream)
+
+    for one, other in zip(after(0.5), after(-3.0), strict=True):
+        second = np.asarray(segments == 2)
+        assert (np.asarray(one)[second] == np.asarray(other)[second]).all()
+        assert (np.asarray(one) != np.asarray(other)).any()
+
+
+@pytest.mark.parametrize("kernel", HERE)
+def test_nothing_later_is_seen(kernel):
+    query, key, value, segments, _ = inputs(128)
+    segments = jnp.ones_like(segments)
+    before = attend(kernel, query, key, value, segments)
+    after = attend(kernel, query, key.at[:, 100:].set(7.0), value.at[:, 100:].set(7.0), segments)
+    assert (before[:, :100] == after[:, :100]).all()
+    assert (before[:, 100:] != after[:, 100:]).any()
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 4)])
+def test_splash_on_a_mesh(shape):
+    """Batch and heads are split, what the mesh does not divide is not; the values stay."""
+    *arrays, segments, _ = inputs(128)
+    arrays = [jnp.concatenate([x] * 4) for x in arrays]
+    segments = jnp.concatenate([segments] * 4)
+    alone = attend("splash", *arrays, segments)
+    mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    with jax.set_mesh(mesh):
+        split = jax.jit(functools.partial(attend, "splash"))(*arrays, segments)
+    np.testing.assert_allclose(split, alone, atol=1e-6)
+
+
+def test_the_gpu_kernel_gets_the_documents(monkeypatch):
+    """It cannot run here; that it is given the documents is seen in the program for a GPU."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+    *arrays, segments, _ = inputs(128)
+    arrays = [x.astype(jnp.bfloat16) for x in arrays]
+    program = jax.jit(functools.partial(attend, "cudnn")).trace(*arrays, segments).lower(lowering_platforms=("cuda",))
+    call = next(line for line in program.as_text().splitlines() if "__cudnn$fmhaScaleBias" in line)
+    assert "128x128xbf16" in call  # the mask, which is_causal alone would not need
+
+
+@pytest.mark.parametrize(
+    ("platform", "change", "expected"),
+    [
+        ("cpu", {}, "blocks"), ("tpu", {}, "splash"), ("gpu", {"dtype": "bfloat16"}, "cudnn"), ("gpu", {}, "xla"),
+        ("tpu", {"row_length": 100}, "xla"), ("gpu", {"dtype": "bfloat16", "d_model": 1024}, "xla"),
+    ],
+)  # fmt: skip
+def test_auto_takes_the_machines_best(platform, change, expected):
+    config = Config()
+    for name, value in change.items():
+        setattr(config.data if name == "row_length" else config.model, name, value)
+    assert choose_kernel(config, platform) == expected
+
+
+@pytest.mark.parametrize(
+    ("kernel", "platform", "problem"),
+    [
+        ("splash", "cpu", "is for TPUs and this is a cpu"), ("cudnn", "tpu", "is for NVIDIA GPUs"),
+        ("blocks", "gpu", "is for CPUs"), ("cudnn", "gpu", "takes bfloat16"),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
+    config = Config()
+    config.compute.attention = kernel
+    with pytest.raises(InputError, match=f"config.compute.attention={kernel} {problem}.*use auto"):
+        choose_kernel(config, platform)
+    assert set(KERNELS) == set(HERE) | {"cudnn"}

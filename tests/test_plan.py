@@ -1,0 +1,178 @@
+"""The command `plan`: on this machine's own devices where the compiler does not matter, with libtpu where it does."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from conftest import ROOT
+
+from memsinks_jax import plan
+from memsinks_jax.config import InputError
+from memsinks_jax.planning import topology
+from memsinks_jax.planning.estimate import TooBig, _translated
+from memsinks_jax.training.flops import CHIPS, flops_per_step, parameters
+
+PROMISED = {
+    "fits", "hbm_gib_per_chip", "hbm_limit_gib", "flops_per_step", "compiler_step_ms", "predicted_mfu", "collectives",
+    "compile_s",
+}  # fmt: skip
+
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the TPU compiler, is not installed: pip install 'jax[tpu]'",
+)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """A slice made of this machine's devices, each with so much memory."""
+
+    def with_memory(gib):
+        chip = CHIPS["TPU v5 lite"]._replace(hbm=gib * 2**30)
+        monkeypatch.setattr(topology, "devices_of", lambda name, slices: (jax.devices(), chip))
+
+    with_memory(1.0)
+    return with_memory
+
+
+def test_a_plan_has_what_is_promised(tiny, here):
+    result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=False)
+    assert set(result) >= PROMISED
+    assert result["fits"] and result["chips"] == 8 and result["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
+    assert result["label"] == "compiler estimate, not a measurement"
+    assert result["flops_per_step"] == flops_per_step(tiny)["full"]
+    assert 0 < result["hbm_gib_per_chip"] < result["hbm_limit_gib"] == 1.0
+    # Every chip sends its gradients around, twice 7/8 of their bytes; those of embedding and head, one array, apart.
+    gradients = 4 * (parameters(tiny) + tiny.data.vocabulary_size * tiny.model.d_model)
+    reduced = next(talk for talk in result["collectives"] if talk["kind"] == "all-reduce")
+    assert reduced["network"] == "ici"
+    assert reduced["bytes"] == pytest.approx(2 * 7 / 8 * gradients, rel=0.02)
+    json.dumps(result)
+
+
+def test_a_search_tells_what_it_tried(tiny, here):
+    result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=True)
+    assert result["search"][0]["fits"] and result["search"][0]["remat"] == "none"
+    assert set(result) >= PROMISED
+
+
+def test_what_train_would_refuse_plan_refuses(tiny, here):
+    tiny.mesh.data = 3
+    with pytest.raises(InputError, match="does not cover the 8 devices"):
+        plan.plan(tiny, "here", 1, 1, False)
+    tiny.mesh.data, tiny.training.batch_size = 8, 12
+    with pytest.raises(InputError, match="choose a multiple of 8, for example 16"):
+        plan.plan(tiny, "here", 1, 1, False)
+
+
+def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
+    tiny.training.batch_size = 256
+    needed = plan.plan(tiny, "here", 1, 1, False)["hbm_gib_per_chip"]
+    here(0.5 * needed)
+    with pytest.raises(InputError, match=r"needs .* GiB, and .* GiB are there; this fits: --config") as refusal:
+        plan.plan(tiny, "here", 1, 1, False)
+    assert "\n" not in str(refusal.value)
+    for flag in str(refusal.value).split("this fits: ")[1].split():
+        name, value = flag.removeprefix("--config.").split("=")
+        section, field = name.split(".")
+        kind = type(getattr(getattr(tiny, section), field))
+        setattr(getattr(tiny, section), field, kind(value))
+    assert plan.plan(tiny, "here", 1, 1, False)["fits"]
+
+
+def test_parameters_that_do_not_fit_are_told_apart(tiny, here):
+    here(1e-5)
+    with pytest.raises(InputError, match="parameters and optimizer alone take .* use more chips"):
+        plan.plan(tiny, "here", 1, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed", "limit"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 23.06G of 15.75G hbm. Exceeded",
+            23.06,
+            15.75,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: the total memory required for HLO temporaries (2.00T) "
+            "exceeds available HBM (15.75G). HLO module: jit_step.",
+            2048.0,
+            15.75,
+        ),
+        ("RESOURCE_EXHAUSTED: something else", None, 15.75),
+    ],
+)
+def test_the_compilers_refusal_is_understood(text, needed, limit):
+    error = _translated(RuntimeError(text), CHIPS["TPU v5 lite"])
+    assert isinstance(error, TooBig) and (error.needed, error.limit) == (needed, limit)
+
+
+def test_any_other_refusal_is_one_line():
+    error = _translated(RuntimeError("INTERNAL: no\nmore\nlines"), CHIPS["TPU v5 lite"])
+    assert isinstance(error, InputError) and str(error) == "the compiler refuses the step: INTERNAL: no"
+
+
+def command(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "memsinks_jax.plan", *arguments],
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--config=configs/smoke.py"], "error: --topology is missing"),
+        (["--config=configs/smoke.py", "--topology=v5e:5x5"], "near it are v5e:2x4, v5e:4x4, v5e:4x8"),
+    ],
+)
+def test_bad_flags_end_with_2_and_one_line(arguments, told):
+    done = command(*arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert told in done.stderr.splitlines()[-1]
+
+
+SMALL = [
+    "--config=configs/smoke.py", "--config.model.family=llama", "--config.model.layers=2", "--config.model.d_model=256",
+    "--config.model.heads=4", "--config.model.kv_heads=2", "--config.model.hidden=512", "--config.model.dtype=bfloat16",
+    "--config.data.row_length=256", "--config.data.rows=packed", "--config.compute.remat=full",
+    "--config.mesh.fsdp=-1", "--topology=v5e:2x2",
+]  # fmt: skip
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_with_libtpu_a_plan_has_cycles_and_kernels():
+    done = command(*SMALL, "--config.training.batch_size=16", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(result) >= PROMISED
+    assert result["fits"] and result["hbm_limit_gib"] == 15.75 and result["not_counted"] == []
+    assert result["cycles"] > 0 and result["kernel_flops"] > 0
+    assert 0 < result["predicted_mfu"] < 1
+    assert {talk["network"] for talk in result["collectives"]} == {"ici"}
+    assert "compiler estimate, not a measurement" in done.stderr
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_with_libtpu_slices_talk_over_dcn():
+    done = command(*SMALL, "--config.training.batch_size=16", "--slices=2", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["chips"] == 8 and result["mesh"]["data"] == 2
+    assert {talk["network"] for talk in result["collectives"]} == {"ici", "dcn"}
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_with_libtpu_what_is_too_big_is_refused():
+    # Logits of 2^21 tokens a chip: 32 GiB and more.
+    done = command(*SMALL, "--config.training.batch_size=32768")
+    assert done.returncode == 2 and "does not fit on a chip of v5e:2x2: it needs" in done.stderr
+    assert "this fits: --config.compute.remat=full --config.compute.accumulate=" in done.stderr.splitlines()[-1]

@@ -1,0 +1,177 @@
+"""No setting is dead: change any field, and the compiled program, the batches, or what a run writes changes."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+
+import jax
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.config import InputError, flatten, validate
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import Rows
+from memsinks_jax.data.pipeline import batches, steps_of
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.training import sharding
+from memsinks_jax.training.program import train_program
+from memsinks_jax.training.step import init_state
+
+# field: (its other value, what must be set besides for it to matter). Every field stands in one of the three tables.
+PROGRAM = {
+    "seed": (1, {}),
+    "sinks.kind": ("by_chance", {}),
+    "sinks.shared_fraction": (0.75, {}),
+    "sinks.active_fraction": (0.6, {}),
+    "sinks.sampling": ("exact", {}),
+    "sinks.per_layer": (True, {}),
+    "model.family": ("llama", {}),
+    "model.layers": (3, {}),
+    "model.d_model": (32, {}),
+    "model.heads": (4, {}),
+    "model.kv_heads": (1, {}),
+    "model.hidden": (48, {}),
+    "model.attention_bias": (False, {}),
+    "model.mlp_bias": (False, {}),
+    "model.tied_head": (False, {}),
+    "model.rope_theta": (500.0, {"model.family": "llama"}),
+    "model.norm_epsilon": (1e-3, {}),
+    "model.dtype": ("bfloat16", {}),
+    "compute.attention": ("xla", {}),
+    "compute.remat": ("full", {}),
+    "compute.loss_chunks": (2, {}),
+    "compute.accumulate": (2, {"mesh.data": 4, "mesh.tensor": 2}),
+    "optimizer.learning_rate": (1e-3, {}),
+    "optimizer.final_fraction": (0.5, {}),
+    "optimizer.warmup_steps": (2, {"optimizer.warmup_fraction": 1.0}),
+    "optimizer.warmup_fraction": (0.2, {}),
+    "optimizer.b1": (0.8, {}),
+    "optimizer.b2": (0.9, {}),
+    "optimizer.weight_decay": (0.2, {}),
+    "optimizer.clip_norm": (0.5, {}),
+    "training.spike_sigma": (3.0, {}),
+    "training.spike_window": (64, {"training.spike_sigma": 3.0}),
+    "mesh.data": (2, {"mesh.tensor": 1, "mesh.fsdp": -1}),
+    "mesh.fsdp": (2, {"mesh.data": -1}),
+    "mesh.tensor": (2, {"mesh.data": -1}),
+}
+BATCHES = {
+    "data.unique_documents": (20, {}),
+    "data.repeated_documents": (3, {}),
+    "data.repetitions": (7, {}),
+    "data.held_out_documents": (5, {}),
+    "data.repeats": ("once", {}),
+    "data.ids": ("index", {}),
+    "data.id_noise": (0.5, {}),
+    "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
+    "data.rows": ("packed", {}),
+    "data.row_length": (128, {}),
+    "data.vocabulary_size": (600, {}),
+    "training.batch_size": (16, {}),
+    "training.epochs": (2, {}),
+    "training.steps": (3, {}),
+    "training.count_removed_repeats": (True, {"data.repeats": "once"}),
+}
+RUN = {
+    "variant": ("another", {}),
+    "training.log_every": (2, {}),
+    "training.evaluate_every": (3, {}),
+    "training.checkpoint_every": (1, {}),
+    "training.checkpoints_to_keep": (1, {}),
+    "training.keep_every": (2, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1}),
+    "training.keep_best": (True, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1,
+                                  "training.evaluate_every": 1, "training.steps": 2,
+                                  "optimizer.learning_rate": 0.3, "optimizer.final_fraction": 1.0}),
+    "training.stall_seconds": (1e-3, {}),
+    "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
+                                    "optimizer.learning_rate": 1.0}),
+}  # fmt: skip
+FILES = ("data.files", "data.tokenizer", "model.initial")  # their other value is a file: see below
+
+
+def configs(field, other, besides):
+    """The config with the field as it is, and with its other value."""
+    made = []
+    for value in (None, other):
+        config = tiny_config()
+        for name, wanted in (besides | ({field: value} if value is not None else {})).items():
+            section, _, last = name.rpartition(".")
+            setattr(getattr(config, section) if section else config, last, wanted)
+        made.append(validate(config))
+    assert flatten(made[0])[field] != other
+    return made
+
+
+def program_of(config):
+    """What is compiled: the step for its mesh, and the initial state."""
+    mesh = sharding.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        program = train_program(config, 10, mesh, documents_per_row=3)
+        placed = jax.tree.map(lambda shape: shape.sharding, program.state)
+        init = jax.jit(lambda: init_state(config, 10), out_shardings=placed).lower().as_text()
+        return init + program.step.lower(program.state, program.batch, program.seed).as_text()
+
+
+def batches_of(config):
+    """How many steps, what they read in two epochs, and what is kept for measuring."""
+    corpus = load_corpus(config)
+    rows = Rows(
+        config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, corpus.tokenizer.end_of_text
+    )
+    stream = batches(rows, config.training.batch_size)
+    digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
+    for _ in range(2 * steps_of(config, rows)):
+        for array in next(stream).values():
+            digest.update(array.tobytes())
+    return steps_of(config, rows), digest.hexdigest()
+
+
+def run_of(config, workdir, caplog):
+    """What a run of a few steps writes down, keeps and says."""
+    config.training.steps = config.training.steps or 4
+    caplog.clear()
+    caplog.set_level(logging.INFO, logger="memsinks_jax")
+    try:
+        train_and_evaluate(config, workdir)
+        end = "finished"
+    except InputError as error:
+        end = str(error).split(" updates ")[0]
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    told = [
+        r.getMessage().split(":")[0] for r in caplog.records if "stack" in r.getMessage() or "seed" in r.getMessage()
+    ]
+    kept = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
+    return end, [(line["step"], sorted(line)) for line in lines], kept, sorted(set(told))
+
+
+def test_every_field_is_in_a_table():
+    tables = [*PROGRAM, *BATCHES, *RUN, *FILES]
+    assert sorted(tables) == sorted(flatten(tiny_config()))
+
+
+@pytest.mark.parametrize("field", PROGRAM)
+def test_the_program_changes(field):
+    one, other = configs(field, *PROGRAM[field])
+    assert program_of(one) != program_of(other)
+
+
+@pytest.mark.parametrize("field", BATCHES)
+def test_the_batches_change(field):
+    one, other = configs(field, *BATCHES[field])
+    assert batches_of(one) != batches_of(other)
+
+
+@pytest.mark.parametrize("field", RUN)
+def test_the_run_changes(field, tmp_path, caplog):
+    one, other = configs(field, *RUN[field])
+    assert run_of(one, tmp_path / "one", caplog) != run_of(other, tmp_path / "other", caplog)
+
+
+def test_what_does_not_change_changes_nothing(tmp_path, caplog):
+    """So that the tests above can fail: the same config makes the same program, batches and run."""
+    one, other = tiny_config(), tiny_config()
+    assert program_of(one) == program_of(other)
+    assert batches_of(one) == batches_of(other)
+    assert run_of(one, tmp_path / "one", caplog) == run_of(dataclasses.replace(other), tmp_path / "other", caplog)
