@@ -1,0 +1,220 @@
+"""The birth of an induction head: python -m memsinks_jax.labs.induction_head --experiment=E1 --out=runs/induction_head
+
+Trains what the experiment needs, measures, draws, and writes results.json, experiment_NAME.png and index.html, all of them
+once everything is done. Training leaves its state in runs/ beside them: the same command again goes on from there, and
+experiments with the same --out share their runs.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+import tqdm
+from absl import flags
+
+from memsinks_jax import command_line, report
+from memsinks_jax.claims import Claim
+from memsinks_jax.config import InputError
+from memsinks_jax.labs.induction_head import (
+    bigrams,
+    experiment_1,
+    experiment_2,
+    experiment_3,
+    experiment_4,
+    experiment_5,
+    experiment_6,
+    experiment_7,
+    experiment_8,
+    experiment_9,
+    experiment_10,
+    experiment_11,
+    experiment_construction,
+    experiment_sinks,
+    presets,
+    sinks,
+    training,
+)
+from memsinks_jax.labs.induction_head.presets import Preset
+from memsinks_jax.labs.induction_head.study import Study
+
+logger = logging.getLogger("memsinks_jax.labs.induction_head")
+
+EXPERIMENTS = {
+    "E1": experiment_1, "E2": experiment_2, "E3": experiment_3, "E4": experiment_4, "E5": experiment_5,
+    "E6": experiment_6, "E7": experiment_7, "E8": experiment_8, "E9": experiment_9, "E10": experiment_10,
+    "E11": experiment_11, "construction": experiment_construction, "sinks": experiment_sinks,
+}  # fmt: skip
+SHOWN = ("acc_clean", "wo1", "wk1", "wk0_64", "wk0", "ff1")  # live probes, beside the progress bar
+
+
+class Runs:
+    """Trains what experiments ask for, each run once, with progress and a place to stop."""
+
+    def __init__(self, preset: Preset, folder: pathlib.Path):
+        self._preset, self._folder, self._done = preset, folder, {}
+
+    def of(self, recipes: dict) -> dict:
+        """{label: recipe} -> {label: [one run a seed]}; runs of sinks are their curves."""
+        return {
+            label: [self._run(label, recipe, seed) for seed in self._preset.seeds] for label, recipe in recipes.items()
+        }
+
+    def _run(self, label: str, recipe, seed: int):
+        name = training.digest(recipe, self._preset.statistics, seed)
+        if name not in self._done:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            train = sinks.train if isinstance(recipe, sinks.World) else training.train
+            begun = time.monotonic()
+            quiet = not sys.stderr.isatty()
+            with (
+                stop_on_signals() as stop,
+                tqdm.tqdm(total=recipe.steps, unit="step", disable=quiet, leave=False) as bar,
+            ):
+                bar.set_description(f"{label}, seed {seed}")
+
+                def tell(step, point):
+                    bar.update(step - bar.n)
+                    bar.set_postfix({name: f"{point[name]:.2f}" for name in SHOWN if name in point})
+                    if stop.is_set():
+                        raise command_line.Interrupted(f"{label}, seed {seed}, at step {step}")
+
+                path = self._folder / f"{name}.npz"
+                self._done[name] = train(recipe, self._preset.statistics, seed, path, tell)
+            if quiet:
+                logger.info("%s, seed %d: %d steps, %.0f s", label, seed, recipe.steps, time.monotonic() - begun)
+        return self._done[name]
+
+
+def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
+    """The experiments, one after the other."""
+    runs, studies = Runs(preset, out / "runs"), []
+    for name in names:
+        begun = time.monotonic()
+        module = EXPERIMENTS[name]
+        studies.append(module.study(preset, runs.of(module.recipes(preset))))
+        logger.info("experiment %s: %.0f s", name, time.monotonic() - begun)
+    return studies
+
+
+def forecast(preset: Preset, names: list[str]) -> str:
+    """How many runs and steps it will be, and about how long."""
+    recipes = [recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()]
+    recipes = list(dict.fromkeys(recipe for recipe in recipes if isinstance(recipe, training.Recipe)))
+    if not recipes:
+        return f"preset {preset.name}: no training of this kind, minutes"
+    seconds = presets.predicted_seconds(recipes, preset.statistics) * len(preset.seeds)
+    sizes = sorted({(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes})
+    all_sizes = "; ".join(f"{s} steps of {b} sequences of {t} tokens at width {d}" for s, b, t, d in sizes)
+    length = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
+    return (
+        f"preset {preset.name}: {len(recipes) * len(preset.seeds)} runs ({all_sizes}), about {length} on this machine"
+    )
+
+
+def told(study: Study) -> list[Claim]:
+    """Its claims, without those about something that never came, as with a text in which no trigger comes twice."""
+    return [claim for claim in study.claims if all(map(math.isfinite, claim.values))]
+
+
+def results(experiment: str, preset: Preset, studies: list[Study]) -> dict:
+    """The content of results.json. With several experiments the names of variants and claims begin with theirs."""
+    runs, claims = [], []
+    for study in studies:
+        prefix = f"{study.name}: " if len(studies) > 1 else ""
+        runs += [{**run, "variant": prefix + run["variant"]} for run in study.records]
+        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in told(study)]
+    return {
+        "experiment": experiment, "preset": preset.name, "seeds": list(preset.seeds), "runs": runs, "claims": claims,
+    }  # fmt: skip
+
+
+def write(out: pathlib.Path, experiment: str, preset: Preset, studies: list[Study], command: str) -> dict:
+    """Draws and writes everything -> the content of results.json. Nothing appears in `out` until all of it is made."""
+    content = results(experiment, preset, studies)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as scratch:
+        made = pathlib.Path(scratch)
+        sections = []
+        for study in studies:
+            picture = made / f"experiment_{study.name}.png"
+            study.draw(picture)
+            sections += [] if len(studies) == 1 else [report.heading(f"{study.name}: {study.title}")]
+            sections += [
+                report.paragraph(study.answer, "lead"), report.picture(picture, study.title),
+                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(told(study)),
+            ]  # fmt: skip
+        title = studies[0].title if len(studies) == 1 else "The birth of an induction head"
+        report.write_json(made / "results.json", content)
+        report.write_page(
+            made / "index.html", title, [*sections, report.heading("How it was made"), report.code(command)]
+        )
+        for path in sorted(made.iterdir()):
+            os.replace(path, out / path.name)
+    return content
+
+
+@contextlib.contextmanager
+def stop_on_signals():
+    """While training SIGTERM and Ctrl-C set the event that is given; its state is then saved. At other times they end the
+    command as they would any other: there is nothing to save."""
+    stop, signals = threading.Event(), (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in signals]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def main() -> None:
+    experiment_flag = flags.DEFINE_enum("experiment", None, [*EXPERIMENTS, "all"], "Which.", required=True)
+    out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
+    text_flag = flags.DEFINE_string("text", None, "A text file to take bigrams from; the bundled table if not given.")
+    preset_flag = flags.DEFINE_enum("preset", "laptop", ["laptop", "paper"], "Size of everything.")
+    seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
+    choices = {
+        "k": flags.DEFINE_integer("k", None, "Triggers of a sequence; 5 if not given."),
+        "d": flags.DEFINE_integer("d", None, "Width; the preset's if not given."),
+        "batch": flags.DEFINE_integer("batch", None, "Sequences a step; the preset's if not given."),
+        "steps": flags.DEFINE_integer("steps", None, "Steps of a run; the experiment's if not given."),
+    }
+
+    def run() -> dict:
+        chosen = {name: flag.value for name, flag in choices.items() if flag.value is not None}
+        if not all(text.strip().isdigit() for text in seeds_flag.value):
+            raise InputError(f"--seeds={','.join(seeds_flag.value)}: give whole numbers, for example --seeds=0,1,2")
+        statistics = bigrams.bundled() if text_flag.value is None else bigrams.read_text(text_flag.value)
+        seeds = tuple(int(text) for text in seeds_flag.value)
+        preset = Preset(preset_flag.value, statistics, seeds, **chosen).check()
+        names = list(EXPERIMENTS) if experiment_flag.value == "all" else [experiment_flag.value]
+        for name in names:
+            for recipe in EXPERIMENTS[name].recipes(preset).values():
+                recipe.law.check(statistics)
+        out = pathlib.Path(out_flag.value)
+        if out.exists() and not out.is_dir():
+            raise InputError(f"--out={out}: is a file; give a folder")
+        if preset.name == "paper" or sys.stderr.isatty():
+            logger.info("%s", forecast(preset, names))
+        studies = measure(preset, names, out)
+        command = f"python -m memsinks_jax.labs.induction_head --experiment={experiment_flag.value}"
+        command += f" --preset={preset.name} --seeds={','.join(map(str, seeds))}"
+        command += "".join(f" --{name}={value}" for name, value in chosen.items())
+        command += f" --text={text_flag.value}" if text_flag.value else ""
+        content = write(out, experiment_flag.value, preset, studies, f"{command} --out={out}")
+        claims = [claim for study in studies for claim in told(study)]
+        print(report.plain_table(*report.claims_table(claims)), file=sys.stderr)
+        print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
+        return content
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""E5: W_O^2 and W_F compete for the logits, and leave their natural estimates (the study's figure 4, right)."""
+
+from memsinks_jax.claims import Claim, with_interval
+from memsinks_jax.labs.induction_head.presets import Preset
+from memsinks_jax.labs.induction_head.study import BLUE, GREEN, RED, Study, curve, finish, panels, records, save, smooth
+
+TITLE = "Memories that compete for the logits"
+
+
+def recipes(preset: Preset):
+    # The first and the last of E3, by the same names of everything: trained once for both.
+    return {
+        "frequent trigger": preset.world(k=1),
+        "several triggers": preset.world(),
+        "random trigger": preset.world(k=1, fixed=False),
+    }
+
+
+def study(preset: Preset, runs) -> Study:
+    lowest = {label: [float(smooth(run.curves["ff1"]).min()) for run in several] for label, several in runs.items()}
+    drift = {label: [float(run.curves["ff1"][-1]) - low for run, low in zip(several, lowest[label], strict=True)]
+             for label, several in runs.items()}  # fmt: skip
+    started = {label: [float(run.curves["ff1"][0]) for run in several] for label, several in runs.items()}
+    recalled = {label: [float(run.curves["wo1"][-1]) for run in several] for label, several in runs.items()}
+    claims = []
+    for label in runs:
+        claims += [
+            Claim(f"approach: {label}", f"fall of ff1 from its start to its lowest, nats, {label}",
+                  "approaches the bigrams", [a - b for a, b in zip(started[label], lowest[label], strict=True)],
+                  at_least=0.5),
+            Claim(f"drift: {label}", f"rise of ff1 from its lowest to the end, nats, {label}", "drifts from them again",
+                  drift[label], at_least=0.02),
+        ]  # fmt: skip
+    return Study(
+        "E5", TITLE,
+        "; ".join(
+            f"{label}: ff1 falls to {with_interval(lowest[label], 2)} nats and rises by {with_interval(drift[label], 2)}, "
+            f"wo1 ends at {with_interval(recalled[label], 2)}" for label in runs
+        ) + ".",
+        "ff1 is the divergence of pi_b from what W_F alone says; wo1 the recall of W_O^2. Uniform logits have an ff1 of "
+        "2.27 over all characters of the bundled text.",
+        records(runs), claims, lambda path: _draw(runs, path),
+    )  # fmt: skip
+
+
+def _draw(runs, path) -> None:
+    figure, axes = panels(1, 2, (5.4, 4.2))
+    for (label, several), colour in zip(runs.items(), (BLUE, GREEN, RED), strict=True):
+        curve(axes[0], several, "wo1", label, colour, over=1)
+        curve(axes[1], several, "ff1", label, colour, over=1)
+    finish(axes[0], "Recall of $W_O^2$ (wo1)", "step", "recall", 3, ylim=(0, 1.02))
+    finish(axes[1], "Divergence of $W_F$ from the bigrams (ff1)", "step", "nats", 3, ylim=(0, 4))
+    save(figure, path)

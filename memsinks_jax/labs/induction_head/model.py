@@ -1,0 +1,127 @@
+"""The two-layer model of the study (section 4.2): one head a layer, identity queries, and only the memories are trained.
+
+    x0_t = w_E(z_t) + p_t
+    x1_t = x0_t + W_O^1 W_V^1 sum_s A1[t,s] x0_s,   A1 = softmax over s <= t of x0_t . W_K^1 x0_s / sqrt d
+    h_t  = x1_t + W_O^2 W_V^2 sum_s A2[t,s] x1_s,   A2 = softmax over s <= t of x1_t . W_K^2 x1_s / sqrt d
+    logits_t = W_U (h_t + F(h_t)),                  F: nothing, a matrix W_F, or W_F2 relu(W_F1 h_t)
+
+Embeddings, positions, W_U and the remaps W_V^1, W_O^1, W_V^2 stay as they were drawn. There is no bias and no norm.
+
+Axes: B sequences, T positions (S when attended to), D width, F hidden neurons, V characters, H heads (here 1).
+Weights are a dict by name; matrices are [to, from], so that W x is `x @ W.T`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MEMORIES = ("key_1", "key_2", "output_2")
+FEED_FORWARD = {"none": (), "linear": ("ff",), "mlp": ("ff_1", "ff_2")}
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoLayers:
+    """Attributes:
+    d: width. feed_forward: 'none', 'linear' or 'mlp', after the second layer. hidden: neurons of the MLP; None: 4 d.
+    positions: 'random', 'sinusoid', or 'rotary' (turns queries and keys of the first layer; p = 0).
+    divide: scores by sqrt d. unit: everything random has variance 1/d, as in the theory, instead of PyTorch's defaults.
+    """
+
+    d: int = 128
+    feed_forward: str = "none"
+    hidden: int | None = None
+    positions: str = "random"
+    divide: bool = True
+    unit: bool = False
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        return MEMORIES + FEED_FORWARD[self.feed_forward]
+
+    def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
+        """Weights as drawn at the start, float32."""
+        d, hidden = self.d, self.hidden or 4 * self.d
+        shapes = {
+            "token": (characters, d), "position": (length, d), "unembed": (characters, d),
+            "key_1": (d, d), "value_1": (d, d), "output_1": (d, d), "key_2": (d, d), "value_2": (d, d),
+            "output_2": (d, d), "ff": (d, d), "ff_1": (hidden, d), "ff_2": (d, hidden),
+        }  # fmt: skip
+        unused = {name for names in FEED_FORWARD.values() for name in names} - set(self.trainable)
+        weights = {}
+        for place, (name, shape) in enumerate(shapes.items()):
+            of_name = jax.random.fold_in(key, place)
+            if name in unused:
+                continue
+            if self.unit:
+                weights[name] = jax.random.normal(of_name, shape) / math.sqrt(shape[-1])
+            elif name in ("token", "position"):
+                weights[name] = jax.random.normal(of_name, shape)
+            else:
+                reach = 1 / math.sqrt(shape[-1])
+                weights[name] = jax.random.uniform(of_name, shape, minval=-reach, maxval=reach)
+        if self.positions == "sinusoid":
+            weights["position"] = jnp.asarray(sinusoids(length, d), jnp.float32)
+        elif self.positions == "rotary":
+            weights["position"] = jnp.zeros((length, d))
+        return weights
+
+    def forward(self, weights, tokens_BT: jax.Array, at_hidden: Callable = lambda hidden_BTF: hidden_BTF) -> "Trace":
+        """Args:
+        at_hidden: intervention at the MLP's hidden activation, after the ReLU.
+        """
+        length, scale = tokens_BT.shape[1], math.sqrt(self.d) if self.divide else 1.0
+        x0_BTD = weights["token"][tokens_BT] + weights["position"][:length]
+        keys_BSD, queries_BTD = x0_BTD @ weights["key_1"].T, x0_BTD
+        if self.positions == "rotary":
+            keys_BSD, queries_BTD = turn(keys_BSD), turn(queries_BTD)
+        a1_BTS = attend(queries_BTD, keys_BSD, scale)
+        remap_DD = weights["output_1"] @ weights["value_1"]
+        x1_BTD = x0_BTD + (a1_BTS @ x0_BTD) @ remap_DD.T
+        a2_BTS = attend(x1_BTD, x1_BTD @ weights["key_2"].T, scale)
+        copy_DD = weights["output_2"] @ weights["value_2"]
+        if self.feed_forward == "mlp":
+            h_BTD = x1_BTD + (a2_BTS @ x1_BTD) @ copy_DD.T
+            hidden_BTF = at_hidden(jax.nn.relu(h_BTD @ weights["ff_1"].T))
+            logits_BTV = (h_BTD + hidden_BTF @ weights["ff_2"].T) @ weights["unembed"].T
+        else:
+            # All is linear from here on, so what is attended to goes to V before the sum over s: V is less than D.
+            read_VD = weights["unembed"]
+            if self.feed_forward == "linear":
+                read_VD = read_VD + read_VD @ weights["ff"]
+            logits_BTV = x1_BTD @ read_VD.T + a2_BTS @ (x1_BTD @ (read_VD @ copy_DD).T)
+        return Trace(logits_BTV, (a1_BTS[:, None], a2_BTS[:, None]))
+
+
+class Trace(NamedTuple):
+    """What a model tells of one pass: logits (B, T, V), and for every layer its attention (B, H, T, S)."""
+
+    logits_BTV: jax.Array
+    attentions: tuple[jax.Array, ...]
+
+
+def attend(queries_xTD: jax.Array, keys_xSD: jax.Array, scale: float) -> jax.Array:
+    """Causal attention, float32 -> (..., T, S)."""
+    scores_xTS = jnp.einsum("...td,...sd->...ts", queries_xTD, keys_xSD) / scale
+    length = scores_xTS.shape[-1]
+    return jax.nn.softmax(jnp.where(np.tri(length, dtype=bool), scores_xTS, -jnp.inf), axis=-1)
+
+
+def sinusoids(length: int, d: int) -> np.ndarray:
+    """The positions of the first Transformer: sines at even places, cosines at odd -> float64 (T, D)."""
+    angle_TD = np.arange(length)[:, None] * 10000.0 ** (-(np.arange(d) // 2 * 2) / d)
+    return np.where(np.arange(d) % 2 == 0, np.sin(angle_TD), np.cos(angle_TD))
+
+
+def turn(x_BTD: jax.Array) -> jax.Array:
+    """Rotary positions: each pair of neighbouring coordinates turned by an angle that grows with t -> same shape."""
+    length, d = x_BTD.shape[-2:]
+    angle_TP = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    cos_TP, sin_TP = jnp.asarray(np.cos(angle_TP), jnp.float32), jnp.asarray(np.sin(angle_TP), jnp.float32)
+    even_BTP, odd_BTP = x_BTD[..., 0::2], x_BTD[..., 1::2]
+    turned = jnp.stack([even_BTP * cos_TP - odd_BTP * sin_TP, even_BTP * sin_TP + odd_BTP * cos_TP], axis=-1)
+    return turned.reshape(x_BTD.shape)

@@ -1,0 +1,151 @@
+"""Sinks in this world: the model with an MLP, some of whose neurons a sequence may use only if they are its own.
+
+Half of every batch are fresh sequences, half come from a small pool that returns all the time. Neurons 0..S-1 of the MLP
+are shared, the rest are sinks, of which every sequence has its own share, drawn from its number. What the model knows of
+the pool by heart, beyond what it says of fresh sequences, is the memorized part; dropping the sinks should take it away
+and leave the induction head.
+
+Axes as in `model`; R sequences of the pool, M sinks.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from memsinks_jax.labs.induction_head import measures
+from memsinks_jax.labs.induction_head.bigrams import Statistics
+from memsinks_jax.labs.induction_head.law import Batch, Law, sampler
+from memsinks_jax.labs.induction_head.model import TwoLayers
+from memsinks_jax.labs.induction_head.training import SAVE_EVERY_SECONDS, load, purpose, save
+
+MODES = ("own", "dropped")  # sinks at the test: each sequence's own, as in training, or none
+_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST = range(10, 15)  # purposes of the seed's randomness
+TESTED = 64  # fresh sequences of a test
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Attributes:
+    shared, sinks: neurons of the MLP; without sinks it is an ordinary model. active: share of the sinks that a sequence
+    may use. pool: sequences that return. batch: sequences a step, half of them from the pool.
+    """
+
+    law: Law
+    d: int
+    shared: int
+    sinks: int
+    active: float
+    pool: int
+    batch: int
+    steps: int
+    learning_rate: float = 0.002
+    weight_decay: float = 1e-4
+    log_every: int = 20
+
+    @property
+    def model(self) -> TwoLayers:
+        return TwoLayers(self.d, feed_forward="mlp", hidden=self.shared + self.sinks)
+
+
+def gates(world: World, key: jax.Array, numbers_B: jax.Array, mode: str) -> jax.Array:
+    """Which neurons are on for the sequences of these numbers -> float32 (B, S + M)."""
+
+    def own_M(number):
+        return jax.random.bernoulli(jax.random.fold_in(key, number), world.active, (world.sinks,))
+
+    on_BM = jax.vmap(own_M)(numbers_B) & (mode == "own")
+    return jnp.concatenate([jnp.ones((len(numbers_B), world.shared)), on_BM.astype(jnp.float32)], axis=1)
+
+
+def logits(world: World, weights: dict, tokens_BT: jax.Array, gates_BF: jax.Array) -> jax.Array:
+    return world.model.forward(weights, tokens_BT, lambda hidden_BTF: hidden_BTF * gates_BF[:, None]).logits_BTV
+
+
+def join(one: Batch, other: Batch) -> Batch:
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), one, other)
+
+
+@functools.lru_cache(maxsize=2)
+def _compiled(world: World, statistics: Statistics):
+    """Functions (state, other weights, pool, keys, step, count) -> state after `count` steps; (weights, pool, keys, step) ->
+    tally. Compiled once for all seeds; `keys` by purpose."""
+    rule, sample, half = _rule(world), sampler(statistics, world.law), world.batch // 2
+
+    def one(carry, number, others, pool, keys):
+        trained, state = carry
+        of_fresh, of_choice = jax.random.split(jax.random.fold_in(keys[_FRESH], number))
+        chosen_B = jax.random.permutation(of_choice, world.pool)[:half]
+        batch = join(sample(of_fresh, world.batch - half), jax.tree.map(lambda x: x[chosen_B], pool))
+        # Numbers 0..R-1 are the pool's; every fresh sequence has one of its own.
+        fresh_B = world.pool + number * world.batch + jnp.arange(world.batch - half)
+        gates_BF = gates(world, keys[_MASKS], jnp.concatenate([fresh_B, chosen_B]), "own")
+
+        def loss(trained):
+            said_BTV = logits(world, {**others, **trained}, batch.tokens_BS[:, :-1], gates_BF)
+            return measures.losses(said_BTV, batch.tokens_BS[:, 1:]).mean()
+
+        updates, state = rule.update(jax.grad(loss)(trained), state, trained)
+        return (optax.apply_updates(trained, updates), state), None
+
+    @functools.partial(jax.jit, static_argnums=5)
+    def several(carry, others, pool, keys, first, count):
+        step = functools.partial(one, others=others, pool=pool, keys=keys)
+        return jax.lax.scan(step, carry, first + jnp.arange(count))[0]
+
+    @jax.jit
+    def look(weights, pool, keys, number):
+        fresh = sample(jax.random.fold_in(keys[_TEST], number), TESTED)
+        found = {}
+        for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
+            numbers_B = first + jnp.arange(len(batch.seen_BT))
+            for mode in MODES:
+                gates_BF = gates(world, keys[_MASKS], numbers_B, mode)
+                said_BTV = logits(world, weights, batch.tokens_BS[:, :-1], gates_BF)
+                tallied = measures.tally(said_BTV, batch)
+                found |= {f"{name} {mode} {what}": pair for what, pair in tallied.items()}
+        return found
+
+    return several, look
+
+
+def _rule(world: World) -> optax.GradientTransformation:
+    return optax.adamw(world.learning_rate, weight_decay=world.weight_decay)
+
+
+def train(
+    world: World, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
+) -> dict[str, np.ndarray]:
+    """One run, from its checkpoint at `path` if there is one -> curves {name: (points,)}.
+
+    Names are those of `measures.tally` behind 'fresh own ', 'fresh dropped ', 'pool own ' and 'pool dropped '.
+    """
+    keys = {number: purpose(seed, number) for number in (_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST)}
+    others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)
+    trained = {name: others.pop(name) for name in world.model.trainable}
+    pool = sampler(statistics, world.law)(keys[_POOL], world.pool)
+    several, look = _compiled(world, statistics)
+    carry, done, curves, saved = (trained, _rule(world).init(trained)), 0, {}, time.monotonic()
+    if path.exists():
+        carry, done, curves = load(path, carry)
+    while done < world.steps:
+        count = min(world.log_every, world.steps - done)
+        carry, done = several(carry, others, pool, keys, done, count), done + count
+        point = measures.rates(jax.device_get(look({**others, **carry[0]}, pool, keys, done)))
+        for name, value in ({"step": done} | point).items():
+            curves.setdefault(name, []).append(value)
+        if done == world.steps or time.monotonic() - saved > SAVE_EVERY_SECONDS:
+            save(path, carry, done, curves)
+            saved = time.monotonic()
+        try:
+            tell(done, {"acc_clean": point["fresh own acc_clean"]})
+        except BaseException:
+            save(path, carry, done, curves)
+            raise
+    return {name: np.array(values) for name, values in curves.items()}

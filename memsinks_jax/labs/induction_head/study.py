@@ -1,0 +1,141 @@
+"""What the experiments share: what a finished study is, reading numbers off a run's curves, how a panel looks."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Callable
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.claims import Claim
+from memsinks_jax.labs.induction_head.training import Run
+
+RED, BLUE, GREEN, ORANGE, GREY, VIOLET = "#c0392b", "#1f618d", "#1e8449", "#d68910", "#7f8c8d", "#7d3c98"
+COLOURS = (BLUE, RED, GREEN, ORANGE, VIOLET, GREY, "#117a65", "#6e2c00", "#2e4053")
+# Probe -> its colour and its name for a reader.
+PROBES = {
+    "wo1": (RED, "$W_O^2$ (wo1)"), "wk1": (GREEN, "$W_K^2$ (wk1)"),
+    "wk0_64": (VIOLET, "$W_K^1$, t < 64 (wk0_64)"), "wk0": (BLUE, "$W_K^1$, all t (wk0)"),
+}  # fmt: skip
+
+Runs = dict[str, list[Run]]  # label -> one run a seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A finished experiment.
+
+    Attributes:
+      name: on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
+      records: as `records` makes them. `draw(path)` writes the PNG. `sections`: further HTML for the page.
+    """
+
+    name: str
+    title: str
+    answer: str
+    note: str
+    records: list[dict]
+    claims: list[Claim]
+    draw: Callable[[pathlib.Path], None]
+    sections: list[str] = dataclasses.field(default_factory=list)
+
+
+def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str, dict] | None = None) -> dict:
+    """One run of results.json, without numbers that are not finite."""
+    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+    return {"variant": variant, "seed": seed, "metrics": finite, "curves": curves or {}}
+
+
+def records(runs: Runs) -> list[dict]:
+    """Runs of results.json: rates of the test at the end, and every curve."""
+    made = []
+    for label, several in runs.items():
+        for run in several:
+            steps = run.curves["step"]
+            curves = {}
+            for name, values in run.curves.items():
+                kept = np.isfinite(values)
+                if name != "step" and kept.any():
+                    curves[name] = {"step": steps[kept].astype(int).tolist(), "value": values[kept].round(5).tolist()}
+            made.append(record(label, run.seed, run.test, curves))
+    return made
+
+
+def smooth(values: np.ndarray, over: int = 3) -> np.ndarray:
+    """Mean of each point and those before it, `over` in all."""
+    sums = np.concatenate([[0.0], np.nancumsum(values)])
+    begin = np.maximum(np.arange(len(values)) + 1 - over, 0)
+    return (sums[1:] - sums[begin]) / (np.arange(len(values)) + 1 - begin)
+
+
+def reached(run: Run, name: str, level: float) -> float:
+    """The first step at which the smoothed curve is at `level` or above; the run's last step if it never is."""
+    where = np.flatnonzero(smooth(run.curves[name]) >= level)
+    return float(run.curves["step"][where[0]] if len(where) else run.curves["step"][-1])
+
+
+def fell(run: Run, name: str, level: float) -> float:
+    """The first step at which the smoothed curve is at `level` or below; the run's last step if it never is."""
+    where = np.flatnonzero(smooth(run.curves[name]) <= level)
+    return float(run.curves["step"][where[0]] if len(where) else run.curves["step"][-1])
+
+
+def at_end(runs: list[Run], name: str) -> list[float]:
+    """A rate of the test, one a seed."""
+    return [run.test[name] for run in runs]
+
+
+def during(run: Run, name: str, first: int, last: int) -> np.ndarray:
+    """Smoothed values at steps from `first` to `last`."""
+    steps = run.curves["step"]
+    return smooth(run.curves[name])[(steps >= first) & (steps <= last)]
+
+
+def panels(rows: int, columns: int, size: tuple[float, float] = (4.8, 3.9)):
+    """A figure and its axes, flattened."""
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", squeeze=False
+    )
+    return figure, list(axes.flat)
+
+
+def finish(axis, title: str, x: str, y: str, legend: int = 0, **settings) -> None:
+    """Title, labels, grid; a legend of so many columns under the panel, never over the data."""
+    axis.set(title=title, xlabel=x, ylabel=y, **settings)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=legend, frameon=False, fontsize=8.5)
+
+
+def curve(axis, runs: list[Run], name: str, label: str | None, colour, style="-", over: int = 3) -> None:
+    """Mean over seeds of a smoothed curve, band from the lowest to the highest seed."""
+    values_GX = np.array([smooth(run.curves[name], over) for run in runs])
+    steps = runs[0].curves["step"]
+    axis.plot(steps, values_GX.mean(0), linestyle=style, color=colour, label=label, linewidth=1.7)
+    axis.fill_between(steps, values_GX.min(0), values_GX.max(0), color=colour, alpha=0.15, linewidth=0)
+
+
+def bars(axis, labels: list[str], groups: dict[str, list[list[float]]], colours) -> None:
+    """Bars of means with a dot a seed. groups: {legend: [values of the seeds for every label]}."""
+    width = 0.8 / len(groups)
+    for place, ((name, values), colour) in enumerate(zip(groups.items(), colours, strict=False)):
+        at = np.arange(len(labels)) + (place - (len(groups) - 1) / 2) * width
+        axis.bar(at, [np.mean(one) for one in values], width * 0.92, color=colour, alpha=0.75, label=name)
+        for x, one in zip(at, values, strict=True):
+            axis.plot([x] * len(one), one, ".", color="black", markersize=4)
+    axis.set_xticks(np.arange(len(labels)), labels)
+
+
+def save(figure, path: pathlib.Path) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_suffix(".new.png")
+    figure.savefig(scratch, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    os.replace(scratch, path)
