@@ -71,7 +71,7 @@ def run(main: Callable[[], dict]) -> None:
             _refuse(f"unexpected argument {argv[1]!r}; flags look like --name=value")
         _set_up_logging()
         keep_freed_memory()
-        _keep_compiled_programs()
+        keep_compiled_programs()
         try:
             result = main()
         except InputError as error:
@@ -153,7 +153,7 @@ def keep_freed_memory() -> None:
         library.free(block)
 
 
-def _keep_compiled_programs() -> None:
+def keep_compiled_programs() -> None:
     """Turns on jax's cache of compiled programs, unless JAX_COMPILATION_CACHE_DIR says where it is.
 
     In a folder of its own for every kind of processor: XLA compiles for the very one it runs on.

@@ -1,7 +1,7 @@
 """What a run would need on a TPU slice that is not here: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
 
-Compiles the very step that `train` runs with that TPU's own compiler (libtpu, of `pip install 'jax[tpu]'`; no TPU is needed) and
-prints memory, FLOPs, talk between chips, and the time that the compiler expects: an estimate, not a measurement.
+Compiles the very step that `train` runs with that TPU's own compiler (libtpu, of `pip install 'jax[tpu]'`; no TPU is
+needed) and prints memory, FLOPs, talk between chips, and the time that the compiler expects: an estimate, not a measurement.
 With --search it looks for what else fits: less recomputation, a larger batch. Exit code 2 if the step does not fit.
 """
 

@@ -99,7 +99,13 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         "code": memory.generated_code_size_in_bytes / _GIB,
     }  # fmt: skip
     slices = len({getattr(device, "slice_index", 0) for device in devices})
-    account = account_of(parse(compiled.as_text()), len(devices) // slices)
+    try:
+        text = compiled.as_text()
+    except jax.errors.JaxRuntimeError:  # the format between the two changes with their versions
+        raise InputError(
+            f"jax {jax.__version__} cannot read what this libtpu has compiled; install the one that fits it: pip install 'jax[tpu]'"
+        ) from None
+    account = account_of(parse(text), len(devices) // slices)
     flops = flops_per_step(config)
     talk = {net: sum(talk.bytes for talk in account.collectives if talk.network == net) for net in ("ici", "dcn")}
     roofline = {

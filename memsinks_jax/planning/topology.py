@@ -55,6 +55,8 @@ def devices_of(topology: str, slices: int = 1) -> tuple[list[jax.Device], Chip]:
     options = {"chip_config_name": "megacore"} if generation == "v4" else {}
     if slices > 1:
         options["num_slices"] = slices
+    if shape == "1x1":
+        options["chips_per_host_bounds"] = [1, 1, 1]  # where libtpu would put four chips to a host
     try:
         devices = list(topologies.get_topology_desc(f"{generation}:{shape}", "tpu", **options).devices)
     except Exception as error:  # whatever the plugin raises, in libtpu's words
