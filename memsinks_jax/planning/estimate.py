@@ -103,7 +103,7 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:  # the format between the two changes with their versions
         raise InputError(
-            f"jax {jax.__version__} cannot read what this libtpu has compiled; install the one that fits it: pip install 'jax[tpu]'"
+            f"jax {jax.__version__} cannot read what this libtpu compiles; install the one that fits: pip install 'jax[tpu]'"
         ) from None
     account = account_of(parse(text), len(devices) // slices)
     flops = flops_per_step(config)
