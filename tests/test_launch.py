@@ -63,5 +63,10 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command += "" if "unique_documents" in command else " --config.data.unique_documents=40"
         if "--seeds=0,1,2" in command:
             command = command.replace("--seeds=0,1,2", "--seeds=0")
+        if "induction_head" in command:
+            command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)
+        if "memsinks_jax.plan" in command:  # its line before it installs the TPU compiler, which the clone has not
+            assert done.returncode == 2 and "pip install 'jax[tpu]'" in done.stderr, done.stderr
+            continue
         assert done.returncode == 0, f"{command}\n{done.stderr}"
