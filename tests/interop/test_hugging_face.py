@@ -164,6 +164,29 @@ def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
         assert float(losses.mean()) == pytest.approx(their_loss, abs=1e-5)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_has_the_same_gradients(family, tokenizer, tmp_path):
+    """Of the mean loss, for every parameter; theirs come through the table of names, as weights do."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = config_of(family)
+    params = random_params(config)
+    export(tmp_path / "hf", config, params, tokenizer, drop=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    tokens = torch.tensor(np.asarray(TOKENS), dtype=torch.long)
+    model(tokens, labels=tokens).loss.backward()
+    named = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    theirs = hugging_face.ours(config, config.model.hidden, named.__getitem__)
+
+    def loss(params):
+        return cross_entropy(logits_of(config, params, TOKENS)[:, :-1], TOKENS[:, 1:]).mean()
+
+    ours = jax.grad(loss)(params)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4, err_msg=str(path))
+        assert np.abs(other).max() > 0
+
+
 @pytest.mark.parametrize("family", ["gpt2, own head", "llama, own head, shared keys"])
 def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
     """Greedy, 200 tokens, with both caches, from prompts of different lengths."""
