@@ -81,7 +81,7 @@ def _find_cluster() -> tuple[str, int, int] | None:
         from jax._src.clusters import ClusterEnv
 
         found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, _START_SECONDS)[:3]
-    except Exception:  # noqa: BLE001
+    except (ImportError, AttributeError, TypeError, ValueError, KeyError, RuntimeError, OSError):
         return None
     return found if None not in found else None
 
