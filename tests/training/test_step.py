@@ -60,8 +60,13 @@ def test_first_loss_is_that_of_guessing(tiny):
     assert lines[0]["train_loss"] == pytest.approx(np.log(tiny.data.vocabulary_size), abs=0.05)
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (4, 1, 2), (2, 2, 2), (1, 8, 1)])
-@pytest.mark.parametrize(("rows", "family"), [("one_document", "gpt2"), ("packed", "gpt2"), ("packed", "llama")])
+@pytest.mark.parametrize(
+    ("shape", "rows", "family"),
+    [
+        ((8, 1, 1), "one_document", "gpt2"), ((2, 2, 2), "one_document", "gpt2"), ((4, 1, 2), "packed", "gpt2"),
+        ((1, 8, 1), "packed", "gpt2"), ((2, 2, 2), "packed", "llama"),
+    ],
+)  # fmt: skip
 def test_every_mesh_trains_the_same(tiny, shape, rows, family):
     tiny.data.rows, tiny.model.family = rows, family
     data = first_batches(tiny, 3)
