@@ -202,11 +202,11 @@ def test_a_full_disk(tmp_path):
         pytest.skip("only root can mount a disk")
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
     try:
         done = run_command(disk / "run")
         assert (done.returncode, done.stderr.count("error:")) == (2, 1)
-        assert "free; free some space; the last that is there is of step" in done.stderr
+        assert "free; free some space; the last that is there is of step 3" in done.stderr
         assert "Traceback" not in done.stderr
         before = sorted(path.name for path in (disk / "run" / "checkpoints").iterdir())
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

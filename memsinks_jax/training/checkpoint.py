@@ -33,6 +33,7 @@ _SEAL = "seal.json"
 # Orbax writes these two last, after the seal. They say nothing of the state.
 _UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
 _CHUNK_BYTES = 2**26
+_OVERHEAD_BYTES = 2**20  # what a checkpoint takes besides its arrays; a small model's indexes are as large as it
 # The libraries whose version decides the bits of a step.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
 _SAVE_LIMIT_SECONDS = 1200  # after which Orbax gives a save up
@@ -96,8 +97,9 @@ class Checkpoints:
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
                 raise FileNotFoundError  # Orbax would make the folder again, without the rest
+            self._manager.wait_until_finished()  # for the save before, as Orbax would: it takes space and counts as saved
             # Asked first: a disk that fills up in the middle of a save is told by a flood of traces of other libraries.
-            needed, free = bytes_of(state), shutil.disk_usage(self._folder).free
+            needed, free = bytes_of(state) + _OVERHEAD_BYTES, shutil.disk_usage(self._folder).free
             if jax.process_index() == 0 and free < needed:
                 raise OSError(
                     f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
