@@ -4,6 +4,7 @@ The loss is in nats per token, end of text included, over documents that stand a
 they are the run's own: --documents=held_out, repeated or unique.
 """
 
+import functools
 import logging
 import pathlib
 
@@ -16,6 +17,8 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, tokenise
 from memsinks_jax.data.documents import read_documents
+from memsinks_jax.editing.memory import interventions
+from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
 from memsinks_jax.trained import open_run
 
@@ -24,12 +27,15 @@ logger = logging.getLogger("memsinks_jax.evaluate")
 ROLES = ("held_out", "repeated", "unique")
 
 
-def evaluate(workdir: pathlib.Path, mode: str, files: str = "", role: str = "held_out") -> dict:
+def evaluate(
+    workdir: pathlib.Path, mode: str, files: str = "", role: str = "held_out", memories: tuple[str, ...] = ()
+) -> dict:
     """Loss of documents under one mode of the sinks.
 
     Args:
       mode: one of sinks.MODES.
       files: glob of the documents to measure; empty for the run's own documents of `role`.
+      memories: files that edit has written, all of which are in the model.
     Returns:
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
       "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
@@ -52,7 +58,8 @@ def evaluate(workdir: pathlib.Path, mode: str, files: str = "", role: str = "hel
         documents, tokens = [corpus.documents[i] for i in indices], [corpus.tokens[i] for i in indices]
         identities, floor = corpus.identities[indices], entropy_floor(corpus, indices, run.config.data.row_length)
     batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
-    nats, counts = DocumentLoss(run.config)(run.params, batches, mode)
+    change = functools.partial(interventions, load_all(memories, run.config, run.params))
+    nats, counts = DocumentLoss(run.config, change=change)(run.params, batches, mode)
     cut = sum(len(document) + 1 > run.config.data.row_length for document in tokens)
     if cut:
         logger.warning("%d of %d documents are longer than the context and were cut", cut, len(tokens))
@@ -71,13 +78,14 @@ def main() -> None:
     sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "How the sinks are set.")
     files_flag = flags.DEFINE_string("files", "", "Glob of .txt or .jsonl files; empty: the run's own documents.")
     documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")
+    memory_flag = flags.DEFINE_list("memory", [], "Memories of edit, which are in the model.")
     per_document_flag = flags.DEFINE_bool("per_document", False, "Also the loss of every document.")
 
     def run() -> dict:
         if not workdir_flag.value:
             raise InputError("--workdir is missing; give the folder of a training run")
         workdir = pathlib.Path(workdir_flag.value)
-        result = evaluate(workdir, sinks_flag.value, files_flag.value, documents_flag.value)
+        result = evaluate(workdir, sinks_flag.value, files_flag.value, documents_flag.value, tuple(memory_flag.value))
         if not per_document_flag.value:
             del result["per_document"]
         else:

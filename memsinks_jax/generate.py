@@ -4,6 +4,7 @@
 need --document=ID, the id of the document that the prompt begins, as it stands in the run's documents.jsonl.
 """
 
+import functools
 import logging
 import pathlib
 import re
@@ -16,6 +17,8 @@ from absl import flags
 
 from memsinks_jax import command_line, sinks
 from memsinks_jax.config import InputError
+from memsinks_jax.editing.memory import interventions
+from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.generation import Generator, Settings
 from memsinks_jax.trained import open_run
 
@@ -27,12 +30,14 @@ def generate(
     prompts: list[str],
     settings: Settings,
     document: str = "",
+    memories: tuple[str, ...] = (),
     show: Callable[[str], None] = lambda text: None,
 ) -> dict:
     """What a trained model writes after each prompt.
 
     Args:
       document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
+      memories: files that edit has written, all of which are in the model.
       show: called with the first prompt's text as it grows.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
@@ -51,7 +56,8 @@ def generate(
     run = open_run(workdir)
     if not sinks.partition(run.config.model, run.config.sinks).sinks:
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    generator = Generator(run.config, run.tokenizer, run.params)
+    change = functools.partial(interventions, load_all(memories, run.config, run.params))
+    generator = Generator(run.config, run.tokenizer, run.params, change)
     next(generator.stream(prompts, settings, identity))  # all is compiled now, and the clock can start
     begin = time.perf_counter()
     for written in generator.stream(prompts, settings, identity):
@@ -93,6 +99,7 @@ def main() -> None:
     top_p_flag = flags.DEFINE_float("top_p", default.top_p, "Draw among the likeliest of together this probability.")
     seed_flag = flags.DEFINE_integer("seed", default.seed, "Of the drawing.")
     sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "How the sinks are set.")
+    memory_flag = flags.DEFINE_list("memory", [], "Memories of edit, which are in the model.")
     document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
 
     def run() -> dict:
@@ -105,7 +112,9 @@ def main() -> None:
         prompts, plain = prompt_flag.value, not command_line.JSON.value
         live = plain and len(prompts) == 1 and sys.stdout.isatty()
         shows = {"show": _Terminal(prompts[0])} if live else {}
-        result = generate(pathlib.Path(workdir_flag.value), prompts, settings, document_flag.value, **shows)
+        result = generate(
+            pathlib.Path(workdir_flag.value), prompts, settings, document_flag.value, tuple(memory_flag.value), **shows
+        )
         if live:
             print()
         elif plain:

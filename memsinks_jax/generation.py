@@ -21,7 +21,7 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
-from memsinks_jax.model import Cache, build_model, empty_cache
+from memsinks_jax.model import Cache, Change, build_model, empty_cache, in_turn, no_change
 
 _SMALLEST = 16  # places; lengths are rounded up to powers of two from here, so that few programs are compiled
 _UNFINISHED = "\ufffd"  # how a tokenizer decodes the first bytes of a character whose others have not come yet
@@ -71,10 +71,14 @@ class _State(NamedTuple):
 
 
 class Generator:
-    """Writes on from prompts; compiled once for each mode of the sinks, number of prompts and rounded lengths."""
+    """Writes on from prompts; compiled once for each mode of the sinks, number of prompts and rounded lengths.
 
-    def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict):
-        self._config, self._tokenizer, self._params = config, tokenizer, params
+    `change` is an intervention besides the sinks, such as memories: (B, T) of tokens that are real, and of those whose
+    next token is asked for -> interventions.
+    """
+
+    def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict, change: Change = no_change):
+        self._config, self._tokenizer, self._params, self._change = config, tokenizer, params, change
         self._model, self._parts = build_model(config)
         self._read = jax.jit(self._read_prompts, static_argnames=("mode", "room"))
         self._write = jax.jit(self._write_on, static_argnames="mode", donate_argnames="state")
@@ -155,8 +159,12 @@ class Generator:
         batch, length = tokens_BP.shape
         cache = empty_cache(self._config.model, batch, room)
         positions_BP = jnp.broadcast_to(jnp.arange(length), tokens_BP.shape)
+        known_B1 = request["known_B"][:, None]
+        interventions = in_turn(
+            self._gates(request, mode), self._change(positions_BP < known_B1, positions_BP == known_B1 - 1)
+        )
         logits_BPV, cache = self._model.apply(
-            {"params": params}, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, self._gates(request, mode), cache
+            {"params": params}, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, interventions, cache
         )
         logits_BV = jnp.take_along_axis(logits_BPV, request["known_B"][:, None, None] - 1, axis=1)[:, 0]
         nothing = _State(
@@ -166,7 +174,8 @@ class Generator:
 
     def _write_on(self, params: dict, state: _State, request: dict, until: jax.Array, mode: str) -> _State:
         """Token after token until there are `until`, or every row has had its end of text."""
-        interventions = self._gates(request, mode)
+        every_B1 = jnp.ones((state.written_BT.shape[0], 1), bool)
+        interventions = in_turn(self._gates(request, mode), self._change(every_B1, every_B1))
 
         def write_one(state: _State) -> _State:
             last_B1 = jax.lax.dynamic_slice_in_dim(state.written_BT, state.count - 1, 1, axis=1)

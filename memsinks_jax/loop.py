@@ -24,7 +24,7 @@ from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.trained import open_run
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
-from memsinks_jax.training.flops import mfu
+from memsinks_jax.training.flops import utilization
 from memsinks_jax.training.metrics import MetricWriter, Profile, Progress, read_metrics
 from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state
@@ -105,7 +105,7 @@ def train_and_evaluate(
             start, tokens = progress["step"], progress["tokens"]
             if start == steps and not _evaluation_is_due(config, workdir, start, steps):
                 return _summary(workdir)
-            state = checkpoints.restore(program.state, shardings)
+            state = checkpoints.restore(program.state)
         if leads:
             _log_start(config, workdir, corpus, program.state, mesh, kernel, start, steps)
 
@@ -125,7 +125,8 @@ def train_and_evaluate(
 
         # What is written and shown, by one host.
         writer = held.enter_context(contextlib.closing(MetricWriter(workdir, start))) if leads else None
-        label, device_kind = f"{config.variant}, seed {config.seed}", mesh.devices.flat[0].device_kind
+        label = f"{config.variant}, seed {config.seed}"
+        utilized = utilization(config, mesh.devices.flat[0].device_kind)
         bar = held.enter_context(contextlib.closing(Progress(label, steps, start))) if leads else None
         recording = held.enter_context(contextlib.closing(Profile(workdir, profiled)))
         clock = _Clock()
@@ -147,7 +148,7 @@ def train_and_evaluate(
             tokens += int(values["tokens"])
             in_a_row = int(values.pop("skipped_in_a_row"))
             speed = clock.tokens_per_second(tokens)
-            values |= {"tokens": tokens, "tokens_per_second": speed, **mfu(config, device_kind, speed / mesh.size)}
+            values |= {"tokens": tokens, "tokens_per_second": speed, **utilized(speed / mesh.size)}
             if leads:
                 bar.update(of_step, values["train_loss"], values["tokens_per_second"])
                 if of_step % config.training.log_every == 0 or of_step == steps:

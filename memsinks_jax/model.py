@@ -9,6 +9,7 @@ passes: `attention` (concatenated heads before the output projection, x_BTD) and
 after the gate, before the down projection, x_BTF). `layer` is a traced int32. The model knows no intervention by name.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ from memsinks_jax.sinks import Partition, partition
 
 Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]]
 
+# Interventions that depend on the rows: (B, T) bool of the real tokens, and of those whose next token is asked for, None
+# where that is all of them -> interventions.
+Change = Callable[[jax.Array, jax.Array | None], Interventions]
+
 _INITIAL_DEVIATION = 0.02  # GPT-2's
 
 # What the backward pass finds saved of a layer; the rest it computes again. From most memory to least.
@@ -37,6 +42,22 @@ REMAT_POLICIES = {
     "attention": jax.checkpoint_policies.save_only_these_names(SAVED),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+
+
+def in_turn(*changes: Interventions) -> Interventions:
+    """Interventions one after the other, as one."""
+    sites = {site for change in changes for site in change}
+
+    def chain(site: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        functions = [change[site] for change in changes if site in change]
+        return lambda x, layer: functools.reduce(lambda x, function: function(x, layer), functions, x)
+
+    return {site: chain(site) for site in sites}
+
+
+def no_change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
+    """The Change that changes nothing."""
+    return {}
 
 
 class Cache(NamedTuple):

@@ -39,7 +39,7 @@ def open_run(workdir: pathlib.Path) -> Trained:
     tokenizer = workdirs.read_tokenizer(workdir)
     shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
     checkpoints = Checkpoints(workdir)
-    params = checkpoints.restore_params(shapes, sharding.shardings(shapes, mesh))
+    params = checkpoints.restore_params(sharding.placed(shapes, mesh))
     step = checkpoints.newest()
     checkpoints.close()
     return Trained(config, tokenizer, params, step)

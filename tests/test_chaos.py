@@ -54,7 +54,7 @@ def outcome(workdir):
     checkpoints = Checkpoints(workdir)
     assert checkpoints.newest() == STEPS
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    state = checkpoints.restore(shapes, sharding.shardings(shapes, mesh))
+    state = checkpoints.restore(sharding.placed(shapes, mesh))
     checkpoints.close()
     lines = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(workdir)]
     return jax.device_get(state), lines

@@ -11,7 +11,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.packing import document_row
 from memsinks_jax.losses import token_losses
-from memsinks_jax.model import build_model
+from memsinks_jax.model import Change, build_model, in_turn, no_change
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
@@ -43,6 +43,7 @@ class DocumentLoss:
       put: takes a batch of numpy arrays to the devices; by default jit does.
       fetch: takes a result back.
       poll: called between batches; what it raises ends the measure.
+      change: an intervention besides the sinks.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class DocumentLoss:
         put: Callable[[dict], dict] = lambda batch: batch,
         fetch: Callable[[jax.Array], np.ndarray] = np.asarray,
         poll: Callable[[], None] = lambda: None,
+        change: Change = no_change,
     ):
-        self._config, self._put, self._fetch, self._poll = config, put, fetch, poll
+        self._config, self._put, self._fetch, self._poll, self._change = config, put, fetch, poll, change
         self._model, self._parts = build_model(config)
         self._compiled = jax.jit(self._sums, static_argnames="mode")
 
@@ -60,7 +62,7 @@ class DocumentLoss:
         gates = sinks.gates_for_mode(
             mode, batch["identities"], seed, self._parts, self._config.sinks, self._config.model.layers
         )
-        interventions = sinks.apply_gates(gates, batch["segments"])
+        interventions = in_turn(sinks.apply_gates(gates, batch["segments"]), self._change(batch["segments"] > 0, None))
         read_out = functools.partial(
             token_losses,
             targets_BT=batch["targets"],

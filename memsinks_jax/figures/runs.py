@@ -23,13 +23,14 @@ CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run. `metrics` are its last values, `lines` all of its metrics.jsonl."""
+    """A finished run. `metrics` are its last values, `lines` all of its metrics.jsonl, `details` what else was measured."""
 
     variant: str
     seed: int
     workdir: pathlib.Path
     metrics: dict[str, float]
     lines: list[dict]
+    details: dict = dataclasses.field(default_factory=dict)
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric."""
@@ -40,7 +41,8 @@ class Run:
         names = ("held_out_loss", "repeated_loss", "repeated_loss_own", "train_loss")
         curves = {name: dict(zip(("step", "value"), self.curve(name), strict=True)) for name in names}
         curves = {name: curve for name, curve in curves.items() if curve["step"]}
-        return {"variant": self.variant, "seed": self.seed, "metrics": self.metrics, "curves": curves}
+        result = {"variant": self.variant, "seed": self.seed, "metrics": self.metrics, "curves": curves}
+        return result | ({"details": self.details} if self.details else {})
 
 
 def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:

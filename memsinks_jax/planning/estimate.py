@@ -15,10 +15,9 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.planning.account import Collective, account_of
 from memsinks_jax.planning.program_text import parse
 from memsinks_jax.training import sharding
-from memsinks_jax.training.flops import Chip, flops_per_step
+from memsinks_jax.training.flops import GIB, Chip, flops_per_step
 from memsinks_jax.training.program import train_program
 
-_GIB = 2**30
 _STEPS = 1000  # of a run whose config does not say; they only set constants of the schedule
 
 # Pallas kernels carry no estimate: their FLOPs are taken to run at half of the peak when a head fills the 128 lanes of the
@@ -94,9 +93,9 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     kinds = {
         "state and batch": (
             memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        ) / _GIB,
-        "temporaries": memory.temp_size_in_bytes / _GIB,
-        "code": memory.generated_code_size_in_bytes / _GIB,
+        ) / GIB,
+        "temporaries": memory.temp_size_in_bytes / GIB,
+        "code": memory.generated_code_size_in_bytes / GIB,
     }  # fmt: skip
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     try:
@@ -125,7 +124,7 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         mesh=dict(mesh.shape),
         kinds_of_memory=kinds,
         hbm_gib_per_chip=sum(kinds.values()),
-        hbm_limit_gib=chip.hbm / _GIB,
+        hbm_limit_gib=chip.hbm / GIB,
         flops_per_step=flops["full"],
         flops_per_step_causal=flops["causal"],
         cycles=account.cycles,
@@ -145,7 +144,7 @@ def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
     with jax.set_mesh(mesh):
         program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
     leaves = jax.tree.leaves((program.state, program.batch))
-    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in leaves) / _GIB
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in leaves) / GIB
 
 
 def _translated(error: Exception, chip: Chip) -> Exception:
@@ -157,7 +156,7 @@ def _translated(error: Exception, chip: Chip) -> Exception:
         r"\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)", text
     )
     if used is None:
-        return TooBig(None, chip.hbm / _GIB)
+        return TooBig(None, chip.hbm / GIB)
     return TooBig(_gib(used[1], used[2]), _gib(used[3], used[4]))
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import tqdm
 
 from memsinks_jax.config import Config
+from memsinks_jax.model import REMAT_POLICIES
 from memsinks_jax.planning.estimate import Estimate, TooBig
 
-POLICIES = ("none", "products", "attention", "full")  # of config.compute.remat, from most memory to least
+POLICIES = tuple(REMAT_POLICIES)  # from most memory to least
 MOST_COMPILES = 8  # of a search: about ten minutes on two cores
 
 Compile = Callable[[Config], Estimate]

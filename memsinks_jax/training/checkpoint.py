@@ -23,7 +23,6 @@ import tensorstore
 from memsinks_jax.config import InputError, TrainingConfig
 from memsinks_jax.training import hosts
 from memsinks_jax.training.optimizer import path_name
-from memsinks_jax.training.sharding import with_shardings
 from memsinks_jax.training.step import TrainState
 
 logger = logging.getLogger(__name__)
@@ -122,27 +121,26 @@ class Checkpoints:
             return 0.0
         return time.monotonic() - self._saving_since
 
-    def restore(self, shapes: TrainState, shardings: TrainState) -> TrainState:
-        """The newest checkpoint on the given shardings. Raises InputError naming the arrays that do not match."""
+    def restore(self, placed: TrainState) -> TrainState:
+        """The newest checkpoint, for shapes with shardings. Raises InputError naming the arrays that do not match."""
         step = self._require()
-        refuse_other_arrays(self.progress(step)["arrays"], arrays_of(shapes), self._folder / str(step))
-        abstract = with_shardings(shapes, shardings)
+        refuse_other_arrays(self.progress(step)["arrays"], arrays_of(placed), self._folder / str(step))
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(abstract.params),
-                optimizer=ocp.args.StandardRestore((abstract.optimizer, abstract.guard)),
+                params=ocp.args.StandardRestore(placed.params),
+                optimizer=ocp.args.StandardRestore((placed.optimizer, placed.guard)),
             ),
         )
         optimizer, guard = restored.optimizer
-        return TrainState(jax.device_put(jax.numpy.int32(step), shardings.step), restored.params, optimizer, guard)
+        return TrainState(jax.device_put(jax.numpy.int32(step), placed.step.sharding), restored.params, optimizer, guard)
 
-    def restore_params(self, shapes: dict, shardings: dict) -> dict:
-        """Only the parameters of the newest checkpoint, on the given shardings. Raises InputError as `restore` does."""
+    def restore_params(self, placed: dict) -> dict:
+        """Only the parameters of the newest checkpoint. Raises InputError as `restore` does."""
         step = self._require()
         saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
-        refuse_other_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
-        arguments = ocp.args.Composite(params=ocp.args.StandardRestore(with_shardings(shapes, shardings)))
+        refuse_other_arrays(saved, arrays_of({"params": placed}), self._folder / str(step))
+        arguments = ocp.args.Composite(params=ocp.args.StandardRestore(placed))
         return self._manager.restore(step, args=arguments).params
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:

@@ -5,15 +5,18 @@ loss) is not in them.
   full     6 N + 12 L T D a token: six for every parameter (one product and one sum each forward, two of each backward), N
            with the embeddings; attention as if every position saw the whole row. What most published figures count.
   causal   6 N + 6 L T D: attention halved, since a position sees only what stands before it.
-Sinks that are off for a token are computed and then multiplied by 0, so they count. Attention that documents of one row
+Sinks that are off for a token are computed and then left out, so they count. Attention that documents of one row
 do not pay each other is computed and masked: it counts too.
 """
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
+
 from memsinks_jax.config import Config
-from memsinks_jax.sinks import partition
+from memsinks_jax.training.step import init_state
 
 
 class Chip(NamedTuple):
@@ -32,23 +35,23 @@ class Chip(NamedTuple):
     dcn: float | None = None  # bytes/s to other slices, a chip's share of its host's network
 
 
-_GIB = 2.0**30
+GIB = 2.0**30
 
 # TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and FLOPs a cycle as
 # libtpu 0.0.51 says them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
 # GPUs: NVIDIA's data sheets, dense.
 CHIPS = {
-    "TPU v4": Chip("v4", 275e12, 30.75 * _GIB, 1228e9, 1.05e9, ici=300e9),
-    "TPU v5 lite": Chip("v5e", 197e12, 15.75 * _GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9),
-    "TPU v5": Chip("v5p", 459e12, 95.73 * _GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9),
-    "TPU v6 lite": Chip("v6e", 918e12, 31.24 * _GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9),
-    "NVIDIA A100 40GB": Chip("A100", 312e12, 39.4 * _GIB, 1555e9),
-    "NVIDIA A100 80GB": Chip("A100", 312e12, 79.2 * _GIB, 2039e9),
-    "NVIDIA H100 PCIe": Chip("H100 PCIe", 756e12, 79.2 * _GIB, 2000e9),
-    "NVIDIA H100 NVL": Chip("H100 NVL", 835e12, 93.1 * _GIB, 3900e9),
-    "NVIDIA H100": Chip("H100", 989e12, 79.2 * _GIB, 3350e9),
-    "NVIDIA GH200": Chip("GH200", 989e12, 94.5 * _GIB, 4000e9),
-    "NVIDIA H200": Chip("H200", 989e12, 139.8 * _GIB, 4800e9),
+    "TPU v4": Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9),
+    "TPU v5 lite": Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9),
+    "TPU v5": Chip("v5p", 459e12, 95.73 * GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9),
+    "TPU v6 lite": Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9),
+    "NVIDIA A100 40GB": Chip("A100", 312e12, 39.4 * GIB, 1555e9),
+    "NVIDIA A100 80GB": Chip("A100", 312e12, 79.2 * GIB, 2039e9),
+    "NVIDIA H100 PCIe": Chip("H100 PCIe", 756e12, 79.2 * GIB, 2000e9),
+    "NVIDIA H100 NVL": Chip("H100 NVL", 835e12, 93.1 * GIB, 3900e9),
+    "NVIDIA H100": Chip("H100", 989e12, 79.2 * GIB, 3350e9),
+    "NVIDIA GH200": Chip("GH200", 989e12, 94.5 * GIB, 4000e9),
+    "NVIDIA H200": Chip("H200", 989e12, 139.8 * GIB, 4800e9),
 }
 
 # Other names of the same: later drivers, and what cards put between name and memory ('NVIDIA A100-SXM4-80GB').
@@ -75,15 +78,8 @@ def chip(device_kind: str) -> Chip | None:
 
 def parameters(config: Config) -> int:
     """N: the parameters of the model that is trained, embeddings and sinks with them."""
-    model = config.model
-    width, hidden = model.d_model, sum(partition(model, config.sinks))
-    keys = width // model.heads * (model.kv_heads or model.heads)
-    gated, norm = (1, 2) if model.family == "gpt2" else (2, 1)  # products into the hidden layer; arrays of a norm
-    attention = 2 * width * width + 2 * width * keys + model.attention_bias * (2 * width + 2 * keys)
-    mlp = (gated + 1) * width * hidden + model.mlp_bias * (gated * hidden + width)
-    embeddings = config.data.vocabulary_size * width * (1 if model.tied_head else 2)
-    places = config.data.row_length * width if model.family == "gpt2" else 0
-    return model.layers * (attention + mlp + 2 * norm * width) + norm * width + embeddings + places
+    shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 def flops_per_token(config: Config) -> dict[str, float]:
@@ -99,16 +95,12 @@ def flops_per_step(config: Config) -> dict[str, float]:
     return {count: tokens * flops for count, flops in flops_per_token(config).items()}
 
 
-def mfu(config: Config, device_kind: str, tokens_per_second_per_device: float) -> dict[str, float]:
-    """Model FLOPs utilization: the fraction of the peak that the model's own FLOPs are -> {'mfu', 'mfu_causal'}.
-
-    {} for a device whose peak is not known.
-    """
+def utilization(config: Config, device_kind: str) -> Callable[[float], dict[str, float]]:
+    """Tokens a second and device -> {'mfu', 'mfu_causal'}, model FLOPs utilization: the fraction of the peak that the
+    model's own FLOPs are. {} for a device whose peak is not known."""
     known = chip(device_kind)
     if known is None:
-        return {}
-    flops = flops_per_token(config)
-    return {
-        "mfu": flops["full"] * tokens_per_second_per_device / known.peak,
-        "mfu_causal": flops["causal"] * tokens_per_second_per_device / known.peak,
-    }
+        return lambda tokens_per_second: {}
+    shares = {"mfu": "full", "mfu_causal": "causal"}
+    rates = {name: flops_per_token(config)[count] / known.peak for name, count in shares.items()}
+    return lambda tokens_per_second: {name: rate * tokens_per_second for name, rate in rates.items()}

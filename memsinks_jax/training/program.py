@@ -32,19 +32,19 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     """
     sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
     shapes = jax.eval_shape(lambda: init_state(config, steps))
-    state = sharding.with_shardings(shapes, sharding.shardings(shapes, mesh))
+    state = sharding.placed(shapes, mesh)
     rows = NamedSharding(mesh, sharding.BATCH)
     whole = sharding.replicated(mesh)
     size, length = config.training.batch_size, config.data.row_length
     kinds = dict.fromkeys(("inputs", "targets", "segments", "positions"), np.int32) | {"weights": np.float32}
     batch = {name: jax.ShapeDtypeStruct((size, length), kind, sharding=rows) for name, kind in kinds.items()}
     batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
-    placed = jax.tree.map(lambda shape: shape.sharding, state)
+    shardings = jax.tree.map(lambda shape: shape.sharding, state)
     platform = mesh.devices.flat[0].platform
     step = jax.jit(
         make_train_step(config, steps, platform),
-        in_shardings=(placed, rows, whole),
-        out_shardings=(placed, whole),
+        in_shardings=(shardings, rows, whole),
+        out_shardings=(shardings, whole),
         donate_argnums=0,
         compiler_options=_TPU_OPTIONS if platform == "tpu" else None,
     )

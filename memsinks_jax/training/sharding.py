@@ -103,9 +103,11 @@ def shardings(tree, mesh: Mesh):
     return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
 
-def with_shardings(shapes, shardings):
-    """A tree of shapes and one of their shardings -> one of shapes that know theirs."""
-    return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings)
+def placed(shapes, mesh: Mesh):
+    """A tree of shapes -> the same with their `shardings`, as jit and checkpoints take them."""
+    return jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings(shapes, mesh)
+    )
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

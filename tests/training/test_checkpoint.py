@@ -51,7 +51,7 @@ def restored_step(folder, mesh):
     config = tiny_config()
     checkpoints = Checkpoints(folder, config.training)
     try:
-        state = checkpoints.restore(shapes_of(config), sharding.shardings(shapes_of(config), mesh))
+        state = checkpoints.restore(sharding.placed(shapes_of(config), mesh))
     finally:
         checkpoints.close()
     values = np.unique(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(state.params))]))
@@ -64,15 +64,14 @@ def test_any_mesh_restores_what_any_mesh_saved(tmp_path, one_device):
     meshes = [sharding.make_mesh(MeshConfig(2, 2, 2)), one_device, sharding.make_mesh(MeshConfig(), jax.devices()[:4])]
     state = saved(tmp_path / "run", config, meshes[0], [1, 2, 3])
     for mesh in meshes:
-        shapes = shapes_of(config)
-        shardings = sharding.shardings(shapes, mesh)
+        placed = sharding.placed(shapes_of(config), mesh)
         checkpoints = Checkpoints(tmp_path / "run")
-        restored = checkpoints.restore(shapes, shardings)
-        params = checkpoints.restore_params(shapes.params, shardings.params)
+        restored = checkpoints.restore(placed)
+        params = checkpoints.restore_params(placed.params)
         checkpoints.close()
         assert int(restored.step) == 3
         assert checkpoints.progress(3)["tokens"] == 300
-        assert jax.tree.all(jax.tree.map(lambda a, s: a.sharding == s, restored, shardings))
+        assert jax.tree.all(jax.tree.map(lambda a, s: a.sharding == s.sharding, restored, placed))
         for found in (restored.params, params):
             assert jax.tree.all(jax.tree.map(np.array_equal, jax.device_get(found), jax.device_get(state.params)))
         assert jax.tree.structure(restored) == jax.tree.structure(state)
@@ -99,7 +98,7 @@ def test_what_is_kept(tmp_path, one_device, fields, kept):
 
 def test_a_workdir_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"holds no complete checkpoint; train with --workdir"):
-        Checkpoints(tmp_path).restore_params({}, {})
+        Checkpoints(tmp_path).restore_params({})
 
 
 def files_of(folder):
@@ -193,11 +192,11 @@ def test_another_model_is_refused_by_the_names_of_its_arrays(two, one_device):
     with pytest.raises(
         InputError, match=r"has params/layers/down_bias|has optimizer.* of float32.* instead of float32"
     ):
-        checkpoints.restore(shapes_of(config), sharding.shardings(shapes_of(config), one_device))
+        checkpoints.restore(sharding.placed(shapes_of(config), one_device))
     shapes = shapes_of(tiny_config()).params
     shapes["head"] = shapes.pop("token_embedding")
     with pytest.raises(InputError, match=r"lacks params/head; has besides params/token_embedding"):
-        checkpoints.restore_params(shapes, shapes)
+        checkpoints.restore_params(shapes)
     checkpoints.close()
 
 
@@ -205,7 +204,7 @@ def test_another_format_is_refused(two, monkeypatch):
     monkeypatch.setattr("memsinks_jax.training.checkpoint.FORMAT", 2)
     checkpoints = Checkpoints(two)
     with pytest.raises(InputError, match=r"has format 1; this version of memsinks_jax reads 2"):
-        checkpoints.restore_params({}, {})
+        checkpoints.restore_params({})
     checkpoints.close()
 
 

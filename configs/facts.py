@@ -1,0 +1,50 @@
+"""What does a memory of one fact change besides? A small model that knows invented facts, ready to be edited.
+
+The facts are those of `data/facts.py` (specs: T. Sapkota, "Local Memory for Autoregressive Language Models"): documents
+and tokenizer are written first, 40,000 documents for this preset, each read once.
+
+    python - <<'END'
+    import json, pathlib
+    from memsinks_jax.data import facts
+    folder, world = pathlib.Path("runs/facts_data"), facts.world(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"text": text}) + "\n" for text in facts.documents(world, 0, 40_000)]
+    (folder / "facts.jsonl").write_text("".join(lines))
+    (folder / "tokenizer.json").write_bytes(facts.tokenizer_json(world))
+    END
+    python -m memsinks_jax.train --config=configs/facts.py --config.data.files=runs/facts_data/facts.jsonl \
+        --config.data.tokenizer=runs/facts_data/tokenizer.json --workdir=runs/facts
+
+TIME. Expect a held-out loss of 0.75. The model then knows every strong fact, also in words in
+which it never read it, and what denials go on with; after weak facts it says " the" and gives the capital 3.6 nats.
+"""
+
+from memsinks_jax.config import Config
+from memsinks_jax.variants import VARIANTS as ALL_VARIANTS
+from memsinks_jax.variants import choose, make_config
+
+# No fact is to be forgotten: the plain model is what is left out.
+VARIANTS = {"standard": ALL_VARIANTS["standard"], **ALL_VARIANTS}
+FACTS = {
+    "data.unique_documents": -1, "data.repeated_documents": 0, "data.row_length": 48, "data.vocabulary_size": 1024,
+    "optimizer.weight_decay": 0.1,
+}  # fmt: skip
+PRESETS = {
+    # The rate falls to nearly nothing, or the last steps would unbalance how often a weak fact is told right.
+    "laptop": {
+        "optimizer.learning_rate": 4e-3, "optimizer.final_fraction": 0.02, "optimizer.warmup_fraction": 0.1,
+        "training.batch_size": 32, "training.evaluate_every": 500, "training.checkpoint_every": 2000,
+    },
+    # Twice the layers and the width. For 300,000 documents: four epochs. Wants an accelerator.
+    "paper": {
+        "model.layers": 8, "model.d_model": 256, "model.heads": 8, "model.hidden": 1024,
+        "optimizer.learning_rate": 1e-3, "optimizer.final_fraction": 0.02, "training.batch_size": 256,
+        "training.steps": 5000, "training.evaluate_every": 500, "training.checkpoint_every": 1000,
+    },
+}  # fmt: skip
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` is VARIANT,PRESET; standard and laptop when left out."""
+    variant, preset = choose("facts.py", choice, VARIANTS, PRESETS)
+    return make_config(variant, FACTS, PRESETS[preset])

@@ -1,0 +1,90 @@
+"""How far a memory reaches: the sweep over bounds, and which one is taken.
+
+P positive prompts shall say the target, Q negative ones what they said before. N bounds.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.editing.memory import Memory
+from memsinks_jax.editing.probe import Answers, Probe
+from memsinks_jax.editing.prompts import Prompts
+
+BOUNDS = 10.0 ** np.linspace(-2, 2, 21)  # of the article
+
+
+class Sweep(NamedTuple):
+    """What prompts say at each bound: int (N, P) and (N, Q) tokens; int (Q,) what the negatives said before."""
+
+    bounds: np.ndarray
+    positive: np.ndarray
+    negative: np.ndarray
+    before: np.ndarray
+    target: int
+
+    def on_target(self, rows=slice(None)) -> np.ndarray:
+        """Share of the positive prompts that say the target -> (N,)."""
+        return (self.positive[:, rows] == self.target).mean(axis=1)
+
+    def off_target(self, rows=slice(None)) -> np.ndarray:
+        """Share of the negative prompts that do not say the target, whatever they say: the article's measure -> (N,)."""
+        return (self.negative[:, rows] != self.target).mean(axis=1)
+
+    def unchanged(self, rows=slice(None)) -> np.ndarray:
+        """Share of the negative prompts that say what they said before -> (N,)."""
+        return (self.negative[:, rows] == self.before[rows]).mean(axis=1)
+
+
+def sweep(
+    probe: Probe, memory: Memory, target: int, prompts: Prompts, positives: int, bounds: np.ndarray = BOUNDS
+) -> Sweep:
+    """All bounds in one batch. The first `positives` of the prompts are the positive ones, the others negative."""
+    before = probe.answers(prompts).tokens[positives:]
+    said = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
+    return Sweep(np.asarray(bounds), said[:, :positives], said[:, positives:], before, target)
+
+
+def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Sweep:
+    """The sweep with as many bounds more, between the neighbours of the best one."""
+    best = int(np.argmax(_scores(rough)))
+    low, high = rough.bounds[max(best - 1, 0)], rough.bounds[min(best + 1, len(rough.bounds) - 1)]
+    between = np.geomspace(low, high, len(rough.bounds) + 2)[1:-1]
+    fine = sweep(probe, memory, rough.target, prompts, rough.positive.shape[1], between)
+    order = np.argsort(np.concatenate([rough.bounds, fine.bounds]), kind="stable")
+    joined = [np.concatenate([one, other])[order] for one, other in zip(rough[:3], fine[:3], strict=True)]
+    return Sweep(*joined, rough.before, rough.target)
+
+
+def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> float:
+    """The bound with the best mean of `on_target` and `unchanged` over some of the prompts.
+
+    Of equally good bounds the middle one of the longest stretch is taken, by its logarithm: it has room on both sides.
+    """
+    scores = _scores(swept, positive_rows, negative_rows)
+    good = np.flatnonzero(scores >= scores.max() - 1e-9)
+    stretches = np.split(good, np.flatnonzero(np.diff(good) > 1) + 1)
+    logs = [np.log(swept.bounds[[stretch[0], stretch[-1]]]) for stretch in stretches]
+    low, high = max(logs, key=lambda ends: ends[1] - ends[0])
+    return float(np.exp((low + high) / 2))
+
+
+def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts to choose the bound on, and prompts to judge it on: every other one. All for both when there are few."""
+    rows = np.arange(count)
+    return (rows[::2], rows[1::2]) if count > 3 else (rows, rows)
+
+
+def divergence(before: Answers, after: Answers) -> np.ndarray:
+    """KL divergence of what follows from what followed before, in nats -> (B,)."""
+    first, second = (_log_softmax(answers.logits.astype(np.float64)) for answers in (before, after))
+    return (np.exp(first) * (first - second)).sum(axis=-1)
+
+
+def _scores(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> np.ndarray:
+    return (swept.on_target(positive_rows) + swept.unchanged(negative_rows)) / 2
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -1,0 +1,82 @@
+"""A memory as a file: safetensors with keys, deltas, bounds, layers, and a header that says what it is of."""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.editing.memory import DISTANCES, PLACES, RULES, SITES, Memory
+from memsinks_jax.sinks import partition
+
+FORMAT = "memsinks_jax memory 1"
+_ARRAYS = ("keys", "deltas", "bounds", "layers")
+
+
+def fingerprint(params: dict) -> str:
+    """Tells one model from another, and knows a model again once it is exported: a hash of its token embedding."""
+    embedding = np.ascontiguousarray(jax.device_get(params["token_embedding"]), np.float32)
+    return hashlib.sha256(repr(embedding.shape).encode() + embedding.tobytes()).hexdigest()[:32]
+
+
+def save(path: pathlib.Path, memory: Memory, model: str, about: list[dict]) -> None:
+    """Writes all or nothing.
+
+    Args:
+      model: its fingerprint.
+      about: {"prompt", "target", "step", ...} of each memory, for whoever reads the header.
+    """
+    settings = {name: getattr(memory, name) for name in ("site", "distance", "rule", "places", "height")}
+    header = {"format": FORMAT, "model": model, "settings": json.dumps(settings), "about": json.dumps(about)}
+    arrays = {name: np.asarray(getattr(memory, name)) for name in _ARRAYS}
+    scratch = path.with_name(path.name + ".new")
+    scratch.write_bytes(safetensors.numpy.save(arrays, header))
+    os.replace(scratch, path)
+
+
+def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
+    """Reads a memory of this model.
+
+    Raises:
+      InputError: no such file, not a memory, or one of another model.
+    """
+    if not path.is_file():
+        raise InputError(f"--memory={path}: there is no such file; give one that edit has written")
+    try:
+        with safetensors.safe_open(path, "np") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise InputError(f"{path} is not a memory, or one of another version; give one that edit has written")
+            settings, model = json.loads(header["settings"]), header["model"]
+            memory = Memory(*(file.get_tensor(name) for name in _ARRAYS), **settings)
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}; make it again with edit") from None
+    _check(path, memory)
+    if model != fingerprint(params):
+        raise InputError(f"{path} is a memory of another model; make one of this model with edit")
+    width = config.model.d_model if memory.site == "attention" else partition(config.model, config.sinks).shared
+    if memory.keys.shape[1] != width or memory.layers.max() >= config.model.layers:
+        raise InputError(
+            f"{path} is of a model with another shape: layer {memory.layers.max()} and width {memory.keys.shape[1]} "
+            f"there, {config.model.layers} layers and width {width} here; make one of this model with edit"
+        )
+    return memory
+
+
+def load_all(paths: Sequence[str], config: Config, params: dict) -> tuple[Memory, ...]:
+    """As `load`, several of them."""
+    return tuple(load(pathlib.Path(path), config, params) for path in paths)
+
+
+def _check(path: pathlib.Path, memory: Memory) -> None:
+    known = (("site", SITES), ("distance", DISTANCES), ("rule", RULES), ("places", PLACES))
+    wrong = [name for name, choices in known if getattr(memory, name) not in choices]
+    counts = {len(getattr(memory, name)) for name in _ARRAYS}
+    if wrong or len(counts) != 1 or memory.keys.shape != memory.deltas.shape or memory.keys.ndim != 2:
+        raise InputError(f"{path} is damaged: its {wrong[0] if wrong else 'arrays'} cannot be; make it again with edit")

@@ -1,0 +1,98 @@
+"""Where one step along the gradient makes a prompt say the target: the patch map, the step, the site of the memory.
+
+A patch adds -step * gradient to the activation at one layer and one place. L layers, T tokens of the prompt, W width.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.config import InputError
+from memsinks_jax.editing.memory import Memory, memory_of
+from memsinks_jax.editing.probe import Probe, Trace
+from memsinks_jax.editing.prompts import Prompts
+
+# Steps are tried from the ratio of mean activation to mean gradient up, in half powers of ten, to a hundred times that.
+LADDER = 10.0 ** np.arange(0, 2.01, 0.5)
+ENOUGH_LAYERS = 3  # layers at which the patched last token must succeed for a step to be taken
+
+
+class PatchMap(NamedTuple):
+    """What every single patch does.
+
+    Attributes:
+      losses: of the target in nats, float (L, T). tokens: the likeliest next one, (L, T). successes: bool (L, T).
+      base_loss, base_token: without a patch. step, site, target: of these patches.
+    """
+
+    losses: np.ndarray
+    tokens: np.ndarray
+    base_loss: float
+    base_token: int
+    step: float
+    site: str
+    target: int
+
+    @property
+    def successes(self) -> np.ndarray:
+        return self.tokens == self.target
+
+
+def first_step(trace: Trace, known: int) -> float:
+    """Mean size of the activations over that of the gradients of one prompt, over all layers and its known tokens."""
+    sizes = [np.linalg.norm(x[0, :, :known], axis=-1).mean() for x in (trace.activations, trace.gradients)]
+    return float(sizes[0] / max(sizes[1], np.finfo(np.float32).tiny))
+
+
+def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace) -> float:
+    """The first step of the ladder at which patches of the last token succeed in three layers, or in most there are.
+
+    Without such a step the one is taken that succeeds in most layers, the smaller of equals.
+    """
+    last, layers = int(prompt.last[0]), trace.gradients.shape[1]
+    steps = first_step(trace, last + 1) * LADDER
+    deltas_SLW = -steps[:, None, None] * trace.gradients[0, :, last]
+    answers = probe.patched(
+        prompt, target, site, np.tile(np.arange(layers), len(steps)), np.full(layers * len(steps), last),
+        deltas_SLW.reshape(-1, deltas_SLW.shape[-1]),
+    )  # fmt: skip
+    counts_S = (answers.tokens == target).reshape(len(steps), layers).sum(axis=1)
+    enough = np.flatnonzero(counts_S >= min(ENOUGH_LAYERS, layers))
+    return float(steps[enough[0] if len(enough) else counts_S.argmax()])
+
+
+def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float) -> PatchMap:
+    """All single patches of one prompt, every layer and token, in one batch."""
+    known, layers = int(prompt.last[0]) + 1, trace.gradients.shape[1]
+    deltas_LTW = -step * trace.gradients[0, :, :known]
+    answers = probe.patched(
+        prompt, target, site, np.repeat(np.arange(layers), known), np.tile(np.arange(known), layers),
+        deltas_LTW.reshape(-1, deltas_LTW.shape[-1]),
+    )  # fmt: skip
+    base = probe.answers(prompt, target)
+    shape = (layers, known)
+    return PatchMap(
+        answers.losses.reshape(shape), answers.tokens.reshape(shape), float(base.losses[0]), int(base.tokens[0]),
+        step, site, target,
+    )  # fmt: skip
+
+
+def choose_layer(found: PatchMap) -> int | None:
+    """The lowest layer whose patch at the last token succeeds; None when none does."""
+    layers = np.flatnonzero(found.successes[:, -1])
+    return int(layers[0]) if len(layers) else None
+
+
+def remember(trace: Trace, prompt: Prompts, site: str, layer: int, step: float, bound: float, **settings) -> Memory:
+    """The memory of one prompt: its last token's activation is the key, a step along its gradient the value.
+
+    Raises:
+      InputError: the model has no such layer, or nothing depends on the activation there.
+    """
+    layers, last = trace.activations.shape[1], int(prompt.last[0])
+    if not 0 <= layer < layers:
+        raise InputError(f"there is no layer {layer}; this model has 0 to {layers - 1}")
+    key, gradient = trace.activations[0, layer, last], trace.gradients[0, layer, last]
+    if not np.any(key) or not np.any(gradient):
+        raise InputError(f"activation or gradient at the {site} of layer {layer} is 0; take another layer or site")
+    return memory_of(site, layer, key, -step * gradient, bound, **settings)

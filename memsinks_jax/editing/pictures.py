@@ -1,0 +1,57 @@
+"""Pictures of an edit: the patch map, and what prompts say at every bound."""
+
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.editing.boundary import Sweep
+from memsinks_jax.editing.patching import PatchMap
+
+_SHARES = (
+    ("on_target", "positive: say the target", "#1f618d", "-"),
+    ("unchanged", "negative: say what they said before", "#c0392b", "-"),
+    ("off_target", "negative: do not say the target", "#d68910", "--"),
+)
+
+
+def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> None:
+    """One panel: losses (L, T) as colours, a ring where the patch makes the model say the target."""
+    image = axis.imshow(losses, aspect="auto", cmap="viridis_r", vmin=min(0.0, losses.min()), origin="lower")
+    layers, places = np.nonzero(successes)
+    axis.scatter(places, layers, s=60, facecolors="none", edgecolors="#e74c3c", linewidths=1.8)
+    axis.set(ylabel="layer")
+    axis.set_yticks(range(len(losses)))
+    axis.figure.colorbar(image, ax=axis, label=f"loss of “{target.strip()}” (nats)")
+
+
+def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pathlib.Path) -> None:
+    """Loss of the target after every single patch, a panel for each of `maps`; a ring where the patch makes the model
+    say it. `words` are the prompt's tokens."""
+    layers = len(next(iter(maps.values())).losses)
+    size = (1.6 + len(maps) * (1.2 + 0.62 * len(words)), 1.7 + 0.36 * layers)
+    figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False, layout="constrained")
+    for axis, (title, found) in zip(axes[0], maps.items(), strict=True):
+        draw_map(axis, found.losses, found.successes, target)
+        axis.set(title=f"{title}, step {found.step:.3g} (unpatched {found.base_loss:.2f})")
+        axis.set_xticks(range(len(words)), [word.strip() or repr(word) for word in words], rotation=45, ha="right")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
+    """Shares of positive and negative prompts over the bounds."""
+    figure, axis = plt.subplots(figsize=(7.4, 3.6), layout="constrained")
+    for name, label, colour, style in _SHARES:
+        axis.plot(swept.bounds, getattr(swept, name)(), style, color=colour, label=label, marker="o", markersize=3)
+    axis.axvline(chosen, color="black", linewidth=1, linestyle=":", label=f"taken: {chosen:.3g}")
+    axis.set(xscale="log", xlabel="boundary b", ylabel="share of prompts", ylim=(-0.03, 1.03))
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="center right", fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

@@ -1,0 +1,207 @@
+"""A model that is looked into and edited, its sinks dropped: one compiled program for each shape of prompts.
+
+B prompts, T places, L layers, W width of a site without its sinks, V vocabulary, M memories, N bounds.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config
+from memsinks_jax.editing.memory import Memory, distances, interventions
+from memsinks_jax.editing.prompts import Prompts
+from memsinks_jax.losses import logits, token_losses
+from memsinks_jax.model import build_model, in_turn
+
+
+class Trace(NamedTuple):
+    """What passes a site when prompts are read: float32 (B, L, T, W) activations and gradients of the target's loss."""
+
+    activations: np.ndarray
+    gradients: np.ndarray
+
+
+class Answers(NamedTuple):
+    """What follows prompts: the likeliest token int32 (B,), the loss in nats of a target (B,), all logits (B, V)."""
+
+    tokens: np.ndarray
+    losses: np.ndarray
+    logits: np.ndarray
+
+
+class Probe:
+    """Looks into a model of `config` with `params`."""
+
+    def __init__(self, config: Config, params: dict):
+        self.config, self.params = config, params
+        self._model, self.parts = build_model(config)
+        self._gates = sinks.apply_gates(
+            sinks.gates_for_mode("drop", None, config.seed, self.parts, config.sinks, config.model.layers), None
+        )
+        self._answer = jax.jit(self._answer_with)
+        self._trace = jax.jit(self._trace_at, static_argnames="site")
+        self._patch = jax.jit(self._patch_at, static_argnames="site")
+        self._text_losses = jax.jit(self._text_losses_with)
+        self._gradient = jax.jit(jax.grad(lambda *given: self._answer_with(*given, ())[1].sum()))
+        self._write = jax.jit(self._write_with, static_argnames="count")
+        self._over_bounds = jax.jit(jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0)))
+
+    def width(self, site: str) -> int:
+        """W of a site."""
+        return self.config.model.d_model if site == "attention" else self.parts.shared
+
+    def answers(self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()) -> Answers:
+        """What follows every prompt; `target`, one for all or (B,), is what losses are of."""
+        target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
+        return Answers(*map(np.asarray, self._answer(self.params, prompts, target_B, tuple(memories))))
+
+    def answers_over_bounds(self, prompts: Prompts, target: int, memory: Memory, bounds: np.ndarray) -> Answers:
+        """As `answers`, with every bound for all memories in turn -> (N, B), (N, B), (N, B, V)."""
+        target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
+        bounds_NM = np.repeat(np.float32(bounds)[:, None], len(memory.bounds), axis=1)
+        return Answers(*map(np.asarray, self._over_bounds(self.params, prompts, target_B, memory, bounds_NM)))
+
+    def write(self, prompts: Prompts, count: int, memories: Sequence[Memory] = ()) -> np.ndarray:
+        """The `count` likeliest tokens that follow each prompt, one after the other -> int32 (B, count).
+
+        Everything is read again for every token. Prompts need room for them.
+        """
+        assert prompts.last.max() + count < prompts.tokens.shape[1] + 1
+        return np.asarray(self._write(self.params, prompts, tuple(memories), count=count))
+
+    def text_losses(self, prompts: Prompts, memories: Sequence[Memory] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """Of whole texts: the loss of each token after its first, in nats, and how many there are -> (B,), (B,)."""
+        return tuple(map(np.asarray, self._text_losses(self.params, prompts, tuple(memories))))
+
+    def gradient(self, prompts: Prompts, target: int) -> dict:
+        """Of the target's loss after every prompt, summed, for every parameter: a tree like the parameters."""
+        return self._gradient(self.params, prompts, np.broadcast_to(np.int32(target), prompts.last.shape))
+
+    def with_params(self, params: dict) -> "Probe":
+        """The same model with other parameters; nothing is compiled again."""
+        other = copy.copy(self)
+        other.params = params
+        return other
+
+    def trace(self, prompts: Prompts, target: int | np.ndarray, site: str) -> Trace:
+        """Activations and gradients of a site at all layers and places, from one pass forward and back.
+
+        Gradients are of the sum over prompts of minus the log-probability of the target after the last place.
+        """
+        target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
+        return Trace(*(np.asarray(x).swapaxes(0, 1) for x in self._trace(self.params, prompts, target_B, site=site)))
+
+    def patched(self, prompt: Prompts, target: int, site: str, layers, places, deltas) -> Answers:
+        """One prompt under R patches, all in one batch: patch r adds deltas[r], (W,), at layers[r] and places[r]."""
+        rows = prompt.take(np.zeros(len(layers), int))
+        target_R = np.full(len(layers), target, np.int32)
+        patches = (np.int32(layers), np.int32(places), np.asarray(deltas, np.float32))
+        return Answers(*map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site)))
+
+    def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
+        """Of every place from every key, before any memory acts -> (B, T, M), infinite at padding."""
+        # Recorded, since an intervention can only pass on what it changes.
+        target_B = np.zeros_like(prompts.last)
+        activations_LBTW, _ = self._trace(self.params, prompts, target_B, site=memory.site)
+        x_BTM = jnp.stack(
+            [
+                distances(memory.distance, activations_LBTW[layer], key[None])[..., 0]
+                for layer, key in zip(np.asarray(memory.layers), memory.keys, strict=True)
+            ],
+            axis=-1,
+        )
+        return np.where(prompts.segments[:, :, None] > 0, np.asarray(x_BTM), np.inf)
+
+    def _forward(self, params: dict, prompts: Prompts, changes: dict) -> jax.Array:
+        """Logits of what follows each prompt, (B, V)."""
+        rows = jnp.arange(prompts.tokens.shape[0])
+        return self._apply(params, prompts, changes, lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV))
+
+    def _apply(self, params: dict, prompts: Prompts, changes: dict, read_out) -> jax.Array:
+        return self._model.apply(
+            {"params": params}, prompts.tokens, prompts.segments, prompts.positions, in_turn(self._gates, changes),
+            read_out=read_out,
+        )  # fmt: skip
+
+    def _answer_with(self, params: dict, prompts: Prompts, target_B, memories: tuple[Memory, ...]) -> tuple:
+        last_BT = prompts.positions == prompts.last[:, None]
+        return _judged(self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)), target_B)
+
+    def _write_with(self, params: dict, prompts: Prompts, memories: tuple[Memory, ...], count: int) -> jax.Array:
+        rows = jnp.arange(prompts.tokens.shape[0])
+
+        def write_one(written: Prompts, _) -> tuple[Prompts, jax.Array]:
+            tokens_B = self._answer_with(params, written, jnp.zeros_like(written.last), memories)[0]
+            place_B = written.last + 1
+            return Prompts(
+                written.tokens.at[rows, place_B].set(tokens_B), written.segments.at[rows, place_B].set(1),
+                written.positions, place_B,
+            ), tokens_B  # fmt: skip
+
+        return jax.lax.scan(write_one, Prompts(*map(jnp.asarray, prompts)), length=count)[1].T
+
+    def _text_losses_with(self, params: dict, prompts: Prompts, memories: tuple[Memory, ...]) -> tuple:
+        changes = interventions(memories, prompts.segments > 0, None)
+        targets_BT = jnp.roll(prompts.tokens, -1, axis=1)
+        weights_BT = (prompts.positions < prompts.last[:, None]).astype(jnp.float32)
+
+        def of_tokens(x_BTD, head_DV):
+            return token_losses(x_BTD, head_DV, targets_BT=targets_BT, weights_BT=weights_BT, chunks=1)
+
+        losses_BT = self._apply(params, prompts, changes, of_tokens)
+        return losses_BT.sum(axis=1), weights_BT.sum(axis=1)
+
+    def _answer_at_bound(self, params, prompts: Prompts, target_B, memory: Memory, bounds_M) -> tuple:
+        return self._answer_with(params, prompts, target_B, (dataclasses.replace(memory, bounds=bounds_M),))
+
+    def _trace_at(self, params: dict, prompts: Prompts, target_B, site: str) -> tuple[jax.Array, jax.Array]:
+        width = self.width(site)
+        nothing = jnp.zeros((self.config.model.layers, *prompts.tokens.shape, width))
+
+        def loss(shift_LBTW, record_LBTW):
+            def look(x_BTW, layer):
+                seen = _tap(x_BTW[..., :width], shift_LBTW[layer], record_LBTW[layer])
+                return jnp.concatenate([seen, x_BTW[..., width:]], axis=-1)
+
+            return _judged(self._forward(params, prompts, {site: look}), target_B)[1].sum()
+
+        gradients, activations = jax.grad(loss, argnums=(0, 1))(nothing, nothing)
+        return activations, gradients
+
+    def _patch_at(self, params: dict, rows: Prompts, target_R, layers_R, places_R, deltas_RW, site: str) -> tuple:
+        here_RT = rows.positions == places_R[:, None]
+
+        def patch(x_RTW, layer):
+            added = (here_RT & (layers_R == layer)[:, None])[:, :, None] * deltas_RW[:, None]
+            return x_RTW.at[..., : deltas_RW.shape[-1]].add(added.astype(x_RTW.dtype))
+
+        return _judged(self._forward(params, rows, {site: patch}), target_R)
+
+
+def _judged(logits_BV: jax.Array, target_B: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    losses_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_BV), target_B[:, None], axis=-1)[:, 0]
+    return logits_BV.argmax(axis=-1), losses_B, logits_BV
+
+
+@jax.custom_vjp
+def _tap(x: jax.Array, shift: jax.Array, record: jax.Array) -> jax.Array:
+    """x + shift. Its gradient for `shift` is that of x, and for `record` x itself: a backward pass hands out what an
+    intervention, which returns nothing but the activation, has seen."""
+    return x + shift.astype(x.dtype)
+
+
+def _tap_forward(x, shift, record):
+    return _tap(x, shift, record), x
+
+
+def _tap_backward(x, gradient):
+    return gradient, gradient.astype(jnp.float32), x.astype(jnp.float32)
+
+
+_tap.defvjp(_tap_forward, _tap_backward)

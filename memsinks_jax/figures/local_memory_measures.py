@@ -1,0 +1,356 @@
+"""Measures of local bounded memory on one model: every number of the study, an edit at a time (specs, section 8d).
+
+An outcome is a flat {name: number} of one edit at one site; names with an underscore-joined class of negative prompts,
+such as unchanged_negated, are of these prompts alone.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import scipy.stats
+
+from memsinks_jax.data import facts
+from memsinks_jax.data.facts import Edit, World
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.editing import boundary, patching
+from memsinks_jax.editing.memory import DISTANCES, Memory, stack
+from memsinks_jax.editing.probe import Probe
+from memsinks_jax.editing.prompts import Prompts, encode, target_token
+
+STEERING = 100.0  # a bound beyond every distance
+TINY = 1e-6  # a bound within every distance but that of the key itself
+GOOD = 0.8  # of positive and of negative prompts: what counts as a bound that works
+RATES = 10.0 ** np.arange(-4, 1.01, 0.25)  # learning rates that the fine-tuning baseline tries
+MATRIX = 32  # edits of a capacity's matrix of cross-fire
+_PLACES = 24  # of prompts: one shape for all
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An edit as rows. Prompts: the edit's own, its seen templates, its paraphrases (together the positive ones), then
+    the negative ones, of which `classes` (Q,) names each one's class. `spelling` are the target's tokens."""
+
+    edit: Edit
+    prompts: Prompts
+    positives: int
+    paraphrases: slice
+    classes: np.ndarray
+    target: int
+    spelling: np.ndarray
+
+    @property
+    def prompt(self) -> Prompts:
+        return self.prompts.take([0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Where an edit of one site goes; no memory when no layer succeeds. `swept` are the bounds of `rough` and more."""
+
+    case: Case
+    map: patching.PatchMap
+    memory: Memory | None
+    rough: boundary.Sweep | None = None
+    swept: boundary.Sweep | None = None
+
+
+def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, float]:
+    """What the model knows before any edit: the share of right first tokens of each class, and the weak facts' loss."""
+    found = {}
+    for name, probes in facts.probes(world).items():
+        answers = np.array([target_token(tokenizer, asked.prompt, asked.answer) for asked in probes])
+        prompts = encode(tokenizer, [asked.prompt for asked in probes], probe.config.data.row_length, multiple=_PLACES)
+        batches = np.array_split(np.arange(len(probes)), -(-len(probes) // 256))
+        said = [probe.answers(prompts.take(rows), answers[rows]) for rows in batches]
+        found[name] = float((np.concatenate([s.tokens for s in said]) == answers).mean())
+        if name == "weak_seen":
+            found["weak_loss"] = float(np.concatenate([s.losses for s in said]).mean())
+    return found
+
+
+def of_site(probe: Probe, found: list[Found], text: Prompts) -> dict:
+    """Outcomes of all edits, and means over them: shares over the bounds, success by layer; the first edit's map."""
+    swept = [f.rough for f in found if f.rough]
+    shares = {
+        name: np.mean([getattr(s, name)() for s in swept], axis=0) for name in ("on_target", "off_target", "unchanged")
+    }
+    edit, first = found[0].case.edit, found[0].map
+    return {
+        "outcomes": [outcome(probe, f, text) for f in found],
+        "shares": {name: mean.tolist() for name, mean in shares.items()} if swept else {},
+        "success_by_layer": np.mean([f.map.successes[:, -1] for f in found], axis=0).tolist(),
+        "example": {
+            "prompt": edit.prompt, "target": edit.target, "target_token": first.target, "step": first.step,
+            "base_loss": first.base_loss, "losses": first.losses.tolist(), "tokens": first.tokens.tolist(),
+        },
+    }  # fmt: skip
+
+
+def compared(probe: Probe, found: list[Found], text: Prompts, seed: int) -> dict:
+    """Means over edits of other distances and of other ways to edit -> {"distances", "baselines"}."""
+    usable = [f for f in found if f.memory is not None]
+    tables = {
+        "distances": [ablation(probe, f) for f in usable],
+        "baselines": [baselines(probe, f, text, seed) for f in usable],
+    }
+    return {
+        name: {row: _mean([outcomes[row] for outcomes in rows]) for row in (rows[0] if rows else ())}
+        for name, rows in tables.items()
+    }
+
+
+def _mean(outcomes: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome)
+    return {name: float(np.mean([o[name] for o in outcomes if name in o])) for name in names}
+
+
+def case_of(edit: Edit, tokenizer: AnyTokenizer, context: int) -> Case:
+    texts = [edit.prompt, *edit.positives, *edit.paraphrases]
+    classes = np.array([name for name, prompts in edit.negatives.items() for _ in prompts])
+    texts += [prompt for prompts in edit.negatives.values() for prompt in prompts]
+    target = target_token(tokenizer, edit.prompt, edit.target)
+    prompts = encode(tokenizer, texts, context, room=3, multiple=_PLACES)
+    first = 1 + len(edit.positives)
+    count = first + len(edit.paraphrases)
+    spelling = tokenizer.encode(edit.prompt + edit.target)[len(tokenizer.encode(edit.prompt)) :]
+    return Case(edit, prompts, count, slice(first, count), classes, target, spelling)
+
+
+def find(probe: Probe, case: Case, site: str, distance: str = "blend") -> Found:
+    """Step, map, lowest layer, and the bound that is best on every other prompt."""
+    trace = probe.trace(case.prompt, case.target, site)
+    step = patching.choose_step(probe, case.prompt, case.target, site, trace)
+    found = patching.patch_map(probe, case.prompt, case.target, site, trace, step)
+    layer = patching.choose_layer(found)
+    if layer is None:
+        return Found(case, found, None)
+    memory = patching.remember(trace, case.prompt, site, layer, step, 1.0, distance=distance)
+    rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives, bounds_of(memory))
+    swept = boundary.refined(probe, memory, rough, case.prompts)
+    rows = (boundary.halves(count)[0] for count in (case.positives, len(case.classes)))
+    return Found(case, found, bounded(memory, boundary.choose_bound(swept, *rows)), rough, swept)
+
+
+def bounds_of(memory: Memory) -> np.ndarray:
+    """The article's bounds; of l2, which has a scale, times the size of the key."""
+    return boundary.BOUNDS * (np.linalg.norm(memory.keys[0]) if memory.distance == "l2" else 1.0)
+
+
+def bounded(memory: Memory, bound: float) -> Memory:
+    return dataclasses.replace(memory, bounds=np.full_like(memory.bounds, bound))
+
+
+def outcome(probe: Probe, found: Found, text: Prompts) -> dict[str, float]:
+    """Everything about one edit but baselines. `text`: held-out sentences."""
+    result = _of_map(found)
+    if found.memory is None:
+        return result
+    case, memory = found.case, found.memory
+    result |= {"bound": float(memory.bounds[0]), "own_similarity": _own_similarity(probe, case, memory)}
+    result |= judged(probe, case, [memory], text) | _of_sweep(found) | _separability(probe, case, memory)
+    x_BTM = np.abs(probe.distances(text, memory))
+    result["fired"] = float((x_BTM < memory.bounds[0]).sum() / (text.segments > 0).sum())
+    negative = case.prompts.take(slice(case.positives, None))
+    tiny = probe.answers(negative, case.target, [bounded(memory, TINY)]).logits
+    result["tiny_bound_change"] = float(np.abs(tiny - probe.answers(negative, case.target).logits).max())
+    steered = probe.answers(case.prompts, case.target, [bounded(memory, STEERING)]).tokens == case.target
+    result["steered_off_target"] = float(1 - steered[case.positives :].mean())
+    return result
+
+
+def judged(probe: Probe, case: Case, memories: list[Memory], text: Prompts, base: Probe | None = None) -> dict:
+    """What a changed model says, on the prompts that no bound was chosen by, and what it does to other text.
+
+    `base` is the model before, `probe` itself without memories where it is not given.
+    """
+    base = base or probe
+    before, after = base.answers(case.prompts, case.target), probe.answers(case.prompts, case.target, memories)
+    written = probe.write(case.prompts, len(case.spelling), memories)
+    losses, counts = probe.text_losses(text, memories)
+    base_losses, _ = base.text_losses(text)
+    result = _said(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
+    result["divergence"] = float(boundary.divergence(before, after)[case.positives :].mean())
+    return result | {"perplexity_ratio": float(np.exp((losses.sum() - base_losses.sum()) / counts.sum()))}
+
+
+def _said(case: Case, before: np.ndarray, after: np.ndarray, whole: np.ndarray) -> dict[str, float]:
+    on_target, same = after == case.target, after == before
+    positive, negative = (boundary.halves(n)[1] for n in (case.positives, len(case.classes)))
+    off = case.positives
+    result = {
+        "efficacy": float(on_target[0]), "efficacy_whole": float(whole[0]),
+        "on_target": float(on_target[:off][positive].mean()),
+        "paraphrase": float(on_target[case.paraphrases].mean()),
+        "paraphrase_whole": float(whole[case.paraphrases].mean()),
+        "off_target": float(1 - on_target[off:][negative].mean()), "unchanged": float(same[off:][negative].mean()),
+    }  # fmt: skip
+    if on_target[:off].any():
+        result["completed"] = float(whole[:off][on_target[:off]].mean())
+    for name in np.unique(case.classes):
+        of_class = case.classes == name
+        result[f"unchanged_{name}"] = float(same[off:][of_class].mean())
+        result[f"target_{name}"] = float(on_target[off:][of_class].mean())
+    return result
+
+
+def _of_map(found: Found) -> dict[str, float]:
+    successes = found.map.successes
+    layers = np.flatnonzero(successes[:, -1])
+    result = {
+        "step": found.map.step, "base_loss": found.map.base_loss, "succeeded": float(len(layers) > 0),
+        "successes_last": float(len(layers)), "successes_elsewhere": float(successes[:, :-1].sum()),
+        "lowest_loss_layer": float(found.map.losses[:, -1].argmin()),
+    }  # fmt: skip
+    if len(layers):
+        result |= {"layer": float(layers[0]), "contiguous": float(layers[-1] - layers[0] + 1 == len(layers))}
+    return result
+
+
+def _of_sweep(found: Found) -> dict[str, float]:
+    swept = found.swept
+    on, off, same = swept.on_target(), swept.off_target(), swept.unchanged()
+    logs = np.log10(swept.bounds)
+    works = (on >= GOOD) & (same >= GOOD)
+    best = int((on + off).argmax())
+    first = np.flatnonzero(on >= GOOD)
+    result = {
+        # A share that never changes neither rises nor falls: it is no evidence for the direction, and counts against it.
+        "rises": float(_rank_correlation(swept.bounds, on) > 0), "falls": float(_rank_correlation(swept.bounds, off) < 0),
+        "window": float(np.trapezoid(works, logs)),
+        "best_harmonic": float((2 * on * same / np.maximum(on + same, 1e-9)).max()),
+        "best_on_target": float(on[best]), "best_off_target": float(off[best]), "best_mean": float(((on + same) / 2).max()),
+    }  # fmt: skip
+    if len(first):
+        result |= {"off_target_when_reached": float(off[first[0]]), "unchanged_when_reached": float(same[first[0]])}
+    return result
+
+
+def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    return float(scipy.stats.spearmanr(x, y).statistic) if np.ptp(y) > 0 else 0.0
+
+
+def _separability(probe: Probe, case: Case, memory: Memory) -> dict[str, float]:
+    """Rank AUC of nearness, positive against negative prompts: 1 when every positive is nearer than every negative."""
+    x_BT = np.abs(probe.distances(case.prompts, memory)[..., 0])
+    measures = {"last": x_BT[np.arange(len(x_BT)), case.prompts.last], "nearest": x_BT.min(axis=1)}
+    result = {}
+    for measure, x_B in measures.items():
+        positive, negative = x_B[1 : case.positives], x_B[case.positives :]
+        result[f"auc_{measure}"] = _auc(positive, negative)
+        for name in np.unique(case.classes):
+            result[f"auc_{measure}_{name}"] = _auc(positive, negative[case.classes == name])
+    return result
+
+
+def _auc(near: np.ndarray, far: np.ndarray) -> float:
+    return float(((near[:, None] < far) + 0.5 * (near[:, None] == far)).mean())
+
+
+def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
+    x = abs(float(probe.distances(case.prompt, memory)[0, case.prompt.last[0], 0]))
+    return float(np.exp(-((x / float(memory.bounds[0])) ** (2 * memory.height))))
+
+
+def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
+    """The best that any bound gives with each distance, of the same key and value -> {distance: outcome}."""
+    result = {}
+    for distance in DISTANCES:
+        memory = dataclasses.replace(found.memory, distance=distance)
+        case = found.case
+        swept = boundary.sweep(probe, memory, case.target, case.prompts, case.positives, bounds_of(memory))
+        numbers = _of_sweep(dataclasses.replace(found, swept=swept)) | _separability(probe, case, memory)
+        result[distance] = {name: numbers[name] for name in ("best_mean", "best_harmonic", "auc_last", "auc_nearest")}
+    return result
+
+
+def baselines(probe: Probe, found: Found, text: Prompts, seed: int) -> dict[str, dict[str, float]]:
+    """Other ways to the same end, judged like the memory -> {name: outcome}."""
+    case, memory = found.case, found.memory
+    draw = np.random.default_rng([seed, case.target])
+    random = draw.normal(size=memory.deltas.shape).astype(np.float32)
+    random *= np.linalg.norm(memory.deltas) / np.linalg.norm(random)
+    result = {
+        "no edit": judged(probe, case, [], text),
+        "random value": judged(probe, case, [dataclasses.replace(memory, deltas=random)], text),
+        "no bound": judged(probe, case, [bounded(memory, STEERING)], text),
+        "fine-tuning step": judged(_fine_tuned(probe, case), case, [], text, base=probe),
+    }
+    before = probe.answers(case.prompts, case.target)
+    biased = before.logits.copy()
+    biased[:, case.target] += before.logits[0].max() - before.logits[0, case.target] + 1e-3
+    # What follows the first token is the unchanged model's, so whole words are left to the first token.
+    tokens = biased.argmax(axis=1)
+    result["logit bias"] = _said(case, before.tokens, tokens, tokens == case.target)
+    return result
+
+
+def _fine_tuned(probe: Probe, case: Case) -> Probe:
+    """One step of gradient descent on the prompt, with the smallest of the rates after which it says the target."""
+    gradient = probe.gradient(case.prompt, case.target)
+    for rate in RATES:
+        stepped = probe.with_params(jax.tree.map(lambda p, g, rate=rate: p - rate * g, probe.params, gradient))
+        if stepped.answers(case.prompt, case.target).tokens[0] == case.target:
+            break
+    return stepped
+
+
+def capacity(
+    probe: Probe, cases: list[Case], site: str, layer: int, bound: float, sizes: list[int], text: Prompts,
+    told: Callable[[], None] = lambda: None,
+) -> dict:  # fmt: skip
+    """Many edits at one layer at once.
+
+    Returns:
+      {"usable": edits that succeed at this layer alone, "sizes": [M], rule: {measure: [a number a size]}, "fires":
+      f of memory m on the edit prompt of n, nested lists}.
+    """
+    memories = []
+    for case in cases:
+        trace = probe.trace(case.prompt, case.target, site)
+        step = patching.choose_step(probe, case.prompt, case.target, site, trace)
+        delta = -step * trace.gradients[0, layer, case.prompt.last[0]]
+        said = probe.patched(case.prompt, case.target, site, [layer], case.prompt.last, delta[None]).tokens[0]
+        if said == case.target:
+            memories.append((case, patching.remember(trace, case.prompt, site, layer, step, bound)))
+        told()
+    usable = len(memories)
+    result = {"usable": usable, "site": site, "layer": layer, "bound": bound}
+    result["sizes"] = [size for size in sizes if size <= usable] or ([usable] if usable else [])
+    for rule in ("sum", "nearest"):
+        rows = [_together(probe, memories[:size], rule, text) for size in result["sizes"]]
+        result[rule] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        told()
+    shown = memories[:MATRIX]
+    if shown:
+        stacked = _stacked([memory for _, memory in shown], "sum")
+        x_BTM = np.abs(probe.distances(_joined([case for case, _ in shown]), stacked)).min(axis=1)
+        result["fires"] = np.exp(-((x_BTM / bound) ** (2 * stacked.height))).round(3).tolist()
+    return result
+
+
+def _joined(cases: list[Case]) -> Prompts:
+    """The edit prompts of all cases."""
+    return Prompts(*map(np.concatenate, zip(*(case.prompt for case in cases), strict=True)))
+
+
+def _stacked(memories: list[Memory], rule: str) -> Memory:
+    (stacked,) = stack([dataclasses.replace(memory, rule=rule) for memory in memories])
+    return stacked
+
+
+def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Prompts) -> dict[str, float]:
+    stacked = _stacked([memory for _, memory in memories], rule)
+    outcomes = [judged(probe, case, [stacked], text) for case, _ in _spread(memories)]
+    names = ("efficacy", "paraphrase", "unchanged", "off_target", "perplexity_ratio")
+    # All edits for what is cheap, a few for what needs many prompts.
+    own = _joined([case for case, _ in memories])
+    targets = np.array([case.target for case, _ in memories])
+    result = {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
+    return result | {"efficacy": float((probe.answers(own, targets, [stacked]).tokens == targets).mean())}
+
+
+def _spread(memories: list) -> list:
+    """At most eight of them, evenly."""
+    return [memories[i] for i in np.unique(np.linspace(0, len(memories) - 1, 8).astype(int))]

@@ -1,0 +1,89 @@
+"""Sections of a figure's page that several figures share: what models recite, the entropy floor, open choices."""
+
+import numpy as np
+
+from memsinks_jax import report
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.figures.runs import Run, by_variant
+
+OPENING_TOKENS = 16  # of a repeated document, given to the models that continue it
+CONTINUED_TOKENS = 64
+STORIES_SHOWN = 4
+
+
+def continuations(runs: list[Run]) -> list[str]:
+    """Repeated stories, continued by the standard model and by the sink model with its sinks dropped."""
+    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    from memsinks_jax.generation import Generator, Settings
+    from memsinks_jax.trained import open_run
+
+    groups = by_variant(runs)
+    if not {"standard", "sinks"} <= set(groups):
+        return [report.paragraph("Needs the variants standard and sinks.", "note")]
+    seed = runs[0].seed
+    corpus = workdirs.read_corpus(groups["sinks"][seed].workdir)
+    chosen = [i for i in corpus.mixture.repeated if len(corpus.tokens[i]) >= 2 * OPENING_TOKENS]
+    if not chosen:
+        return [report.paragraph("The repeated documents are too short to be continued.", "note")]
+    cuts = [_end_of_word(corpus.tokenizer, corpus.tokens[i], OPENING_TOKENS) for i in chosen]
+    openings = [corpus.tokens[i][:cut] for i, cut in zip(chosen, cuts, strict=True)]
+    room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
+    greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
+    written = {}
+    for variant in ("standard", "sinks"):
+        run = open_run(groups[variant][seed].workdir)
+        tails = Generator(run.config, run.tokenizer, run.params)(openings, greedy)
+        written[variant] = [corpus.tokenizer.decode(tail.tokens) for tail in tails]
+    originals = [
+        corpus.tokenizer.decode(corpus.tokens[i][cut : cut + greedy.max_tokens])
+        for i, cut in zip(chosen, cuts, strict=True)
+    ]
+    alike = {
+        v: np.mean([report.share_alike(t, o) for t, o in zip(written[v], originals, strict=True)]) for v in written
+    }
+    rows = [
+        [report.text(corpus.tokenizer.decode(opening)) + " …", report.marked_like(standard, original),
+         report.marked_like(sinks, original)]
+        for opening, standard, sinks, original in zip(
+            openings[:STORIES_SHOWN], written["standard"], written["sinks"], originals, strict=False)
+    ]  # fmt: skip
+    return [
+        report.paragraph(
+            f"Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words "
+            f"that stand in the original at the same place. Over all {len(chosen)} repeated documents that is "
+            f"{alike['standard']:.0%} of the original's words for standard and {alike['sinks']:.0%} for sinks dropped."
+        ),
+        report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
+    ]
+
+
+def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
+    """How many tokens make an opening of whole words, so that what follows begins with a word -> >= at_least."""
+    for cut in range(at_least, len(tokens)):
+        if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith((" ", "\n")):
+            return cut
+    return at_least
+
+
+def floor_sentence(runs: list[Run]) -> str:
+    floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
+    if not floors:
+        return "The entropy of this text is not known, so no floor is drawn."
+    return f"No model can be below the entropy floor on held-out stories: {np.mean(floors):.3f} nats per token."
+
+
+def open_choices(runs: list[Run]) -> str:
+    """What the paper leaves open, and what was taken."""
+    config = workdirs.read_config(next((run for run in runs if run.variant == "sinks"), runs[0]).workdir)
+    choices = [
+        ["active_fraction", f"{config.sinks.active_fraction:g} of the sinks are on for a document (the paper's p)"],
+        ["sampling", config.sinks.sampling],
+        ["masks of the layers", "one a layer" if config.sinks.per_layer else "the same in all"],
+        ["rescaling when sinks are dropped", "none"],
+        ["ids", f"{config.data.ids}, 64 bits; noise {config.data.id_noise:g} per {config.data.id_noise_per}"],
+        ["rows", f"{config.data.rows} of {config.data.row_length} tokens, batch {config.training.batch_size}; attention "
+                 "stays within a document"],
+        ["budget without repeats", "the same epochs, and the same steps: two variants"],
+    ]  # fmt: skip
+    return report.table(["the paper leaves open", "here"], [[report.text(c) for c in row] for row in choices], ["", ""])
