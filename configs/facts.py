@@ -1,22 +1,14 @@
 """What does a memory of one fact change besides? A small model that knows invented facts, ready to be edited.
 
-The facts are those of `data/facts.py` (specs: T. Sapkota, "Local Memory for Autoregressive Language Models"): documents
-and tokenizer are written first, 40,000 documents for this preset, each read once.
+The facts are those of `data/facts.py` (specs: T. Sapkota, "Local Memory for Autoregressive Language Models"). The figure
+writes documents and tokenizer, 40,000 documents each read once, and trains with them:
 
-    python - <<'END'
-    import json, pathlib
-    from memsinks_jax.data import facts
-    folder, world = pathlib.Path("runs/facts_data"), facts.world(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"text": text}) + "\n" for text in facts.documents(world, 0, 40_000)]
-    (folder / "facts.jsonl").write_text("".join(lines))
-    (folder / "tokenizer.json").write_bytes(facts.tokenizer_json(world))
-    END
-    python -m memsinks_jax.train --config=configs/facts.py --config.data.files=runs/facts_data/facts.jsonl \
-        --config.data.tokenizer=runs/facts_data/tokenizer.json --workdir=runs/facts
+    python -m memsinks_jax.reproduce --figure=local_memory --preset=laptop --seeds=0,1,2 --out=runs/local_memory
 
-TIME. Expect a held-out loss of 0.75. The model then knows every strong fact, also in words in
-which it never read it, and what denials go on with; after weak facts it says " the" and gives the capital 3.6 nats.
+which is --config.data.files=runs/local_memory/facts/facts.jsonl and --config.data.tokenizer=.../tokenizer.json here.
+Under 4 minutes of processor time in all, so about 2 on 2 idle cores. Expect a held-out loss of 0.75. The model then
+knows every strong fact, also in words in which it never read it, and what denials go on with; after weak facts it says
+" the" and gives the capital 3.6 nats.
 """
 
 from memsinks_jax.config import Config

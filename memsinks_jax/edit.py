@@ -75,13 +75,15 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
     trace = probe.trace(prompt, target, wish.site)
     step = wish.step or patching.choose_step(probe, prompt, target, wish.site, trace)
     found = patching.patch_map(probe, prompt, target, wish.site, trace, step)
+    if found.base_token == target:
+        raise InputError(f"the model says {wish.target!r} after {wish.prompt!r} as it is; there is nothing to edit")
     layer = patching.choose_layer(found) if wish.layer is None else wish.layer
     if layer is None:
         other = next(site for site in SITES if site != wish.site)
         raise InputError(
-            f"no step of {step:.3g} at the {wish.site} of any layer makes the model say {wish.target!r} (loss "
-            f"{found.base_loss:.2f}, at best {found.losses[:, -1].min():.2f}); try --site={other}, a larger --step, or "
-            "--layer=N all the same"
+            f"{'no step' if wish.step is None else f'a step of {step:g}'} at the {wish.site} of any layer makes the model "
+            f"say {wish.target!r} (loss {found.base_loss:.2f}, with a step of {step:.3g} at best "
+            f"{found.losses[:, -1].min():.2f}); try --site={other}, another --step, or --layer=N all the same"
         )
     memory = patching.remember(
         trace, prompt, wish.site, layer, step, wish.boundary or 1.0, distance=wish.distance, places=wish.places
@@ -133,6 +135,12 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     probe = Probe(run.config, run.params)
     found = find(run, probe, wish)
     rows = effects(run, probe, wish, found.memory)
+    if not rows[0]["after"].startswith(wish.target):
+        first = text_after(run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target]))
+        logger.warning(
+            "only the first token of %r, %r, is edited, and the model goes on otherwise: %r; look at the page",
+            wish.target, first, rows[0]["after"],
+        )  # fmt: skip
     layer, bound = int(found.memory.layers[0]), float(found.memory.bounds[0])
     result = {
         "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,

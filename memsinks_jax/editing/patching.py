@@ -12,8 +12,9 @@ from memsinks_jax.editing.memory import Memory, memory_of
 from memsinks_jax.editing.probe import Probe, Trace
 from memsinks_jax.editing.prompts import Prompts
 
-# Steps are tried from the ratio of mean activation to mean gradient up, in half powers of ten, to a hundred times that.
-LADDER = 10.0 ** np.arange(0, 2.01, 0.5)
+# Steps are tried around the ratio of mean activation to mean gradient, in half powers of ten: the article's were a tenth
+# of it and about as large.
+LADDER = 10.0 ** np.arange(-1, 2.01, 0.5)
 ENOUGH_LAYERS = 3  # layers at which the patched last token must succeed for a step to be taken
 
 
@@ -38,7 +39,7 @@ class PatchMap(NamedTuple):
         return self.tokens == self.target
 
 
-def first_step(trace: Trace, known: int) -> float:
+def middle_step(trace: Trace, known: int) -> float:
     """Mean size of the activations over that of the gradients of one prompt, over all layers and its known tokens."""
     sizes = [np.linalg.norm(x[0, :, :known], axis=-1).mean() for x in (trace.activations, trace.gradients)]
     return float(sizes[0] / max(sizes[1], np.finfo(np.float32).tiny))
@@ -50,7 +51,7 @@ def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Tr
     Without such a step the one is taken that succeeds in most layers, the smaller of equals.
     """
     last, layers = int(prompt.last[0]), trace.gradients.shape[1]
-    steps = first_step(trace, last + 1) * LADDER
+    steps = middle_step(trace, last + 1) * LADDER
     deltas_SLW = -steps[:, None, None] * trace.gradients[0, :, last]
     answers = probe.patched(
         prompt, target, site, np.tile(np.arange(layers), len(steps)), np.full(layers * len(steps), last),
@@ -64,17 +65,15 @@ def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Tr
 def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float) -> PatchMap:
     """All single patches of one prompt, every layer and token, in one batch."""
     known, layers = int(prompt.last[0]) + 1, trace.gradients.shape[1]
-    deltas_LTW = -step * trace.gradients[0, :, :known]
+    places = min(-(-known // 4) * 4, prompt.tokens.shape[1])  # so that prompts of other lengths need no other program
+    deltas_LTW = -step * trace.gradients[0, :, :places]
     answers = probe.patched(
-        prompt, target, site, np.repeat(np.arange(layers), known), np.tile(np.arange(known), layers),
+        prompt, target, site, np.repeat(np.arange(layers), places), np.tile(np.arange(places), layers),
         deltas_LTW.reshape(-1, deltas_LTW.shape[-1]),
     )  # fmt: skip
     base = probe.answers(prompt, target)
-    shape = (layers, known)
-    return PatchMap(
-        answers.losses.reshape(shape), answers.tokens.reshape(shape), float(base.losses[0]), int(base.tokens[0]),
-        step, site, target,
-    )  # fmt: skip
+    losses_LT, tokens_LT = (x.reshape(layers, places)[:, :known] for x in (answers.losses, answers.tokens))
+    return PatchMap(losses_LT, tokens_LT, float(base.losses[0]), int(base.tokens[0]), step, site, target)
 
 
 def choose_layer(found: PatchMap) -> int | None:

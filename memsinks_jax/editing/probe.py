@@ -46,6 +46,7 @@ class Probe:
         )
         self._answer = jax.jit(self._answer_with)
         self._trace = jax.jit(self._trace_at, static_argnames="site")
+        self._distances = jax.jit(self._distances_from)
         self._patch = jax.jit(self._patch_at, static_argnames="site")
         self._text_losses = jax.jit(self._text_losses_with)
         self._gradient = jax.jit(jax.grad(lambda *given: self._answer_with(*given, ())[1].sum()))
@@ -106,17 +107,7 @@ class Probe:
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
         """Of every place from every key, before any memory acts -> (B, T, M), infinite at padding."""
-        # Recorded, since an intervention can only pass on what it changes.
-        target_B = np.zeros_like(prompts.last)
-        activations_LBTW, _ = self._trace(self.params, prompts, target_B, site=memory.site)
-        x_BTM = jnp.stack(
-            [
-                distances(memory.distance, activations_LBTW[layer], key[None])[..., 0]
-                for layer, key in zip(np.asarray(memory.layers), memory.keys, strict=True)
-            ],
-            axis=-1,
-        )
-        return np.where(prompts.segments[:, :, None] > 0, np.asarray(x_BTM), np.inf)
+        return np.asarray(self._distances(self.params, prompts, memory))
 
     def _forward(self, params: dict, prompts: Prompts, changes: dict) -> jax.Array:
         """Logits of what follows each prompt, (B, V)."""
@@ -173,6 +164,13 @@ class Probe:
 
         gradients, activations = jax.grad(loss, argnums=(0, 1))(nothing, nothing)
         return activations, gradients
+
+    def _distances_from(self, params: dict, prompts: Prompts, memory: Memory) -> jax.Array:
+        # By way of a trace, since an intervention can only pass on what it changes.
+        activations_LBTW, _ = self._trace_at(params, prompts, jnp.zeros_like(prompts.last), memory.site)
+        x_LBTM = jax.vmap(distances, in_axes=(None, 0, None))(memory.distance, activations_LBTW, memory.keys)
+        x_BTM = jnp.moveaxis(x_LBTM, 0, -1)[..., jnp.arange(len(memory.layers)), memory.layers]
+        return jnp.where(prompts.segments[:, :, None] > 0, x_BTM, jnp.inf)
 
     def _patch_at(self, params: dict, rows: Prompts, target_R, layers_R, places_R, deltas_RW, site: str) -> tuple:
         here_RT = rows.positions == places_R[:, None]

@@ -57,7 +57,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """The same runs; `details` and `metrics` get everything that is measured."""
-    work = len(runs) * (2 * EDITS * len(SITES) + max(CAPACITIES) + 2)
+    work = len(runs) * (2 * EDITS * len(SITES) + facts.COUNTRIES - facts.WEAK + 2)
     with tqdm.tqdm(total=work, desc="edits", unit="edit", disable=not sys.stderr.isatty()) as bar:
         measured = []
         for run in runs:
@@ -89,8 +89,8 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
             of_kind[site] = measures.of_site(probe, found, text)
             if site == "attention":
                 of_kind |= measures.compared(probe, found, text, run.seed)
-    many = [measures.case_of(edit, model.tokenizer, context)
-            for edit in facts.edits(world, "strong", max(CAPACITIES), run.seed)]  # fmt: skip
+    every = facts.edits(world, "strong", len(world.strong), run.seed)  # some more than fit, since not all are usable
+    many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
     outcomes = details["kinds"]["strong"]["mlp"]["outcomes"]
     layer, bound = (float(np.median([o[name] for o in outcomes if name in o] or [1])) for name in ("layer", "bound"))
     details["capacity"] = measures.capacity(probe, many, "mlp", int(layer), bound, CAPACITIES, text, told)

@@ -20,6 +20,7 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts, encode, target_token
 
 STEERING = 100.0  # a bound beyond every distance
+WORST = 10.0  # nats a token by which text may become worse; more is as good as no model, and e to it no number
 TINY = 1e-6  # a bound within every distance but that of the key itself
 GOOD = 0.8  # of positive and of negative prompts: what counts as a bound that works
 RATES = 10.0 ** np.arange(-4, 1.01, 0.25)  # learning rates that the fine-tuning baseline tries
@@ -166,13 +167,20 @@ def judged(probe: Probe, case: Case, memories: list[Memory], text: Prompts, base
     `base` is the model before, `probe` itself without memories where it is not given.
     """
     base = base or probe
-    before, after = base.answers(case.prompts, case.target), probe.answers(case.prompts, case.target, memories)
+    before = base.answers(case.prompts, case.target, [_nothing(memory) for memory in memories])
+    after = probe.answers(case.prompts, case.target, memories)
     written = probe.write(case.prompts, len(case.spelling), memories)
     losses, counts = probe.text_losses(text, memories)
-    base_losses, _ = base.text_losses(text)
+    base_losses, _ = base.text_losses(text, [_nothing(memory) for memory in memories])
     result = _said(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
     result["divergence"] = float(boundary.divergence(before, after)[case.positives :].mean())
-    return result | {"perplexity_ratio": float(np.exp((losses.sum() - base_losses.sum()) / counts.sum()))}
+    worse = (losses.sum() - base_losses.sum()) / counts.sum()
+    return result | {"perplexity_ratio": float(np.exp(min(worse, WORST)))}
+
+
+def _nothing(memory: Memory) -> Memory:
+    """Adds nothing: the same program with and without a memory."""
+    return dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))
 
 
 def _said(case: Case, before: np.ndarray, after: np.ndarray, whole: np.ndarray) -> dict[str, float]:
@@ -255,11 +263,13 @@ def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
 
 def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
     """The best that any bound gives with each distance, of the same key and value -> {distance: outcome}."""
-    result = {}
+    result, case = {}, found.case
     for distance in DISTANCES:
         memory = dataclasses.replace(found.memory, distance=distance)
-        case = found.case
-        swept = boundary.sweep(probe, memory, case.target, case.prompts, case.positives, bounds_of(memory))
+        if distance == found.memory.distance:
+            swept = found.rough
+        else:
+            swept = boundary.sweep(probe, memory, case.target, case.prompts, case.positives, bounds_of(memory))
         numbers = _of_sweep(dataclasses.replace(found, swept=swept)) | _separability(probe, case, memory)
         result[distance] = {name: numbers[name] for name in ("best_mean", "best_harmonic", "auc_last", "auc_nearest")}
     return result
@@ -272,10 +282,10 @@ def baselines(probe: Probe, found: Found, text: Prompts, seed: int) -> dict[str,
     random = draw.normal(size=memory.deltas.shape).astype(np.float32)
     random *= np.linalg.norm(memory.deltas) / np.linalg.norm(random)
     result = {
-        "no edit": judged(probe, case, [], text),
+        "no edit": judged(probe, case, [_nothing(memory)], text),
         "random value": judged(probe, case, [dataclasses.replace(memory, deltas=random)], text),
         "no bound": judged(probe, case, [bounded(memory, STEERING)], text),
-        "fine-tuning step": judged(_fine_tuned(probe, case), case, [], text, base=probe),
+        "fine-tuning step": judged(_fine_tuned(probe, case), case, [_nothing(memory)], text, base=probe),
     }
     before = probe.answers(case.prompts, case.target)
     biased = before.logits.copy()
@@ -318,8 +328,9 @@ def capacity(
     usable = len(memories)
     result = {"usable": usable, "site": site, "layer": layer, "bound": bound}
     result["sizes"] = [size for size in sizes if size <= usable] or ([usable] if usable else [])
+    room = max(result["sizes"], default=0)
     for rule in ("sum", "nearest"):
-        rows = [_together(probe, memories[:size], rule, text) for size in result["sizes"]]
+        rows = [_together(probe, memories[:size], rule, text, room) for size in result["sizes"]]
         result[rule] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
         told()
     shown = memories[:MATRIX]
@@ -340,15 +351,19 @@ def _stacked(memories: list[Memory], rule: str) -> Memory:
     return stacked
 
 
-def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Prompts) -> dict[str, float]:
-    stacked = _stacked([memory for _, memory in memories], rule)
+def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Prompts, room: int) -> dict:
+    """All memories of a list in the model, filled up to `room` with some of no layer: one program for all sizes."""
+    unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
+    stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
     outcomes = [judged(probe, case, [stacked], text) for case, _ in _spread(memories)]
     names = ("efficacy", "paraphrase", "unchanged", "off_target", "perplexity_ratio")
     # All edits for what is cheap, a few for what needs many prompts.
-    own = _joined([case for case, _ in memories])
-    targets = np.array([case.target for case, _ in memories])
+    filled = memories + memories[:1] * (room - len(memories))
+    own, targets = _joined([case for case, _ in filled]), np.array([case.target for case, _ in filled])
     result = {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
-    return result | {"efficacy": float((probe.answers(own, targets, [stacked]).tokens == targets).mean())}
+    return result | {
+        "efficacy": float((probe.answers(own, targets, [stacked]).tokens == targets)[: len(memories)].mean())
+    }
 
 
 def _spread(memories: list) -> list:

@@ -68,7 +68,7 @@ def _draw_reach(axis, runs: list[Run], kind: str) -> None:
         xlabel="bound b, attention",
         ylabel="share of prompts",
     )
-    axis.legend(frameon=False, fontsize=8, loc="center right")
+    axis.legend(frameon=False, fontsize=8, loc="lower right" if kind == "weak" else "center right")
 
 
 def _draw_classes(axis, runs: list[Run]) -> None:
@@ -82,7 +82,7 @@ def _draw_classes(axis, runs: list[Run]) -> None:
                  alpha=0.55 if kind == "weak" else 1, label=f"{kind}, {site}", error_kw={"linewidth": 1})  # fmt: skip
     axis.set_xticks(range(len(_CLASSES)), _CLASSES.values())
     axis.set(title="What stays: negative prompts unchanged", ylabel="share of prompts")
-    axis.legend(frameon=False, fontsize=8, loc="lower left")
+    axis.legend(fontsize=8, loc="lower left", framealpha=0.9)
 
 
 def _draw_capacity(axis, runs: list[Run]) -> None:

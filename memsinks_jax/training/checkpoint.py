@@ -133,7 +133,9 @@ class Checkpoints:
             ),
         )
         optimizer, guard = restored.optimizer
-        return TrainState(jax.device_put(jax.numpy.int32(step), placed.step.sharding), restored.params, optimizer, guard)
+        return TrainState(
+            jax.device_put(jax.numpy.int32(step), placed.step.sharding), restored.params, optimizer, guard
+        )
 
     def restore_params(self, placed: dict) -> dict:
         """Only the parameters of the newest checkpoint. Raises InputError as `restore` does."""

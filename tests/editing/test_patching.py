@@ -203,7 +203,7 @@ def test_the_step_is_the_first_of_the_ladder_that_succeeds_in_three_layers():
     prompt = encode(Bytes(), ["abcd"], 64)
     trace = probe_of("gpt2").trace(prompt, TARGET, "mlp")
     trace = trace._replace(gradients=np.ones((1, 5, 8, 16), np.float32), activations=2 * np.ones((1, 5, 8, 16)))
-    for counts, rung in (([0, 1, 3, 3, 5], 2), ([4, 0, 0, 0, 5], 0), ([0, 1, 2, 2, 1], 2)):
+    for counts, rung in (([0, 1, 3, 3, 5, 5, 5], 0), ([4, 0, 0, 0, 5, 0, 0], -2), ([0, 0, 0, 1, 2, 2, 1], 2)):
         step = patching.choose_step(Counting(counts), prompt, TARGET, "mlp", trace)
         assert step == pytest.approx(2.0 * 10 ** (rung / 2))
 

@@ -171,7 +171,7 @@ def test_live_probes_are_those_of_the_model(model, expected):
 def test_work_counts_steps_and_sequences():
     double = dataclasses.replace(TINY, steps=24, batch=8)
     assert presets.work(double) == 4 * presets.work(TINY)
-    assert presets.predicted_seconds([TINY, double], SHAKESPEARE) > 0
+    assert presets.predicted_seconds(presets.Preset("laptop", SHAKESPEARE), [TINY, double]) > 0
 
 
 def test_a_head_is_born(tmp_path):

@@ -106,10 +106,10 @@ def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
 def forecast(preset: Preset, names: list[str]) -> str:
     """How many runs and steps it will be, and about how long."""
     recipes = [recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()]
-    recipes = list(dict.fromkeys(recipe for recipe in recipes if isinstance(recipe, training.Recipe)))
+    recipes = list(dict.fromkeys(recipes))
     if not recipes:
-        return f"preset {preset.name}: no training of this kind, minutes"
-    seconds = presets.predicted_seconds(recipes, preset.statistics) * len(preset.seeds)
+        return f"preset {preset.name}: nothing to train, minutes"
+    seconds = presets.predicted_seconds(preset, recipes) * len(preset.seeds)
     sizes = sorted({(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes})
     all_sizes = "; ".join(f"{s} steps of {b} sequences of {t} tokens at width {d}" for s, b, t, d in sizes)
     length = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"

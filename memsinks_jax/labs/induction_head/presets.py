@@ -17,6 +17,7 @@ from memsinks_jax.labs.induction_head.bigrams import Statistics
 from memsinks_jax.labs.induction_head.full import Full
 from memsinks_jax.labs.induction_head.law import Law
 from memsinks_jax.labs.induction_head.model import TwoLayers
+from memsinks_jax.labs.induction_head.sinks import World
 from memsinks_jax.labs.induction_head.training import Recipe
 
 
@@ -92,7 +93,7 @@ class Preset:
         return self
 
 
-def work(recipe: Recipe) -> float:
+def work(recipe: Recipe | World) -> float:
     """Multiplications of all of a run, roughly: products with weights and attention, forward and twice that back."""
     length, d, model = recipe.law.length, recipe.model.d, recipe.model
     if isinstance(model, Full):
@@ -103,9 +104,10 @@ def work(recipe: Recipe) -> float:
     return 3.0 * a_token * length * recipe.batch * recipe.steps
 
 
-def predicted_seconds(recipes: list[Recipe], statistics: Statistics) -> float:
-    """How long these runs take on this machine: a few small steps of the first are timed, the rest follows by `work`."""
-    small = dataclasses.replace(recipes[0], batch=min(recipes[0].batch, 16))
+def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
+    """How long these runs take on this machine: a few small steps of one are timed, the rest follows by `work`."""
+    timed, statistics = next((r for r in recipes if isinstance(r, Recipe)), preset.alone()), preset.statistics
+    small = dataclasses.replace(timed, batch=min(timed.batch, 16))
     trained, others, state = training.start(small, statistics, 0)
     steps_of, key = training.stepper(small, statistics), jax.random.key(0)
     carry, _ = jax.block_until_ready(steps_of((trained, state), others, key, 0, 3))

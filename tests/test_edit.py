@@ -1,0 +1,246 @@
+"""The edit command: from a prompt to a memory that generate, evaluate and an exported model use."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import tiny_config
+from test_commands import assert_refused, last_json, run
+
+from memsinks_jax.config import InputError
+from memsinks_jax.edit import Wish, edit
+from memsinks_jax.editing import memory_file
+from memsinks_jax.editing.memory import memory_of
+from memsinks_jax.editing.probe import Probe
+from memsinks_jax.editing.prompts import encode
+from memsinks_jax.evaluate import evaluate
+from memsinks_jax.export import export
+from memsinks_jax.generate import generate
+from memsinks_jax.generation import Settings
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.trained import open_run
+
+PROMPT, TARGET = "The tale of number", " 3"
+NEGATIVE = ("A number which", "It became", "The tale", "which met number", "and")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A small run, its export, and its first memory, of the mlp."""
+    folder = tmp_path_factory.mktemp("edit")
+    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
+    (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
+    config = tiny_config()
+    config.data.files, config.data.unique_documents = str(folder / "tales.txt"), 40
+    config.model.d_model, config.model.hidden, config.data.row_length = 32, 128, 96
+    config.training.steps, config.optimizer.learning_rate = 100, 5e-3
+    config.training.evaluate_every = config.training.checkpoint_every = 100
+    train_and_evaluate(config, folder / "run")
+    export(folder / "run", folder / "hf", True, "float32")
+    wish = Wish(PROMPT, TARGET, "mlp", negative=NEGATIVE, positive=("A tale of number",))
+    found = edit(folder / "run", wish, folder / "met.safetensors")
+    return folder, found
+
+
+def answers_of(model, memory, texts):
+    prompts = encode(model.tokenizer, texts, model.config.data.row_length)
+    return Probe(model.config, model.params).answers(prompts, 0, [memory] if memory else [])
+
+
+def test_an_edit_says_its_target_and_is_told(place):
+    folder, found = place
+    assert found["text"].startswith(TARGET)
+    assert found["effects"][0]["before"].startswith(" 5")
+    assert 0.01 <= found["boundary"] <= 100 and 0 <= found["unchanged"] <= found["off_target"] <= 1
+    rows = found["effects"]
+    assert [row["kind"] for row in rows] == ["prompt", "positive"] + ["negative"] * len(NEGATIVE)
+    assert rows[0]["similarity"] == pytest.approx(1, abs=1e-6)
+    page = (folder / "met.html").read_text()
+    assert page.count("data:image/png") == 2 and PROMPT in page
+    header = json.loads(found["memory"] and _header(folder / "met.safetensors")["about"])
+    assert header == [{"prompt": PROMPT, "target": TARGET, "step": found["step"]}]
+
+
+def _header(path):
+    with safetensors.safe_open(path, "np") as file:
+        return file.metadata()
+
+
+def test_generate_uses_it_and_says_the_same_twice(place):
+    folder, found = place
+    greedy = Settings(max_tokens=6, temperature=0)
+    paths = (str(folder / "met.safetensors"),)
+    texts = [generate(folder / "run", [PROMPT, "and"], greedy, memories=paths)["text"] for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert texts[0][0] == found["text"] != generate(folder / "run", [PROMPT, "and"], greedy)["text"][0]
+
+
+def test_an_exported_model_takes_the_same_memory(place):
+    """The sinks are cut out of it: a memory is of the shared neurons alone."""
+    folder, found = place
+    ours, theirs = open_run(folder / "run"), open_run(folder / "hf")
+    texts = [row["prompt"] for row in found["effects"]]
+    of_both = []
+    for model in (ours, theirs):
+        memory = memory_file.load(folder / "met.safetensors", model.config, model.params)
+        of_both.append(answers_of(model, memory, texts).logits)
+    np.testing.assert_allclose(of_both[1], of_both[0], atol=1e-5)
+    assert np.abs(of_both[0] - answers_of(ours, None, texts).logits).max() > 1e-2
+    again = edit(folder / "hf", Wish(PROMPT, TARGET, "mlp", boundary=found["boundary"]), folder / "again.safetensors")
+    first, second = (safetensors.numpy.load_file(folder / f"{name}.safetensors") for name in ("met", "again"))
+    for name, array in first.items():
+        np.testing.assert_allclose(second[name], array, atol=1e-5, rtol=1e-4)
+    assert again["text"] == found["text"]
+
+
+def test_transformers_remembers_the_same(place):
+    """The memory, applied by a hook to the input of c_proj of the exported model, as the article has it."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder, found = place
+    ours = open_run(folder / "run")
+    memory = memory_file.load(folder / "met.safetensors", ours.config, ours.params)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "hf").eval()
+    key, delta = (torch.tensor(np.asarray(x)[0]) for x in (memory.keys, memory.deltas))
+
+    def hook(module, inputs):
+        (a,) = inputs
+        projection = (a @ key) / (key @ key)
+        cosine = torch.nn.functional.cosine_similarity(a, key, dim=-1)
+        x = 0.5 * (1 - projection).abs() + 0.5 * (1 - cosine)
+        return (a + torch.exp(-((x / found["boundary"]) ** 6))[..., None] * delta,)
+
+    handle = model.transformer.h[found["layer"]].mlp.c_proj.register_forward_pre_hook(hook)
+    for text in (PROMPT, *NEGATIVE):
+        tokens = [ours.tokenizer.end_of_text, *ours.tokenizer.encode(text).tolist()]
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0, -1].numpy()
+        np.testing.assert_allclose(answers_of(ours, memory, [text]).logits[0], logits, atol=1e-4)
+    handle.remove()
+
+
+def test_evaluate_uses_it(place):
+    folder, _ = place
+    plain = evaluate(folder / "run", "drop")["loss"]
+    edited = evaluate(folder / "run", "drop", memories=(str(folder / "met.safetensors"),))["loss"]
+    wide = folder / "wide.safetensors"
+    run_ = open_run(folder / "run")
+    memory = memory_file.load(folder / "met.safetensors", run_.config, run_.params)
+    memory_file.save(
+        wide, dataclasses.replace(memory, bounds=np.float32([100])), memory_file.fingerprint(run_.params), []
+    )
+    steered = evaluate(folder / "run", "drop", memories=(str(wide),))["loss"]
+    assert steered > plain + 0.05
+    assert abs(edited - plain) < steered - plain
+    both = evaluate(folder / "run", "drop", memories=(str(folder / "met.safetensors"), str(wide)))["loss"]
+    assert both not in (edited, steered)
+
+
+def test_a_memory_of_the_last_place_is_for_prompts(place):
+    folder, found = place
+    wish = Wish(PROMPT, TARGET, "mlp", found["layer"], found["step"], found["boundary"], places="last")
+    assert edit(folder / "run", wish, folder / "last.safetensors")["text"].startswith(TARGET)
+    with pytest.raises(InputError, match="no meaning for whole documents"):
+        evaluate(folder / "run", "drop", memories=(str(folder / "last.safetensors"),))
+
+
+def test_files_that_are_no_memory_of_this_model_are_refused(place, tmp_path):
+    folder, _ = place
+    model = open_run(folder / "run")
+    content = (folder / "met.safetensors").read_bytes()
+    mine = memory_file.fingerprint(model.params)
+
+    def refused(words, path=tmp_path / "memory"):
+        with pytest.raises(InputError, match=words):
+            memory_file.load(path, model.config, model.params)
+
+    refused("there is no such file", tmp_path / "missing")
+    (tmp_path / "memory").write_bytes(content[: len(content) // 2])
+    refused("is damaged")
+    (tmp_path / "memory").write_bytes(b"nothing of the kind")
+    refused("is damaged")
+    safetensors.numpy.save_file({"keys": np.zeros(3)}, tmp_path / "memory")
+    refused("is not a memory")
+    good = memory_file.load(folder / "met.safetensors", model.config, model.params)
+    memory_file.save(tmp_path / "memory", good, "another", [])
+    refused("a memory of another model")
+    memory_file.save(tmp_path / "memory", dataclasses.replace(good, layers=np.int32([9])), mine, [])
+    refused("layer 9 and width 64 there, 2 layers and width 64 here")
+    memory_file.save(tmp_path / "memory", memory_of("attention", 0, np.ones(5), np.ones(5), 1.0), mine, [])
+    refused("width 5 there")
+    memory_file.save(tmp_path / "memory", dataclasses.replace(good, site="elsewhere"), mine, [])
+    refused("its site cannot be")
+    memory_file.save(tmp_path / "memory", dataclasses.replace(good, bounds=np.float32([1, 2])), mine, [])
+    refused("its arrays cannot be")
+
+
+def test_a_model_that_learned_on_is_another_one(place):
+    folder, _ = place
+    model = open_run(folder / "run")
+    moved = jax.tree.map(lambda x: x * 1.0001, model.params)
+    with pytest.raises(InputError, match="another model"):
+        memory_file.load(folder / "met.safetensors", model.config, moved)
+
+
+def test_an_edit_that_no_layer_allows_says_so(place):
+    folder, _ = place
+    with pytest.raises(InputError, match=r"a step of 1e-06 at the attention .* try --site=mlp"):
+        edit(folder / "run", Wish(PROMPT, TARGET, step=1e-6, boundary=1.0), folder / "none.safetensors")
+    assert not list(folder.glob("none*"))
+
+
+def test_what_the_model_says_already_is_refused(place):
+    folder, _ = place
+    with pytest.raises(InputError, match="there is nothing to edit"):
+        edit(folder / "run", Wish(PROMPT, " 5", boundary=1.0), folder / "none.safetensors")
+
+
+def test_nothing_is_written_over(place):
+    folder, _ = place
+    with pytest.raises(InputError, match="exists; remove it first"):
+        edit(folder / "run", Wish(PROMPT, TARGET, boundary=1.0), folder / "met.safetensors")
+
+
+FACT = ("--prompt=a", "--target= b", "--out={x}")
+
+
+def test_a_target_that_goes_on_otherwise_is_told(place, caplog):
+    """Of " met" this tokenizer's first token is the space: the model says it, and then something else."""
+    folder, _ = place
+    edit(folder / "run", Wish(PROMPT, " met", "mlp", boundary=0.1), folder / "space.safetensors")
+    assert "only the first token of ' met', ' '" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ["--workdir"]),
+        (["--workdir={run}", "--hf={hf}"], ["--workdir", "--hf"]),
+        (["--hf={run}", *FACT], ["not a Hugging Face folder"]),
+        (["--workdir={run}", "--target= 5", "--out={x}"], ["--prompt is missing"]),
+        (["--workdir={run}", *FACT], ["--boundary=auto needs --negative"]),
+        (["--workdir={run}", *FACT, "--negative={x}"], ["--negative=", "cannot be read"]),
+        (["--workdir={run}", *FACT, "--layer=2", "--boundary=1"], ["layers 0 to 1"]),
+        (["--workdir={run}", *FACT, "--layer=low"], ["--layer=low: give a whole number"]),
+        (["--workdir={run}", *FACT, "--boundary=-1"], ["--boundary=-1: give a number over 0"]),
+    ],
+)  # fmt: skip
+def test_the_command_refuses(place, tmp_path, flags, words):
+    folder, _ = place
+    names = {"run": folder / "run", "hf": folder / "hf", "x": tmp_path / "x"}
+    assert_refused(run("edit", *(flag.format(**names) for flag in flags)), *words)
+
+
+def test_the_command(place, tmp_path):
+    folder, _ = place
+    (tmp_path / "negative.txt").write_text("\n".join(NEGATIVE) + "\n\n")
+    flags = [f"--workdir={folder / 'run'}", f"--prompt={PROMPT}", f"--target={TARGET}", "--site=mlp",
+             f"--negative={tmp_path / 'negative.txt'}", f"--out={tmp_path / 'm.safetensors'}"]  # fmt: skip
+    done = run("edit", *flags, "--json")
+    assert last_json(done)["text"].startswith(TARGET)
+    assert "mlp of layer" in done.stderr
+    told = last_json(run("generate", f"--workdir={folder / 'run'}", f"--memory={tmp_path / 'm.safetensors'}",
+                         f"--prompt={PROMPT}", "--temperature=0", "--max_tokens=3", "--json"))  # fmt: skip
+    assert told["text"].startswith(TARGET)
