@@ -73,7 +73,7 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
     target = target_token(run.tokenizer, wish.prompt, wish.target)
     prompt = encode(run.tokenizer, [wish.prompt], context)
     trace = probe.trace(prompt, target, wish.site)
-    step = wish.step or patching.choose_step(probe, prompt, target, wish.site, trace)
+    step = wish.step or patching.choose_step(probe, prompt, target, wish.site, trace, wish.layer)
     found = patching.patch_map(probe, prompt, target, wish.site, trace, step)
     if found.base_token == target:
         raise InputError(f"the model says {wish.target!r} after {wish.prompt!r} as it is; there is nothing to edit")
@@ -212,21 +212,21 @@ def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch
     ]  # fmt: skip
 
 
-def _lines(flag: str, name: str | None) -> tuple[str, ...]:
+def lines(flag: str, name: str | None) -> tuple[str, ...]:
     """The lines of a file of prompts, without empty ones."""
     if name is None:
         return ()
     try:
-        lines = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
+        content = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--{flag}={name}: cannot be read ({error}); give a text file, one prompt a line") from None
-    kept = tuple(line.rstrip() for line in lines if line.strip())
+    kept = tuple(line.rstrip() for line in content if line.strip())
     if not kept:
         raise InputError(f"--{flag}={name}: there is no prompt in it; write one a line")
     return kept
 
 
-def _number(flag: str, text: str, kind: type) -> float | int | None:
+def number(flag: str, text: str, kind: type) -> float | int | None:
     """A number over 0 (a layer: from 0), or None for 'auto'."""
     if text == "auto":
         return None
@@ -267,9 +267,9 @@ def main() -> None:
         if missing:
             raise InputError(f"--{missing[0]} is missing; see python -m memsinks_jax.edit --help")
         wish = Wish(
-            prompt_flag.value, target_flag.value, site_flag.value, _number("layer", layer_flag.value, int),
-            _number("step", step_flag.value, float), _number("boundary", boundary_flag.value, float),
-            _lines("positive", positive_flag.value), _lines("negative", negative_flag.value), distance_flag.value,
+            prompt_flag.value, target_flag.value, site_flag.value, number("layer", layer_flag.value, int),
+            number("step", step_flag.value, float), number("boundary", boundary_flag.value, float),
+            lines("positive", positive_flag.value), lines("negative", negative_flag.value), distance_flag.value,
             places_flag.value,
         )  # fmt: skip
         if wish.boundary is None and not wish.negative:

@@ -10,6 +10,7 @@ import safetensors.numpy
 from conftest import tiny_config
 from test_commands import assert_refused, last_json, run
 
+from memsinks_jax import edit as command
 from memsinks_jax.config import InputError
 from memsinks_jax.edit import Wish, edit
 from memsinks_jax.editing import memory_file
@@ -206,31 +207,48 @@ def test_nothing_is_written_over(place):
 FACT = ("--prompt=a", "--target= b", "--out={x}")
 
 
-def test_a_target_that_goes_on_otherwise_is_told(place, caplog):
-    """Of " met" this tokenizer's first token is the space: the model says it, and then something else."""
-    folder, _ = place
-    edit(folder / "run", Wish(PROMPT, " met", "mlp", boundary=0.1), folder / "space.safetensors")
-    assert "only the first token of ' met', ' '" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], ["--workdir"]),
         (["--workdir={run}", "--hf={hf}"], ["--workdir", "--hf"]),
         (["--hf={run}", *FACT], ["not a Hugging Face folder"]),
-        (["--workdir={run}", "--target= 5", "--out={x}"], ["--prompt is missing"]),
         (["--workdir={run}", *FACT], ["--boundary=auto needs --negative"]),
         (["--workdir={run}", *FACT, "--negative={x}"], ["--negative=", "cannot be read"]),
-        (["--workdir={run}", *FACT, "--layer=2", "--boundary=1"], ["layers 0 to 1"]),
-        (["--workdir={run}", *FACT, "--layer=low"], ["--layer=low: give a whole number"]),
-        (["--workdir={run}", *FACT, "--boundary=-1"], ["--boundary=-1: give a number over 0"]),
     ],
-)  # fmt: skip
+)
 def test_the_command_refuses(place, tmp_path, flags, words):
     folder, _ = place
     names = {"run": folder / "run", "hf": folder / "hf", "x": tmp_path / "x"}
     assert_refused(run("edit", *(flag.format(**names) for flag in flags)), *words)
+
+
+def test_a_layer_that_is_not_there_is_refused(place):
+    folder, _ = place
+    with pytest.raises(InputError, match=r"--layer=2: this model has the layers 0 to 1"):
+        edit(folder / "run", Wish(PROMPT, TARGET, layer=2, boundary=1.0), folder / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "kind", "words"),
+    [
+        ("layer", "low", int, "give a whole number, or auto"),
+        ("layer", "-1", int, "give a whole number, or auto"),
+        ("boundary", "0", float, "give a number over 0, or auto"),
+        ("step", "inf", float, "give a number over 0, or auto"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(flag, text, kind, words):
+    with pytest.raises(InputError, match=f"--{flag}={text}: {words}"):
+        command.number(flag, text, kind)
+
+
+def test_numbers_and_prompts_are_read(tmp_path):
+    assert [command.number("layer", text, int) for text in ("auto", "0", "7")] == [None, 0, 7]
+    (tmp_path / "prompts").write_text("one \n\n  two\n")
+    assert command.lines("positive", str(tmp_path / "prompts")) == ("one", "  two")
+    (tmp_path / "prompts").write_text("\n\n")
+    with pytest.raises(InputError, match="there is no prompt in it"):
+        command.lines("positive", str(tmp_path / "prompts"))
 
 
 def test_the_command(place, tmp_path):

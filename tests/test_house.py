@@ -28,7 +28,9 @@ MAY_IMPORT = {
     "interruption": set(),
     "training": {"config", "interruption", "placement", "attention", "losses", "sinks", "data", "model"},
     "planning": {"config", "sinks", "data", "model", "training"},
+    "editing": {"config", "claims", "losses", "sinks", "data", "model", "trained"},
     "evals": {"config", "losses", "sinks", "data", "model"},
+    "baselines": {"config", "losses", "model", "evals"},
     "interop": {"config", "sinks", "data", "model", "generation"},
     "labs": {"config", "command_line", "claims", "report"},
 }

@@ -12,6 +12,7 @@ from memsinks_jax.editing.probe import Answers, Probe
 from memsinks_jax.editing.prompts import Prompts
 
 BOUNDS = 10.0 ** np.linspace(-2, 2, 21)  # of the article
+REFINED = 11  # more, between the neighbours of the best
 
 
 class Sweep(NamedTuple):
@@ -46,10 +47,10 @@ def sweep(
 
 
 def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Sweep:
-    """The sweep with as many bounds more, between the neighbours of the best one."""
+    """The sweep with more bounds between the neighbours of the best one."""
     best = int(np.argmax(_scores(rough)))
     low, high = rough.bounds[max(best - 1, 0)], rough.bounds[min(best + 1, len(rough.bounds) - 1)]
-    between = np.geomspace(low, high, len(rough.bounds) + 2)[1:-1]
+    between = np.geomspace(low, high, REFINED + 2)[1:-1]
     fine = sweep(probe, memory, rough.target, prompts, rough.positive.shape[1], between)
     order = np.argsort(np.concatenate([rough.bounds, fine.bounds]), kind="stable")
     joined = [np.concatenate([one, other])[order] for one, other in zip(rough[:3], fine[:3], strict=True)]

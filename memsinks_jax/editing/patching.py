@@ -45,21 +45,24 @@ def middle_step(trace: Trace, known: int) -> float:
     return float(sizes[0] / max(sizes[1], np.finfo(np.float32).tiny))
 
 
-def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace) -> float:
-    """The first step of the ladder at which patches of the last token succeed in three layers, or in most there are.
+def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, layer: int | None = None) -> float:
+    """The first step of the ladder at which patches of the last token succeed in three layers, or in all there are.
 
-    Without such a step the one is taken that succeeds in most layers, the smaller of equals.
+    With `layer`, at which they succeed there. Without such a step the one that succeeds in most layers, the smaller of
+    equals.
     """
-    last, layers = int(prompt.last[0]), trace.gradients.shape[1]
-    steps = middle_step(trace, last + 1) * LADDER
-    deltas_SLW = -steps[:, None, None] * trace.gradients[0, :, last]
+    last = int(prompt.last[0])
+    layers_L = np.arange(trace.gradients.shape[1]) if layer is None else np.array([layer])
+    steps_S = middle_step(trace, last + 1) * LADDER
+    deltas_SLW = -steps_S[:, None, None] * trace.gradients[0, layers_L, last]
+    count = len(steps_S) * len(layers_L)
     answers = probe.patched(
-        prompt, target, site, np.tile(np.arange(layers), len(steps)), np.full(layers * len(steps), last),
-        deltas_SLW.reshape(-1, deltas_SLW.shape[-1]),
+        prompt, target, site, np.tile(layers_L, len(steps_S)), np.full(count, last),
+        deltas_SLW.reshape(count, -1),
     )  # fmt: skip
-    counts_S = (answers.tokens == target).reshape(len(steps), layers).sum(axis=1)
-    enough = np.flatnonzero(counts_S >= min(ENOUGH_LAYERS, layers))
-    return float(steps[enough[0] if len(enough) else counts_S.argmax()])
+    successes_S = (answers.tokens == target).reshape(len(steps_S), len(layers_L)).sum(axis=1)
+    enough = np.flatnonzero(successes_S >= min(ENOUGH_LAYERS, len(layers_L)))
+    return float(steps_S[enough[0] if len(enough) else successes_S.argmax()])
 
 
 def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float) -> PatchMap:

@@ -7,8 +7,10 @@ and bound are found as the edit command finds them, and judged on prompts that t
 
 import dataclasses
 import json
+import logging
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +23,8 @@ from memsinks_jax.editing.memory import SITES
 from memsinks_jax.figures import local_memory_measures as measures
 from memsinks_jax.figures import local_memory_pictures as pictures
 from memsinks_jax.figures.runs import Run
+
+logger = logging.getLogger(__name__)
 
 TITLE = "Local bounded memory: edit one fact, leave the rest"
 CONFIG = "facts.py"
@@ -36,7 +40,7 @@ TABLE_NOTE = (
 )
 
 WORLD = 0  # seed of the facts: all models learn the same, in another order and from other initial weights
-DOCUMENTS = 40_000
+DOCUMENTS = 32_000
 EDITS = 20  # of each kind
 SENTENCES = 256  # held-out text for what an edit does elsewhere
 CAPACITIES = (1, 2, 4, 8, 16, 32, 64)
@@ -61,7 +65,9 @@ def measure(runs: list[Run]) -> list[Run]:
     with tqdm.tqdm(total=work, desc="edits", unit="edit", disable=not sys.stderr.isatty()) as bar:
         measured = []
         for run in runs:
+            begun = time.monotonic()
             details = _of_model(run, bar.update)
+            logger.info("edits of seed %d: %.0f s", run.seed, time.monotonic() - begun)
             measured.append(dataclasses.replace(run, details=details, metrics=run.metrics | _means(details)))
     return measured
 

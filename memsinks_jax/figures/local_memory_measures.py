@@ -319,7 +319,7 @@ def capacity(
     memories = []
     for case in cases:
         trace = probe.trace(case.prompt, case.target, site)
-        step = patching.choose_step(probe, case.prompt, case.target, site, trace)
+        step = patching.choose_step(probe, case.prompt, case.target, site, trace, layer)
         delta = -step * trace.gradients[0, layer, case.prompt.last[0]]
         said = probe.patched(case.prompt, case.target, site, [layer], case.prompt.last, delta[None]).tokens[0]
         if said == case.target:

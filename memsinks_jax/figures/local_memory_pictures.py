@@ -55,7 +55,7 @@ def _draw_success(axis, runs: list[Run]) -> None:
             _band(axis, range(len(rows[0])), rows, colour, style, f"{kind}, {site}")
     axis.set(title="Where a step succeeds", xlabel="layer of the patch, last token", ylabel="share of edits")
     axis.set_xticks(range(len(rows[0])))
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(fontsize=8, loc="lower right", framealpha=0.9)
 
 
 def _draw_reach(axis, runs: list[Run], kind: str) -> None:

@@ -197,6 +197,9 @@ def test_the_step_is_the_first_of_the_ladder_that_succeeds_in_three_layers():
 
         def patched(self, prompt, target, site, layers, places, deltas):
             assert set(places) == {4}
+            if len(layers) == len(self.counts):  # one layer alone
+                assert set(layers) == {3}
+                return Answers(np.where(self.counts, target, 0), None, None)
             tokens = [target if layer < self.counts[n // 5] else 0 for n, layer in enumerate(layers)]
             return Answers(np.array(tokens), None, None)
 
@@ -206,6 +209,8 @@ def test_the_step_is_the_first_of_the_ladder_that_succeeds_in_three_layers():
     for counts, rung in (([0, 1, 3, 3, 5, 5, 5], 0), ([4, 0, 0, 0, 5, 0, 0], -2), ([0, 0, 0, 1, 2, 2, 1], 2)):
         step = patching.choose_step(Counting(counts), prompt, TARGET, "mlp", trace)
         assert step == pytest.approx(2.0 * 10 ** (rung / 2))
+    step = patching.choose_step(Counting(np.array([0, 0, 0, 1, 1, 0, 0])), prompt, TARGET, "mlp", trace, layer=3)
+    assert step == pytest.approx(2.0 * 10**0.5)
 
 
 def test_the_layer_is_the_lowest_that_succeeds_at_the_last_token():
@@ -252,8 +257,9 @@ def test_a_refined_sweep_looks_between_the_best_ones_neighbours():
     )
     rough = rough._replace(positive=np.array([[0], [TARGET], [0]]))
     fine = boundary.refined(probe, memory, rough, prompts)
-    np.testing.assert_allclose(fine.bounds, [0.1, 10**-0.5, 1.0, 1.0, 10**0.5, 10.0])
-    assert fine.positive.shape == (6, 1) and fine.negative.shape == (6, 2)
+    between = np.geomspace(0.1, 10, boundary.REFINED + 2)[1:-1]
+    np.testing.assert_allclose(fine.bounds, np.sort([*bounds, *between]))
+    assert fine.positive.shape == (len(fine.bounds), 1) and fine.negative.shape == (len(fine.bounds), 2)
 
 
 def test_the_divergence_of_answers():

@@ -3,18 +3,14 @@
 Measures, draws, and writes results.json, figure_NAME.png and index.html, all of them once everything is done.
 """
 
-import logging
-import os
+import functools
 import pathlib
-import sys
-import tempfile
-import time
 
-import tqdm
 from absl import flags
 
-from memsinks_jax import command_line, report
+from memsinks_jax import command_line
 from memsinks_jax.config import InputError
+from memsinks_jax.labs import study as shared
 from memsinks_jax.labs.associative_memory import (
     figure_1,
     figure_3,
@@ -26,9 +22,8 @@ from memsinks_jax.labs.associative_memory import (
     figure_laws,
     figure_sinks,
 )
-from memsinks_jax.labs.associative_memory.study import Settings, Study
-
-logger = logging.getLogger("memsinks_jax.labs.associative_memory")
+from memsinks_jax.labs.associative_memory.study import Settings
+from memsinks_jax.labs.study import Study
 
 FIGURES = {
     "1": figure_1, "3": figure_3, "4": figure_4, "5": figure_5, "6": figure_6, "7": figure_7, "8": figure_8,
@@ -56,55 +51,17 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
 
 
 def measure(settings: dict[str, Settings]) -> list[Study]:
-    """Every figure of `settings`, with a progress bar on a terminal and a line a figure elsewhere."""
-    studies = []
-    with tqdm.tqdm(total=len(settings), unit="figure", disable=not sys.stderr.isatty()) as bar:
-        for name, mine in settings.items():
-            bar.set_description(f"figure {name}")
-            start = time.monotonic()
-            studies.append(FIGURES[name].study(mine))
-            bar.update()
-            if bar.disable:
-                logger.info("figure %s: %.1f s", name, time.monotonic() - start)
-    return studies
-
-
-def results(figure: str, studies: list[Study]) -> dict:
-    """The content of results.json. With several figures the names of variants and claims begin with the figure's."""
-    runs, claims = [], []
-    for study in studies:
-        prefix = f"{study.figure}: " if len(studies) > 1 else ""
-        runs += [{**run, "variant": prefix + run["variant"]} for run in study.runs]
-        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.claims]
-    return {
-        "figure": figure, "preset": "laptop", "seeds": sorted({seed for study in studies for seed in study.seeds}),
-        "runs": runs, "claims": claims,
-    }  # fmt: skip
+    """Every figure of `settings`."""
+    return shared.measure(
+        "figure", {name: functools.partial(FIGURES[name].study, mine) for name, mine in settings.items()}
+    )
 
 
 def write(out: pathlib.Path, figure: str, studies: list[Study], command: str) -> dict:
-    """Draws and writes everything -> the content of results.json. Nothing appears in `out` until all of it is made."""
-    content = results(figure, studies)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as scratch:
-        made = pathlib.Path(scratch)
-        sections = []
-        for study in studies:
-            picture = made / f"figure_{study.figure}.png"
-            study.draw(picture)
-            sections += [] if len(studies) == 1 else [report.heading(study.title)]
-            sections += [
-                report.paragraph(study.answer, "lead"), report.picture(picture, study.title),
-                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.claims),
-            ]  # fmt: skip
-        title = studies[0].title if len(studies) == 1 else "Scaling laws for associative memories, and for sinks"
-        report.write_json(made / "results.json", content)
-        report.write_page(
-            made / "index.html", title, [*sections, report.heading("How it was made"), report.code(command)]
-        )
-        for path in sorted(made.iterdir()):
-            os.replace(path, out / path.name)
-    return content
+    """Draws and writes everything -> the content of results.json."""
+    seeds = sorted({run["seed"] for study in studies for run in study.runs})
+    about = {"figure": figure, "preset": "laptop", "seeds": seeds}
+    return shared.write(out, about, "Scaling laws for associative memories, and for sinks", studies, command)
 
 
 def main() -> None:
@@ -125,23 +82,17 @@ def main() -> None:
     def run() -> dict:
         chosen = {name: flag.value for name, flag in choices.items() if flag.value is not None}
         if "d" in chosen:
-            if not all(text.strip().isdigit() for text in chosen["d"]):
-                raise InputError(f"--d={','.join(chosen['d'])}: give whole numbers, for example --d=32,64,128")
-            chosen["d"] = tuple(sorted({int(text) for text in chosen["d"]}))
+            chosen["d"] = tuple(sorted(set(shared.whole_numbers("d", chosen["d"], "32,64,128"))))
         figure = figure_flag.value
         names = list(FIGURES) if figure == "all" else [figure]
         settings = {name: settings_of(name, seed_flag.value, chosen, lenient=figure == "all") for name in names}
-        out = pathlib.Path(out_flag.value)
-        if out.exists() and not out.is_dir():
-            raise InputError(f"--out={out}: is a file; give a folder")
+        out = shared.folder(out_flag.value)
         studies = measure(settings)
         command = f"python -m memsinks_jax.labs.associative_memory --figure={figure} --seed={seed_flag.value}"
         for name, value in chosen.items():
             command += f" --{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
         content = write(out, figure, studies, f"{command} --out={out}")
-        claims = [claim for study in studies for claim in study.claims]
-        print(report.plain_table(*report.claims_table(claims)), file=sys.stderr)
-        print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
+        shared.tell(studies, out)
         return content
 
     command_line.run(run)

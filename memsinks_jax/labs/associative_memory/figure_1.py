@@ -3,18 +3,8 @@
 from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import laws, model
-from memsinks_jax.labs.associative_memory.study import (
-    Settings,
-    Study,
-    curve,
-    finish,
-    mark,
-    panels,
-    record,
-    save,
-    shades,
-    theory,
-)  # fmt: skip
+from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, shades, theory
+from memsinks_jax.labs.study import Study, finish, panels, save
 
 DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": (8, 16, 32, 64, 128, 256, 512), "p": None}
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
@@ -76,8 +66,8 @@ def study(settings: Settings) -> Study:
         for place, colour in enumerate(shades(len(d))):
             curve(right, TIMES, errors_GDT[:, place], f"$d={d[place]}$", colour)
             theory(right, TIMES, terms_D[place] + terms_T, "sum of both laws" if place == 0 else None, colour)
-        finish(left, "Error and model capacity", "$d$", "error", legend=3)
-        finish(right, "Error and data", "samples $T$", "error", legend=4)
+        finish(left, "Error and model capacity", "$d$", "error", log="xy", legend=3)
+        finish(right, "Error and data", "samples $T$", "error", log="xy", legend=4)
         mark(left, d)
         save(figure, path)
 
@@ -92,5 +82,5 @@ def study(settings: Settings) -> Study:
         "(1-1/M) Gamma(1-1/alpha) C^(1/alpha)/alpha T^(-1+1/alpha); nothing is fitted. "
         "The sum counts twice what is missing for both reasons, so it lies above near the bend. Inputs as "
         "frequent as each other are taken into the top P at random.",
-        settings.seeds, runs, claims, draw,
+        runs, claims, draw,
     )  # fmt: skip

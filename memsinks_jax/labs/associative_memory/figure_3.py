@@ -6,20 +6,8 @@ from memsinks_jax import report
 from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import laws, model
-from memsinks_jax.labs.associative_memory.study import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    Settings,
-    Study,
-    curve,
-    finish,
-    mark,
-    panels,
-    record,
-    save,
-    theory,
-)  # fmt: skip
+from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, theory
+from memsinks_jax.labs.study import BLUE, GREEN, ORANGE, Study, finish, panels, save
 
 # alpha None: 0.5 in the maps of d and T, 2 where T is infinite, as in the paper; a given alpha holds for all three.
 DEFAULTS = {"runs": 100, "alpha": None, "n": 100, "m": 5, "d": (8, 16, 32, 64, 128, 256, 512), "p": None}
@@ -54,7 +42,7 @@ def study(settings: Settings) -> Study:
         f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; right: alpha = "
         f"{settings.alpha or 2:g}, the law known (T = infinity), P = {settings.p or 'd/8'}. "
         "Dashed: the exponents of Table 2, through the measured error at the middle d.",
-        seeds, runs, _claims(settings, errors, maps), lambda path: _draw(settings, errors, maps, path),
+        runs, _claims(settings, errors, maps), lambda path: _draw(settings, errors, maps, path),
         [report.heading("Error at T = infinity: mean (standard error) over runs"), _table(d, each_GRDS)],
     )  # fmt: skip
 
@@ -103,7 +91,7 @@ def _draw(settings: Settings, errors, maps, path) -> None:
     figure, axes = panels(1, 3, (5.0, 4.8))
     for axis, (name, errors_GDT) in zip(axes, maps.items(), strict=False):
         image = axis.pcolormesh(TIMES, d, errors_GDT.mean(0), cmap="RdYlBu_r", vmin=0, vmax=0.8, shading="nearest")
-        finish(axis, f"error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", "samples $T$", "$d$")
+        finish(axis, f"error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", "samples $T$", "$d$", log="xy")
         axis.grid(False)
         mark(axis, settings.d, "y")
     figure.colorbar(image, ax=axes[1], label="error")
@@ -117,6 +105,6 @@ def _draw(settings: Settings, errors, maps, path) -> None:
             line = errors_GD.mean(0)[middle] * (d / d[middle]) ** exponents[name]
             theory(axes[2], d, line, f"$d^{{{exponents[name]:.3g}}}$", colour)
     axes[2].axvline(settings.n, color="#7f8c8d", linewidth=0.8, linestyle=":", label="$d=N$")
-    finish(axes[2], f"$T=\\infty$, $\\alpha={alpha:g}$", "$d$", "error", legend=3, ylim=(1e-3, 1))
+    finish(axes[2], f"$T=\\infty$, $\\alpha={alpha:g}$", "$d$", "error", log="xy", legend=3, ylim=(1e-3, 1))
     mark(axes[2], settings.d)
     save(figure, path)

@@ -6,19 +6,8 @@ import numpy as np
 
 from memsinks_jax.claims import Claim
 from memsinks_jax.labs.associative_memory import model, optimization
-from memsinks_jax.labs.associative_memory.study import (
-    BLUE,
-    DASHED,
-    GREEN,
-    ORANGE,
-    Settings,
-    Study,
-    curve,
-    finish,
-    panels,
-    record,
-    save,
-)  # fmt: skip
+from memsinks_jax.labs.associative_memory.study import Settings, curve, record
+from memsinks_jax.labs.study import BLUE, DASHED, GREEN, ORANGE, Study, finish, panels, save
 
 DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 100, "m": 5}
 STEPS = 1000
@@ -78,7 +67,7 @@ def study(settings: Settings) -> Study:
                 curve(axes[c], steps, errors_GCUX[:, c, u], LABELS[rule], COLOURS[rule], style)
         titles = [f"$d={d}$, $\\gamma={gamma:g}$" for d, gamma in cases]
         for axis, title, kind in zip(axes, titles, ("one run, ", "mean, ", "mean, "), strict=True):
-            finish(axis, kind + title, "steps $T$", "error", legend=2)
+            finish(axis, kind + title, "steps $T$", "error", log="xy", legend=2)
         save(figure, path)
 
     return Study(
@@ -88,5 +77,5 @@ def study(settings: Settings) -> Study:
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, batch size one, W = 0 at the start, {settings.runs} runs. "
         "Embeddings are divided by sqrt(d), so that a unit of q changes its own logit by about 1, as (20) assumes; the "
         "paper's own rescaling is not in its main text. Dashed: the approximations.",
-        seeds, runs, claims, draw,
+        runs, claims, draw,
     )  # fmt: skip

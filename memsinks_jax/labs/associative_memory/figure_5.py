@@ -5,7 +5,8 @@ import scipy.optimize
 
 from memsinks_jax.claims import Claim
 from memsinks_jax.labs.associative_memory import optimization
-from memsinks_jax.labs.associative_memory.study import Settings, Study, finish, panels, record, save, shades, theory
+from memsinks_jax.labs.associative_memory.study import Settings, record, shades, theory
+from memsinks_jax.labs.study import Study, finish, panels, save
 
 DEFAULTS = {"alpha": 2.0, "n": 100, "m": 5}
 STEPS = 1000
@@ -47,8 +48,8 @@ def study(settings: Settings) -> Study:
             )
             right.plot(range(1, n + 1), q[gamma], color=colour, label=f"$\\gamma={gamma:g}$", linewidth=1.8)
             theory(right, range(1, n + 1), p_N ** fitted[gamma], f"$q_\\rho$, $\\rho={fitted[gamma]:.2f}$", colour)
-        finish(left, "Weight after $n$ sights", "$n$", "$f^n(0)$", "", legend=3, xlim=(0, STEPS))
-        finish(right, "The scheme it amounts to (largest weight 1)", "$x$", "$q_\\gamma(x)$", legend=4)
+        finish(left, "Weight after $n$ sights", "$n$", "$f^n(0)$", log="", legend=3, xlim=(0, STEPS))
+        finish(right, "The scheme it amounts to (largest weight 1)", "$x$", "$q_\\gamma(x)$", log="xy", legend=4)
         save(figure, path)
 
     return Study(
@@ -57,5 +58,5 @@ def study(settings: Settings) -> Study:
         "in proportion to the sights, which is q_1.",
         f"f of (20) with M = {m}; inputs seen (x+3)^-{alpha:g} times, the rarest of {n} once. Dashed: q_rho with the rho "
         "closest in least squares.",
-        seeds, runs, claims, draw,
+        runs, claims, draw,
     )  # fmt: skip

@@ -8,7 +8,8 @@ import numpy as np
 from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import model, optimization
-from memsinks_jax.labs.associative_memory.study import Settings, Study, record, save
+from memsinks_jax.labs.associative_memory.study import Settings, record
+from memsinks_jax.labs.study import Study, save
 
 DEFAULTS = {"runs": 100, "alpha": 1.5, "n": 10, "m": 5, "d": (5,)}
 STEPS = 1000
@@ -73,7 +74,7 @@ def study(settings: Settings) -> Study:
         "u_y^T W e_x, scaled for every input from its lowest to its highest; lighter is higher. Red: the input of the "
         f"step and its output; white dots: what is recalled; grey rings: what should be. Claims over {settings.runs} runs "
         f"of {STEPS} steps.",
-        seeds, runs, claims, draw,
+        runs, claims, draw,
     )  # fmt: skip
 
 

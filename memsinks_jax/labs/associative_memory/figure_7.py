@@ -8,21 +8,8 @@ import optax
 from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import model, optimization
-from memsinks_jax.labs.associative_memory.study import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    Settings,
-    Study,
-    curve,
-    finish,
-    panels,
-    record,
-    save,
-    shades,
-)  # fmt: skip
+from memsinks_jax.labs.associative_memory.study import Settings, curve, record, shades
+from memsinks_jax.labs.study import BLUE, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
 
 DEFAULTS = {"runs": 10, "alpha": 2.0, "n": 100, "m": 5, "d": (100,)}
 SAMPLES = 10000
@@ -76,7 +63,7 @@ def study(settings: Settings) -> Study:
             for name in names:
                 label = f"$\\gamma={name[6:]}$" if family == "steps" else name
                 curve(axis, *times[family, name], label, optimizer_colours.get(name, colours[name]))
-            finish(axis, title, "samples $T$", "error", legend=3 if len(names) != 4 else 2)
+            finish(axis, title, "samples $T$", "error", log="xy", legend=3 if len(names) != 4 else 2)
         save(figure, path)
 
     return Study(
@@ -90,7 +77,7 @@ def study(settings: Settings) -> Study:
         "starts N(0, 1/d), where layer norm is defined, and all three move W e_x by about 1 in their first step on a "
         "frequent x: step size 1 for SGD and layer norm, 1/d for the signs of Adam (beta1 = beta2 = 0). The paper's own "
         "rescaling is not in its main text.",
-        seeds, runs, _claims(settings, steps, decayed, batches, optimizers), draw,
+        runs, _claims(settings, steps, decayed, batches, optimizers), draw,
     )  # fmt: skip
 
 

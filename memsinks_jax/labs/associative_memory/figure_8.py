@@ -7,7 +7,8 @@ from matplotlib.colors import ListedColormap
 
 from memsinks_jax.claims import Claim
 from memsinks_jax.labs.associative_memory import learned, model
-from memsinks_jax.labs.associative_memory.study import Settings, Study, panels, record, save
+from memsinks_jax.labs.associative_memory.study import Settings, record
+from memsinks_jax.labs.study import Study, panels, save
 
 DEFAULTS = {"runs": 10, "alpha": 2.0, "n": 100, "m": 5}
 DIMENSIONS = 2
@@ -49,7 +50,7 @@ def study(settings: Settings) -> Study:
         "inputs of one output gather around its direction.",
         f"N = {n}, d = {DIMENSIONS}, alpha = {settings.alpha:g}, W = I; e and u learned by Adam (step {GAMMA:g}, {STEPS} "
         f"steps) on the cross-entropy of the whole law, from N(0, I). Shown: seed {seeds[0]}. Areas: argmax_y u_y^T u.",
-        seeds, runs, claims, draw,
+        runs, claims, draw,
     )  # fmt: skip
 
 

@@ -7,22 +7,8 @@ from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import laws, model, sinks
 from memsinks_jax.labs.associative_memory.sinks import Case
-from memsinks_jax.labs.associative_memory.study import (
-    BLUE,
-    GREEN,
-    GREY,
-    RED,
-    VIOLET,
-    Settings,
-    Study,
-    curve,
-    finish,
-    mark,
-    panels,
-    record,
-    save,
-    theory,
-)  # fmt: skip
+from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, theory
+from memsinks_jax.labs.study import BLUE, GREEN, GREY, RED, VIOLET, Study, finish, panels, save
 
 # n: most documents tried; m: outputs; d: numbers of sinks.
 DEFAULTS = {"runs": 40, "n": 2048, "m": 16, "d": (128, 256, 512)}
@@ -63,7 +49,7 @@ def study(settings: Settings) -> Study:
         f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled wrongly. Dashed: predicted from "
         "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
         "activations are in a trained model is not measured here, and shared neurons are left out.",
-        seeds, runs, _claims(settings, errors, held, predicted, told, sizes),
+        runs, _claims(settings, errors, held, predicted, told, sizes),
         lambda path: _draw(settings, errors, told, predicted, sizes, path),
         [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, held, predicted)],
     )  # fmt: skip
@@ -167,7 +153,7 @@ def _draw(settings: Settings, errors, told, predicted, sizes, path) -> None:
             theory(axis, np.array(sizes) / widest, line, colour=colour)
         axis.axhline(TOLERATED, color="black", linewidth=0.8, linestyle=":")
         title = f"{widest} sinks, activations alike: s = {s:g}"
-        finish(axis, title, "documents per sink", "error", "x", legend=2, ylim=(0, 1))
+        finish(axis, title, "documents per sink", "error", log="x", legend=2, ylim=(0, 1))
     for case in told:
         if case.tied and case.sinks * case.active >= FEWEST_ACTIVE:
             x = np.array(sizes) / (outputs * sinks.effective_dimension(case))
@@ -179,7 +165,13 @@ def _draw(settings: Settings, errors, told, predicted, sizes, path) -> None:
     for p in ACTIVE[1:]:
         axes[2].plot([], [], ".", color=COLOURS[p], label=f"p = {p:g}")
     finish(
-        axes[2], "All cases on one curve", "documents per output over $d_{eff}$", "error", "x", legend=2, ylim=(0, 1)
+        axes[2],
+        "All cases on one curve",
+        "documents per output over $d_{eff}$",
+        "error",
+        log="x",
+        legend=2,
+        ylim=(0, 1),
     )
     for case, values in told.items():
         kind = "o" if case.tied else "x"
@@ -191,7 +183,7 @@ def _draw(settings: Settings, errors, told, predicted, sizes, path) -> None:
     for p in ACTIVE:
         axes[3].plot([], [], "o", color=COLOURS[p], label="no masks" if p == 1 else f"p = {p:g}")
     axes[3].plot([], [], "x", color=GREY, label="fresh masks")
-    finish(axes[3], f"Documents held at {TOLERATED:.0%} errors", "predicted", "measured", legend=3)
+    finish(axes[3], f"Documents held at {TOLERATED:.0%} errors", "predicted", "measured", log="xy", legend=3)
     ticks = [30, 60, 120, 250, 500]
     mark(axes[3], ticks)
     mark(axes[3], ticks, "y")

@@ -1,26 +1,16 @@
-"""What the figures of this lab share: their settings, what a finished study is, how a panel looks."""
+"""What the figures of this lab share: their settings, their runs, how curves look."""
 
 import dataclasses
 import math
-import os
-import pathlib
-from collections.abc import Callable
-
-import matplotlib
-
-matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
+from memsinks_jax.labs.study import DASHED
 
 GROUPS = 10  # of runs, independent of each other: every measured number has one value a group, so an interval
 LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB
-
-DASHED = (0, (4, 3))
-RED, BLUE, GREEN, ORANGE, GREY, VIOLET = "#c0392b", "#1f618d", "#1e8449", "#d68910", "#7f8c8d", "#7d3c98"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,26 +83,6 @@ def _written(value) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """A finished study of one figure.
-
-    Attributes:
-      figure: its name on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
-      runs: as `record` makes them. `draw(path)` writes the PNG. `sections`: further HTML for the page.
-    """
-
-    figure: str
-    title: str
-    answer: str
-    note: str
-    seeds: list[int]
-    runs: list[dict]
-    claims: list[Claim]
-    draw: Callable[[pathlib.Path], None]
-    sections: list[str] = dataclasses.field(default_factory=list)
-
-
 def record(variant: str, seeds: list[int], curves: dict[str, tuple[str, list, np.ndarray]], **metrics) -> list[dict]:
     """One run of results.json for every group.
 
@@ -131,27 +101,6 @@ def record(variant: str, seeds: list[int], curves: dict[str, tuple[str, list, np
         }
         for group, seed in enumerate(seeds)
     ]  # fmt: skip
-
-
-def panels(rows: int, columns: int, size: tuple[float, float] = (4.6, 4.3)):
-    """A figure and its axes, flattened."""
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", squeeze=False
-    )
-    return figure, list(axes.flat)
-
-
-def finish(axis, title: str, x: str, y: str, log: str = "xy", legend: int = 0, **settings) -> None:
-    """Title, labels, grid; logarithmic axes; a legend of so many columns under the panel, never over the data."""
-    axis.set(title=title, xlabel=x, ylabel=y, **settings)
-    if "x" in log:
-        axis.set_xscale("log")
-    if "y" in log:
-        axis.set_yscale("log")
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    if legend:
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=legend, frameon=False, fontsize=8.5)
 
 
 def curve(axis, x, values_GX: np.ndarray, label: str, colour, style="-", **settings) -> None:
@@ -174,11 +123,3 @@ def theory(axis, x, values, label: str | None = None, colour="black") -> None:
 def shades(count: int) -> list:
     """Colours for an ordered family of curves, dark to light."""
     return list(plt.get_cmap("viridis")(np.linspace(0, 0.85, count)))
-
-
-def save(figure, path: pathlib.Path) -> None:
-    """Writes all or nothing."""
-    scratch = path.with_suffix(".new.png")
-    figure.savefig(scratch, dpi=150, bbox_inches="tight")
-    plt.close(figure)
-    os.replace(scratch, path)

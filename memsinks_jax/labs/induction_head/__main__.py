@@ -6,22 +6,19 @@ experiments with the same --out share their runs.
 """
 
 import contextlib
+import dataclasses
 import logging
-import math
-import os
 import pathlib
 import signal
 import sys
-import tempfile
 import threading
 import time
 
 import tqdm
 from absl import flags
 
-from memsinks_jax import command_line, report
-from memsinks_jax.claims import Claim
-from memsinks_jax.config import InputError
+from memsinks_jax import command_line
+from memsinks_jax.labs import study as shared
 from memsinks_jax.labs.induction_head import (
     bigrams,
     experiment_1,
@@ -42,7 +39,7 @@ from memsinks_jax.labs.induction_head import (
     training,
 )
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import Study
+from memsinks_jax.labs.study import Study
 
 logger = logging.getLogger("memsinks_jax.labs.induction_head")
 
@@ -118,46 +115,12 @@ def forecast(preset: Preset, names: list[str]) -> str:
     )
 
 
-def told(study: Study) -> list[Claim]:
-    """Its claims, without those about something that never came, as with a text in which no trigger comes twice."""
-    return [claim for claim in study.claims if all(map(math.isfinite, claim.values))]
-
-
-def results(experiment: str, preset: Preset, studies: list[Study]) -> dict:
-    """The content of results.json. With several experiments the names of variants and claims begin with theirs."""
-    runs, claims = [], []
-    for study in studies:
-        prefix = f"{study.name}: " if len(studies) > 1 else ""
-        runs += [{**run, "variant": prefix + run["variant"]} for run in study.records]
-        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in told(study)]
-    return {
-        "experiment": experiment, "preset": preset.name, "seeds": list(preset.seeds), "runs": runs, "claims": claims,
-    }  # fmt: skip
-
-
 def write(out: pathlib.Path, experiment: str, preset: Preset, studies: list[Study], command: str) -> dict:
-    """Draws and writes everything -> the content of results.json. Nothing appears in `out` until all of it is made."""
-    content = results(experiment, preset, studies)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as scratch:
-        made = pathlib.Path(scratch)
-        sections = []
-        for study in studies:
-            picture = made / f"experiment_{study.name}.png"
-            study.draw(picture)
-            sections += [] if len(studies) == 1 else [report.heading(f"{study.name}: {study.title}")]
-            sections += [
-                report.paragraph(study.answer, "lead"), report.picture(picture, study.title),
-                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(told(study)),
-            ]  # fmt: skip
-        title = studies[0].title if len(studies) == 1 else "The birth of an induction head"
-        report.write_json(made / "results.json", content)
-        report.write_page(
-            made / "index.html", title, [*sections, report.heading("How it was made"), report.code(command)]
-        )
-        for path in sorted(made.iterdir()):
-            os.replace(path, out / path.name)
-    return content
+    """Draws and writes everything -> the content of results.json."""
+    about = {"experiment": experiment, "preset": preset.name, "seeds": list(preset.seeds)}
+    if len(studies) > 1:
+        studies = [dataclasses.replace(study, title=f"{study.name}: {study.title}") for study in studies]
+    return shared.write(out, about, "The birth of an induction head", studies, command)
 
 
 @contextlib.contextmanager
@@ -188,18 +151,14 @@ def main() -> None:
 
     def run() -> dict:
         chosen = {name: flag.value for name, flag in choices.items() if flag.value is not None}
-        if not all(text.strip().isdigit() for text in seeds_flag.value):
-            raise InputError(f"--seeds={','.join(seeds_flag.value)}: give whole numbers, for example --seeds=0,1,2")
+        seeds = shared.whole_numbers("seeds", seeds_flag.value)
         statistics = bigrams.bundled() if text_flag.value is None else bigrams.read_text(text_flag.value)
-        seeds = tuple(int(text) for text in seeds_flag.value)
         preset = Preset(preset_flag.value, statistics, seeds, **chosen).check()
         names = list(EXPERIMENTS) if experiment_flag.value == "all" else [experiment_flag.value]
         for name in names:
             for recipe in EXPERIMENTS[name].recipes(preset).values():
                 recipe.law.check(statistics)
-        out = pathlib.Path(out_flag.value)
-        if out.exists() and not out.is_dir():
-            raise InputError(f"--out={out}: is a file; give a folder")
+        out = shared.folder(out_flag.value)
         if preset.name == "paper" or sys.stderr.isatty():
             logger.info("%s", forecast(preset, names))
         studies = measure(preset, names, out)
@@ -208,9 +167,7 @@ def main() -> None:
         command += "".join(f" --{name}={value}" for name, value in chosen.items())
         command += f" --text={text_flag.value}" if text_flag.value else ""
         content = write(out, experiment_flag.value, preset, studies, f"{command} --out={out}")
-        claims = [claim for study in studies for claim in told(study)]
-        print(report.plain_table(*report.claims_table(claims)), file=sys.stderr)
-        print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
+        shared.tell(studies, out)
         return content
 
     command_line.run(run)

@@ -2,7 +2,8 @@
 
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import BLUE, RED, Study, at_end, curve, finish, panels, records, save
+from memsinks_jax.labs.induction_head.study import at_end, curve, records
+from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 
 TITLE = "One layer against two"
 

@@ -9,19 +9,8 @@ from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.baselines import baselines
 from memsinks_jax.labs.induction_head.law import Law, sampler
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import (
-    BLUE,
-    GREY,
-    PROBES,
-    Study,
-    at_end,
-    curve,
-    during,
-    finish,
-    panels,
-    records,
-    save,
-)  # fmt: skip
+from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, during, records
+from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
 
 TITLE = "Which memory waits for which"
 SEQUENCES = 1000  # for what models without a head reach

@@ -3,19 +3,8 @@
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.experiment_2 import reference
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import (
-    BLUE,
-    GREEN,
-    RED,
-    Study,
-    at_end,
-    curve,
-    fell,
-    finish,
-    panels,
-    records,
-    save,
-)  # fmt: skip
+from memsinks_jax.labs.induction_head.study import at_end, curve, fell, records
+from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
 
 TITLE = "Global bigrams first, in-context outputs later"
 RARER = 5  # most frequent characters that the rarer trigger comes after

@@ -2,7 +2,8 @@
 
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import BLUE, GREEN, RED, Study, curve, finish, panels, records, save, smooth
+from memsinks_jax.labs.induction_head.study import curve, records, smooth
+from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
 
 TITLE = "Memories that compete for the logits"
 

@@ -2,19 +2,8 @@
 
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import (
-    BLUE,
-    COLOURS,
-    RED,
-    Study,
-    at_end,
-    bars,
-    curve,
-    finish,
-    panels,
-    records,
-    save,
-)  # fmt: skip
+from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, records
+from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 
 TITLE = "Few triggers or many, fixed or random"
 COUNTS = (1, 5, 20)

@@ -6,19 +6,8 @@ from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head import construction
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import (
-    BLUE,
-    COLOURS,
-    GREY,
-    Study,
-    at_end,
-    bars,
-    curve,
-    finish,
-    panels,
-    records,
-    save,
-)  # fmt: skip
+from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, records
+from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
 
 TITLE = "Width: training against the formulas"
 

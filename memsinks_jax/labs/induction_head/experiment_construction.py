@@ -7,7 +7,8 @@ from memsinks_jax.labs.induction_head import construction
 from memsinks_jax.labs.induction_head.law import Law
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import BLUE, COLOURS, RED, Study, bars, finish, panels, record, save
+from memsinks_jax.labs.induction_head.study import COLOURS, bars, record
+from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 
 TITLE = "The induction head of the theory, by width"
 WIDTHS = (32, 64, 128, 256, 512)

@@ -1,22 +1,12 @@
-"""What the experiments share: what a finished study is, reading numbers off a run's curves, how a panel looks."""
+"""What the experiments share: reading numbers off a run's curves, how curves look."""
 
-import dataclasses
 import math
-import os
-import pathlib
-from collections.abc import Callable
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.induction_head.training import Run
+from memsinks_jax.labs.study import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
 
-RED, BLUE, GREEN, ORANGE, GREY, VIOLET = "#c0392b", "#1f618d", "#1e8449", "#d68910", "#7f8c8d", "#7d3c98"
 COLOURS = (BLUE, RED, GREEN, ORANGE, VIOLET, GREY, "#117a65", "#6e2c00", "#2e4053")
 # Probe -> its colour and its name for a reader.
 PROBES = {
@@ -25,25 +15,6 @@ PROBES = {
 }  # fmt: skip
 
 Runs = dict[str, list[Run]]  # label -> one run a seed
-
-
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """A finished experiment.
-
-    Attributes:
-      name: on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
-      records: as `records` makes them. `draw(path)` writes the PNG. `sections`: further HTML for the page.
-    """
-
-    name: str
-    title: str
-    answer: str
-    note: str
-    records: list[dict]
-    claims: list[Claim]
-    draw: Callable[[pathlib.Path], None]
-    sections: list[str] = dataclasses.field(default_factory=list)
 
 
 def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str, dict] | None = None) -> dict:
@@ -97,23 +68,6 @@ def during(run: Run, name: str, first: int, last: int) -> np.ndarray:
     return smooth(run.curves[name])[(steps >= first) & (steps <= last)]
 
 
-def panels(rows: int, columns: int, size: tuple[float, float] = (4.8, 3.9)):
-    """A figure and its axes, flattened."""
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", squeeze=False
-    )
-    return figure, list(axes.flat)
-
-
-def finish(axis, title: str, x: str, y: str, legend: int = 0, **settings) -> None:
-    """Title, labels, grid; a legend of so many columns under the panel, never over the data."""
-    axis.set(title=title, xlabel=x, ylabel=y, **settings)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    if legend:
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=legend, frameon=False, fontsize=8.5)
-
-
 def curve(axis, runs: list[Run], name: str, label: str | None, colour, style="-", over: int = 3) -> None:
     """Mean over seeds of a smoothed curve, band from the lowest to the highest seed."""
     values_GX = np.array([smooth(run.curves[name], over) for run in runs])
@@ -131,11 +85,3 @@ def bars(axis, labels: list[str], groups: dict[str, list[list[float]]], colours)
         for x, one in zip(at, values, strict=True):
             axis.plot([x] * len(one), one, ".", color="black", markersize=4)
     axis.set_xticks(np.arange(len(labels)), labels)
-
-
-def save(figure, path: pathlib.Path) -> None:
-    """Writes all or nothing."""
-    scratch = path.with_suffix(".new.png")
-    figure.savefig(scratch, dpi=130, bbox_inches="tight")
-    plt.close(figure)
-    os.replace(scratch, path)

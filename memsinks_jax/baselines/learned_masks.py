@@ -1,0 +1,203 @@
+"""Hard Concrete and slimming: masks of the hidden neurons, learned so that few neurons still recite a document.
+
+The model is frozen. Minimised is the mean loss of the document's targets, in nats, plus `strength` times the share of
+neurons that is kept; what is kept in the end is the document's. After Chang, Thomason and Jia, "Do Localization Methods
+Actually Localize Memorized Data in LLMs?" (2024), whose defaults are ours; the paper's grid is in `tuning`.
+
+G masks, each of one document or one of all; R rows, L layers, F hidden neurons.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from memsinks_jax.baselines.reading import Reader, documents_of, in_groups, masked
+from memsinks_jax.config import Config
+
+ROWS_AT_ONCE = 32
+CHECK_EVERY = 10  # iterations between two looks at whether to stop
+_CALL = 100  # iterations in one call to the device, which cannot be interrupted
+_LOW, _HIGH = -0.1, 1.1  # to which a hard concrete value is stretched before it is clipped
+_EDGE = 1e-4  # uniform draws keep this distance from 0 and 1
+
+
+@jax.custom_vjp
+def inclusive_clip(x: jax.Array) -> jax.Array:
+    """x clipped to [0, 1], its gradient 1 inside and at both bounds.
+
+    At the bounds jnp.clip would pass a half and lax.clamp nothing, and slimming starts at one.
+    """
+    return jnp.clip(x, 0.0, 1.0)
+
+
+inclusive_clip.defvjp(
+    lambda x: (inclusive_clip(x), (x >= 0) & (x <= 1)), lambda inside, gradient: (jnp.where(inside, gradient, 0),)
+)
+
+
+def stretched(share: jax.Array) -> jax.Array:
+    """(0, 1) -> [0, 1], both ends included. Of the sigmoid of the values it is the mask without noise."""
+    return inclusive_clip(share * (_HIGH - _LOW) + _LOW)
+
+
+@dataclasses.dataclass(frozen=True)
+class HardConcrete:
+    """Settings of `hard_concrete`; its L0 penalty is the expected share of neurons that are not 0."""
+
+    strength: float = 1000.0  # lambda, of the penalty
+    iterations: int = 2000
+    learning_rate: float = 1e-3
+    start: float = 0.9  # mask_p: what all of a mask without noise is before the first step
+    temperature: float = 0.33  # beta
+    stop_below: float = 0.4  # penalty below which a mask is finished; 0: never
+    joint: bool = False  # one mask for all documents instead of one each
+    seed: int = 0
+
+    def initial(self) -> float:
+        share = (self.start - _LOW) / (_HIGH - _LOW)
+        return math.log(share / (1 - share))
+
+    def mask(self, values: jax.Array, iteration: jax.Array) -> jax.Array:
+        """The draw of an iteration, the same noise for every mask."""
+        key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), iteration)
+        u = jnp.clip(jax.random.uniform(key, values.shape[-2:]), _EDGE, 1 - _EDGE)
+        return stretched(jax.nn.sigmoid((jnp.log(u) - jnp.log1p(-u) + values) / self.temperature))
+
+    def penalty(self, values: jax.Array) -> jax.Array:
+        """Averaged over the last two axes, layers and neurons."""
+        return jax.nn.sigmoid(values - self.temperature * math.log(-_LOW / _HIGH)).mean(axis=(-2, -1))
+
+    def score(self, values: jax.Array) -> jax.Array:
+        return jax.nn.sigmoid(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slimming:
+    """Settings of `slimming`; its penalty is the mean size of the coefficients."""
+
+    strength: float = 30_000.0
+    iterations: int = 55
+    learning_rate: float = 1e-2
+    stop_below: float = 0.0
+    joint: bool = False
+
+    def initial(self) -> float:
+        return 1.0
+
+    def mask(self, values: jax.Array, iteration: jax.Array) -> jax.Array:
+        return inclusive_clip(values)
+
+    def penalty(self, values: jax.Array) -> jax.Array:
+        return jnp.abs(values).mean(axis=(-2, -1))
+
+    def score(self, values: jax.Array) -> jax.Array:
+        return inclusive_clip(values)
+
+
+def hard_concrete(
+    config: Config, params: dict, batches: list[dict], settings: HardConcrete | None = None
+) -> np.ndarray:
+    """Scores by Hard Concrete masks -> float32 (documents, L, F) in (0, 1), or (1, L, F) with one joint mask.
+
+    Args:
+      batches: of `document_loss.document_batches`.
+    Raises:
+      InputError: no document has a target.
+    """
+    settings = settings or HardConcrete()
+    return learn(config, params, batches, settings)[settings.strength, settings.iterations]
+
+
+def slimming(config: Config, params: dict, batches: list[dict], settings: Slimming | None = None) -> np.ndarray:
+    """Scores by slimming coefficients -> float32 (documents, L, F) in [0, 1]. The rest as in `hard_concrete`."""
+    settings = settings or Slimming()
+    return learn(config, params, batches, settings)[settings.strength, settings.iterations]
+
+
+def learn(
+    config: Config,
+    params: dict,
+    batches: list[dict],
+    settings: HardConcrete | Slimming,
+    strengths: tuple[float, ...] = (),
+    iterations: tuple[int, ...] = (),
+) -> dict[tuple[float, int], np.ndarray]:
+    """Scores for every strength and number of iterations; empty: those of the settings.
+
+    All strengths are learned side by side, and fewer iterations are a look at the way to more. A mask depends neither on
+    the documents nor on the strengths that are learned with it: all see the same noise.
+
+    Returns:
+      {(strength, iterations): float32 (documents or 1, L, F)}.
+    """
+    strengths, iterations = strengths or (settings.strength,), sorted(set(iterations or (settings.iterations,)))
+    reader, rows = Reader(config), documents_of(batches)
+    count = len(rows["inputs"])
+    masks = 1 if settings.joint else count
+    copies = {name: np.concatenate([values] * len(strengths)) for name, values in rows.items()}
+    strengths_G = np.repeat(np.float32(strengths), masks)
+    if settings.joint:  # it needs every row at every iteration
+        groups = [(copies | {"mask": np.repeat(np.arange(len(strengths)), count)}, strengths_G, len(strengths))]
+    else:
+        groups = [
+            (group | {"mask": np.arange(len(group["inputs"]))}, group.pop("strength"), counted)
+            for group, counted in in_groups(copies | {"strength": strengths_G}, ROWS_AT_ONCE)
+        ]
+    advance = jax.jit(lambda *given: _advance(reader, settings, *given))
+    found: dict[int, list] = {iteration: [] for iteration in iterations}
+    for group, group_strengths_G, counted in groups:
+        state = _start(reader, settings, len(group_strengths_G))
+        for end in sorted({*range(_CALL, iterations[-1], _CALL), *iterations}):
+            state = advance(params, group, group_strengths_G, state, end)
+            if end in found:
+                found[end].append(np.asarray(settings.score(state.values_GLF))[:counted])
+    return {
+        (strength, end): np.concatenate(parts)[number * masks : (number + 1) * masks]
+        for end, parts in found.items()
+        for number, strength in enumerate(strengths)
+    }
+
+
+class _State(NamedTuple):
+    iteration: jax.Array
+    values_GLF: jax.Array
+    moments: optax.OptState
+    stopped_G: jax.Array
+
+
+def _start(reader: Reader, settings: HardConcrete | Slimming, masks: int) -> _State:
+    values_GLF = jnp.full((masks, reader.layers, reader.hidden), settings.initial(), jnp.float32)
+    moments = optax.adam(settings.learning_rate).init(values_GLF)
+    return _State(jnp.int32(0), values_GLF, moments, jnp.zeros(masks, bool))
+
+
+def _advance(reader: Reader, settings, params: dict, rows: dict, strengths_G, state: _State, end: int) -> _State:
+    """Goes on to iteration `end`, or until all masks are finished."""
+    optimizer = optax.adam(settings.learning_rate)
+    masks = len(strengths_G)
+    tokens_G = jax.ops.segment_sum(rows["weights"].sum(axis=1), rows["mask"], masks)
+
+    def objective(values_GLF: jax.Array, iteration: jax.Array) -> jax.Array:
+        masks_GLF = settings.mask(values_GLF, iteration)
+        nats_R = reader.nats(params, rows, masked(masks_GLF[rows["mask"]]))
+        losses_G = jax.ops.segment_sum(nats_R, rows["mask"], masks) / tokens_G
+        # The masks have nothing to do with each other: the gradient of the sum is that of each.
+        return (losses_G + strengths_G * settings.penalty(values_GLF)).sum()
+
+    def step(state: _State) -> _State:
+        checked = state.iteration % CHECK_EVERY == 0
+        stopped_G = state.stopped_G | (checked & (settings.penalty(state.values_GLF) < settings.stop_below))
+        gradient_GLF = jax.grad(objective)(state.values_GLF, state.iteration)
+        change_GLF, moments = optimizer.update(gradient_GLF, state.moments)
+        values_GLF = jnp.where(stopped_G[:, None, None], state.values_GLF, state.values_GLF + change_GLF)
+        return _State(state.iteration + 1, values_GLF, moments, stopped_G)
+
+    def unfinished(state: _State) -> jax.Array:
+        return (state.iteration < end) & ~state.stopped_G.all()
+
+    return jax.lax.while_loop(unfinished, step, state)

@@ -1,0 +1,113 @@
+"""A frozen model that reads memorized documents, each alone in its row; its hidden neurons are looked at or masked.
+
+R rows (documents), T positions, L layers, F hidden neurons. A position is a target where its weight is over 0. Models with
+sinks are read with all of them on.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.losses import token_losses
+from memsinks_jax.model import Cache, Interventions, build_model
+
+FIELDS = ("inputs", "targets", "weights", "segments", "positions")
+
+
+def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
+    """Batches of `document_loss.document_batches` -> (R, T) arrays of FIELDS, without the rows that only fill up.
+
+    Raises:
+      InputError: no document has a target.
+    """
+    rows = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in FIELDS}
+    real_R = rows["weights"].sum(axis=1) > 0
+    if not real_R.any():
+        raise InputError("there is no document to look for; give at least one with a token to predict")
+    return {name: values[real_R] for name, values in rows.items()}
+
+
+def with_suffix_targets(batches: list[dict], prompt: int = 32, suffix: int = 48) -> list[dict]:
+    """The same documents, of which only the `suffix` tokens after the first `prompt` are targets (Chang et al.'s DEL).
+
+    Raises:
+      InputError: a document has no token after its prompt.
+    """
+    changed = []
+    for batch in batches:
+        # Position t predicts token t of the document: end of text opens the row.
+        asked_BT = (batch["positions"] >= prompt) & (batch["positions"] < prompt + suffix)
+        weights_BT = np.where(asked_BT, batch["weights"], 0).astype(np.float32)
+        if ((batch["weights"].sum(axis=1) > 0) & (weights_BT.sum(axis=1) == 0)).any():
+            raise InputError(f"a document has no token after a prompt of {prompt}; take a shorter prompt")
+        changed.append(batch | {"weights": weights_BT})
+    return changed
+
+
+def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str, np.ndarray], int]]:
+    """Splits rows into groups of equal size -> (rows, how many of them count); what fills the last one up repeats a row."""
+    count = len(rows["inputs"])
+    groups = -(-count // at_most)
+    size = -(-count // groups)
+    places = np.minimum(np.arange(groups * size), count - 1).reshape(groups, size)
+    return [
+        ({name: values[places_R] for name, values in rows.items()}, min(size, count - size * number))
+        for number, places_R in enumerate(places)
+    ]
+
+
+def masked(masks_RLF: jax.Array) -> Interventions:
+    """Multiplies the hidden neurons of every row with masks of its own, float32 (R or 1, L, F)."""
+
+    def mask(x_RTF: jax.Array, layer: jax.Array) -> jax.Array:
+        return (x_RTF.astype(jnp.float32) * masks_RLF[:, layer, None]).astype(x_RTF.dtype)
+
+    return {"mlp": mask}
+
+
+class Reader:
+    """The model of a config, its parameters given at every reading. `layers` is L, `hidden` F."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.model, parts = build_model(config)
+        self.layers, self.hidden = config.model.layers, sum(parts)
+
+    def nats(self, params: dict, rows: dict, interventions: Interventions) -> jax.Array:
+        """Summed loss of the targets of every row -> float32 (R,)."""
+
+        def of_targets(x_RTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+            chunks = self.config.compute.loss_chunks
+            return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks).sum(axis=1)
+
+        return self._apply(params, rows, interventions, None, of_targets)
+
+    def activations(self, params: dict, rows: dict, cache: Cache | None = None) -> tuple[jax.Array, Cache | None]:
+        """Hidden neurons at every layer and position -> (float32 (L, R, T, F), the cache after reading)."""
+        nothing = jnp.zeros((self.layers, *rows["inputs"].shape, self.hidden))
+
+        def read(record_LRTF: jax.Array) -> tuple[jax.Array, Cache | None]:
+            look = {"mlp": lambda x_RTF, layer: _recorded(x_RTF, record_LRTF[layer])}
+            total = self._apply(params, rows, look, cache, lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32))
+            return (total, None) if cache is None else total
+
+        return jax.grad(read, has_aux=True)(nothing)
+
+    def _apply(self, params: dict, rows: dict, interventions, cache, read_out: Callable):
+        return self.model.apply(
+            {"params": params}, rows["inputs"], rows["segments"], rows["positions"], interventions, cache,
+            read_out=read_out,
+        )  # fmt: skip
+
+
+@jax.custom_vjp
+def _recorded(x: jax.Array, record: jax.Array) -> jax.Array:
+    """x. Its gradient for `record` is x itself: so an intervention, which returns nothing else, hands out what it saw.
+    No backward pass is computed for it, since nothing asks for the gradients that it would need."""
+    return x
+
+
+_recorded.defvjp(lambda x, record: (x, x), lambda x, gradient: (gradient, x.astype(jnp.float32)))

@@ -1,0 +1,128 @@
+"""Dropping the neurons that a method found, and what is lost with them: the trade-off of figures 2 and 4c.
+
+Forgetting is how much the loss on the repeated documents rises, delta_val how much the loss on held-out documents does,
+both in nats per token; the paper plots minus delta_val ("degradation, higher is better"). L layers, F hidden neurons.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.model import Change, Interventions
+
+# Shares of every layer; the paper does not name its own.
+RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+class Point(NamedTuple):
+    """What dropping the share `ratio` of every layer does, in nats per token, and the two losses after it."""
+
+    ratio: float
+    forgetting: float
+    delta_val: float
+    repeated_loss: float
+    held_out_loss: float
+
+
+def top_neurons(scores_LF: np.ndarray, ratio: float) -> np.ndarray:
+    """The round(ratio * F) neurons of each layer with the highest scores -> bool (L, F).
+
+    Rounded to the nearest number, halves to the even one (Chang et al. round in one experiment and cut off in the other).
+    Of equal scores the neuron with the lower number counts as higher.
+    """
+    count = round(ratio * scores_LF.shape[1])
+    order_LF = np.argsort(-scores_LF, axis=1, kind="stable")
+    dropped_LF = np.zeros(scores_LF.shape, bool)
+    np.put_along_axis(dropped_LF, order_LF[:, :count], True, axis=1)
+    return dropped_LF
+
+
+def drop_top(scores_LF: np.ndarray, ratio: float) -> Change:
+    """The change of a model that sets the `top_neurons` to 0, for `DocumentLoss(change=...)` and the generator."""
+    kept_LF = jnp.asarray(~top_neurons(scores_LF, ratio))
+
+    def change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
+        return {"mlp": lambda x_BTF, layer: jnp.where(kept_LF[layer], x_BTF, 0)}
+
+    return change
+
+
+def without(params: dict, dropped_LF: np.ndarray) -> dict:
+    """The parameters with the dropped neurons' rows of the down projection 0: the same model as `drop_top` makes.
+
+    For measuring many removals by one compiled program.
+    """
+    down_LFD = params["layers"]["down_kernel"]
+    kept_LFD = jnp.where(jnp.asarray(dropped_LF)[:, :, None], 0, down_LFD)
+    return params | {"layers": params["layers"] | {"down_kernel": kept_LFD}}
+
+
+def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict]) -> float:
+    """Nats per token over all documents, with what sinks the model has on."""
+    nats, tokens = loss(params, batches, "all")
+    return float(nats.sum() / tokens.sum())
+
+
+def tradeoff(
+    loss: DocumentLoss,
+    params: dict,
+    scores_LF: np.ndarray,
+    repeated: list[dict],
+    held_out: list[dict],
+    ratios: Sequence[float] = RATIOS,
+) -> list[Point]:
+    """Drops ever more neurons and measures each time.
+
+    Args:
+      loss: of the model's config.
+      repeated, held_out: batches of `document_loss.document_batches`.
+    """
+    before = [mean_loss(loss, params, batches) for batches in (repeated, held_out)]
+    points = []
+    for ratio in ratios:
+        dropped = without(params, top_neurons(scores_LF, ratio))
+        points.append(point(before, [mean_loss(loss, dropped, batches) for batches in (repeated, held_out)], ratio))
+    return points
+
+
+def point(before: Sequence[float], after: Sequence[float], ratio: float = math.nan) -> Point:
+    """The point of any two models, from (loss on repeated, loss on held-out documents) of each.
+
+    In figure 4c the model trained with sinks is `after`, sinks dropped, and the standard one `before`.
+    """
+    return Point(ratio, after[0] - before[0], after[1] - before[1], *after)
+
+
+def delta_val_at(points: Sequence[Point], forgetting: float) -> float:
+    """The lowest delta_val at which a curve reaches a forgetting over 0; infinite where it never does.
+
+    The curve goes from the untouched model, (0, 0), through the points in the order of their ratios, straight in between.
+    """
+    ordered = sorted(points, key=lambda p: p.ratio)
+    places = [(0.0, 0.0), *((p.forgetting, p.delta_val) for p in ordered)]
+    reached = [d for f, d in places if f >= forgetting]
+    for (f0, d0), (f1, d1) in zip(places, places[1:], strict=False):
+        if min(f0, f1) < forgetting < max(f0, f1):
+            reached.append(d0 + (forgetting - f0) / (f1 - f0) * (d1 - d0))
+    return min(reached, default=math.inf)
+
+
+def hypervolume(points: Sequence[Point], worst: float, enough: float = math.inf) -> float:
+    """Area of what is no better than some point, up to a delta_val of `worst` -> nats squared, the larger the better.
+
+    Args:
+      enough: forgetting beyond which more earns nothing, such as that of a model which never saw the documents.
+    """
+    corners = sorted(
+        (min(p.forgetting, enough), p.delta_val) for p in points if p.forgetting > 0 and p.delta_val < worst
+    )
+    area, reached = 0.0, 0.0
+    for number, (forgetting, _) in enumerate(corners):
+        area += (forgetting - reached) * (worst - min(d for _, d in corners[number:]))
+        reached = forgetting
+    return area

@@ -1,0 +1,60 @@
+"""Choosing the settings of Hard Concrete as the paper does: on a few documents, by the held-out loss after dropping."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from memsinks_jax.baselines.learned_masks import HardConcrete, Slimming, learn
+from memsinks_jax.baselines.removal import RATIOS, mean_loss, top_neurons, without
+from memsinks_jax.baselines.scores import over_documents
+from memsinks_jax.config import Config
+from memsinks_jax.evals.document_loss import DocumentLoss
+
+# Appendix C of the paper, on 5 tuning documents.
+STRENGTHS = (100.0, 500.0, 1000.0)
+ITERATIONS = (1000, 2000, 4000)
+
+
+class Trial(NamedTuple):
+    """Settings, the held-out loss after dropping and how much the tuning documents' loss rose (nats per token), both
+    averaged over the ratios."""
+
+    settings: HardConcrete | Slimming
+    held_out_loss: float
+    forgetting: float
+
+
+def tune(
+    loss: DocumentLoss,
+    config: Config,
+    params: dict,
+    documents: list[dict],
+    held_out: list[dict],
+    settings: HardConcrete | Slimming | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    iterations: Sequence[int] = ITERATIONS,
+    ratios: Sequence[float] = RATIOS,
+) -> list[Trial]:
+    """Tries every strength with every number of iterations -> all trials, the lowest held-out loss first.
+
+    All are learned in one go: it takes as long as the most iterations on as many documents as there are times the number
+    of strengths.
+
+    Args:
+      loss: of the model's config.
+      documents: batches of the tuning documents. held_out: batches of documents never seen.
+      settings: what is not tried. ratios: shares of every layer that are dropped; the paper does not say which.
+    Raises:
+      InputError: no document has a target.
+    """
+    settings = settings or HardConcrete()
+    before = mean_loss(loss, params, documents)
+    trials = []
+    found = learn(config, params, documents, settings, tuple(strengths), tuple(iterations))
+    for (strength, count), scores_RLF in found.items():
+        scores_LF = over_documents(scores_RLF)
+        dropped = [without(params, top_neurons(scores_LF, ratio)) for ratio in ratios]
+        losses = [[mean_loss(loss, p, batches) for p in dropped] for batches in (held_out, documents)]
+        tried = dataclasses.replace(settings, strength=strength, iterations=count)
+        trials.append(Trial(tried, sum(losses[0]) / len(ratios), sum(losses[1]) / len(ratios) - before))
+    return sorted(trials, key=lambda trial: trial.held_out_loss)

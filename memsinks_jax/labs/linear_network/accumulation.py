@@ -1,0 +1,166 @@
+"""Theorem H.3: with sinks, memorization accumulates in the memorization neurons.
+
+Setting: as in `forgetting`, W = 0 at the start, z = [z_shared, z_mem] of length 1. Of N steps k are on s_mem, with all
+neurons; on the others the memorization neurons are on for a fraction rho (the paper also calls it p), and off otherwise.
+Gen-only and mem-only (the paper also: mem-dropped, gen-dropped): the logit e_mem from one block alone.
+
+Stated: (1)  gen-only <= gamma k (1 - c_min) - gamma (N-k) eps_shared c_min
+        (2)  mem-only >= gamma k (1 - c_max) - gamma (N-k) rho eps_mem c_max
+with eps the least similarity of a sequence with s_mem in the block. (1) holds for eps_shared >= 0. (2) is false: a step on
+s_mem adds (1 - softmax) |z_mem|^2 and not 1 - softmax, and for a lower bound the largest similarity is needed, not the
+least. If each block is read to have length 1, the second error alone still breaks it.
+
+Corrected: (1)  gen-only <= gamma k (1 - c_min) a_s - gamma (N-k) eps_shared c_min,        a_s = |z_shared(s_mem)|^2
+           (2)  mem-only >= gamma k (1 - c_max) a_m - gamma (N-k) rho epsmax_mem c_max,    a_m = |z_mem(s_mem)|^2.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from memsinks_jax.labs.linear_network import readout
+from memsinks_jax.labs.linear_network.trials import below, generator, positive_features, record, violated
+from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
+
+TRIALS, TOKENS, HIDDEN, SHARED, STEPS = 200, 50, 24, 17, 400
+READINGS = {"whole": "z of length 1", "blocks": "each block of length 1"}
+BLOCKS = {"shared": slice(0, SHARED), "mem": slice(SHARED, HIDDEN)}
+EVERY = 10  # steps between two looks at the norm of W
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Trials side by side, one value a trial.
+
+    Attributes:
+      rho: the fraction there really was. memory: z of s_mem (B, H). gen_only, mem_only: the logits at the end. norm: bound
+        on |W|_2 |z|. shared_least, mem_least, mem_most: similarity with s_mem in a block, of the steps at which it is on.
+    """
+
+    rate: np.ndarray
+    repeats: np.ndarray
+    rho: np.ndarray
+    memory: np.ndarray
+    gen_only: np.ndarray
+    mem_only: np.ndarray
+    norm: np.ndarray
+    shared_least: np.ndarray
+    mem_least: np.ndarray
+    mem_most: np.ndarray
+
+
+def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
+    """Which steps are on s_mem, and at which of the others the sinks are on (both (N, B)), a fraction rho of them as near as
+    whole numbers allow. order_NB: a permutation of the steps for every trial."""
+    on_B = np.round(rho_B * (len(order_NB) - repeats_B))
+    return order_NB < repeats_B, (order_NB >= repeats_B) & (order_NB < repeats_B + on_B)
+
+
+def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", draws: int | None = None) -> Training:
+    """Trains side by side.
+
+    Args:
+      draws: of features, targets and order; trial b has number b % draws. None: one a trial.
+    """
+    trials, draws = len(rate_B), draws or len(rate_B)
+    again = np.arange(trials) % draws
+    z_NBH = positive_features(rng, steps, draws, HIDDEN)
+    memory_BH = positive_features(rng, draws, HIDDEN)
+    if reading == "blocks":
+        for z in (z_NBH, memory_BH):
+            for block in (z[..., :SHARED], z[..., SHARED:]):
+                block /= np.linalg.norm(block, axis=-1, keepdims=True)
+    token_NB = rng.integers(1, TOKENS, (steps, draws))[:, again]  # e_mem is token 0
+    z_NBH, memory_BH = z_NBH[:, again], memory_BH[again]
+    order_NB = rng.random((steps, draws)).argsort(0).argsort(0)[:, again]
+    is_memory_NB, on_NB = schedule(order_NB, repeats_B, rho_B)
+    alike_NB = {part: (z_NBH[..., cut] * memory_BH[:, cut]).sum(-1) for part, cut in BLOCKS.items()}
+    shown_NBH = z_NBH.copy()
+    shown_NBH[..., SHARED:] *= on_NB[..., None]
+    shown_NBH = np.where(is_memory_NB[..., None], memory_BH, shown_NBH)
+    w_BVH, norm_B = readout.train(
+        np.zeros((trials, TOKENS, HIDDEN)), shown_NBH, np.where(is_memory_NB, 0, token_NB), rate_B, EVERY
+    )
+    logits = {part: (w_BVH[:, 0, cut] * memory_BH[:, cut]).sum(-1) for part, cut in BLOCKS.items()}
+    return Training(
+        rate_B, repeats_B, on_NB.sum(0) / (steps - repeats_B), memory_BH, logits["shared"], logits["mem"],
+        norm_B * np.sqrt(2 if reading == "blocks" else 1),
+        np.where(is_memory_NB, np.inf, alike_NB["shared"]).min(0),
+        np.where(on_NB, alike_NB["mem"], np.inf).min(0), np.where(on_NB, alike_NB["mem"], 0).max(0),
+    )  # fmt: skip
+
+
+def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
+    """(1) and (2) as stated and corrected -> one value a trial each."""
+    low_B, high_B = readout.probabilities(one.norm, TOKENS)
+    size = {part: (one.memory[:, cut] ** 2).sum(1) for part, cut in BLOCKS.items()}
+    gained_B, others_B = one.rate * one.repeats, one.rate * (steps - one.repeats)
+    forgotten_B = others_B * one.shared_least * low_B
+    return {
+        "(1) stated": gained_B * (1 - low_B) - forgotten_B,
+        "(1) corrected": gained_B * (1 - low_B) * size["shared"] - forgotten_B,
+        "(2) stated": gained_B * (1 - high_B) - others_B * one.rho * one.mem_least * high_B,
+        "(2) corrected": gained_B * (1 - high_B) * size["mem"] - others_B * one.rho * one.mem_most * high_B,
+    }
+
+
+def measure(seed: int, reading: str, trials: int = TRIALS) -> tuple[Training, dict[str, np.ndarray], dict[str, int]]:
+    """reading: one of READINGS -> what was trained, its bounds, how often each is violated."""
+    rng = generator(seed, f"accumulation {reading}")
+    rate_B, repeats_B = 10 ** rng.uniform(-3, -1.5, trials), rng.integers(5, 60, trials)
+    one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
+    bound = bounds(one, STEPS)
+    counts = {
+        name: below(values, one.gen_only) if name.startswith("(1)") else below(one.mem_only, values)
+        for name, values in bound.items()
+    }
+    return one, bound, counts
+
+
+def study(seeds: tuple[int, ...]) -> Study:
+    found = {reading: [measure(seed, reading) for seed in seeds] for reading in READINGS}
+    claims, runs = [], []
+    for reading, several in found.items():
+        for name in several[0][1]:
+            part, form = name.split()
+            side = "gen-only ≤" if part == "(1)" else "mem-only ≥"
+            claims.append(
+                violated(
+                    f"{reading}_{part[1]}_{form}", f"{part} {side} its bound, {form}, {READINGS[reading]}",
+                    f"never (H.3 {part})" if form == "stated" else "corrected", [one[2][name] for one in several], TRIALS,
+                )
+            )  # fmt: skip
+        for seed, (one, bound, counts) in zip(seeds, several, strict=True):
+            metrics = {"gen-only": one.gen_only.mean(), "mem-only": one.mem_only.mean()}
+            metrics |= {f"bound {name}": values.mean() for name, values in bound.items()}
+            runs.append(record(reading, seed, metrics | {f"violated {name}": count for name, count in counts.items()}))
+    broken = [np.mean([one[2]["(2) stated"] for one in found[reading]]) / TRIALS for reading in READINGS]
+    return Study(
+        "accumulation", "Theorem H.3: memorization accumulates in the sinks",
+        f"(1) holds. (2), that the sinks keep the memory, is false as stated: {broken[0]:.0%} of the runs violate it, "
+        f"{broken[1]:.0%} if each block is read to have length 1. With |z_mem|² and the largest similarity in it, it holds "
+        "in all of them, and says less.",
+        f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and {HIDDEN - SHARED} sinks, positive "
+        f"features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho 0.05 to 1. c_min "
+        f"and c_max from the measured |W|_2, looked at every {EVERY} steps and widened by what it can grow between.",
+        runs, claims, lambda path: _draw({reading: several[0] for reading, several in found.items()}, path),
+    )  # fmt: skip
+
+
+def _draw(found, path) -> None:
+    figure, axes = panels(1, 3, (4.4, 4.1))
+    (one, bound, _), (other, other_bound, _) = found["whole"], found["blocks"]
+    shown = (
+        ("(1) gen-only, an upper bound", one.gen_only, bound, "(1)", READINGS["whole"]),
+        ("(2) mem-only, a lower bound", one.mem_only, bound, "(2)", READINGS["whole"]),
+        ("(2) mem-only, a lower bound", other.mem_only, other_bound, "(2)", READINGS["blocks"]),
+    )
+    for axis, (title, logits, values, part, reading) in zip(axes, shown, strict=True):
+        stated, corrected = values[f"{part} stated"], values[f"{part} corrected"]
+        axis.plot(stated, logits, ".", color=RED, markersize=5, alpha=0.6, label="stated")
+        axis.plot(corrected, logits, ".", color=GREEN, markersize=5, alpha=0.6, label="corrected")
+        ends = np.array([min(stated.min(), corrected.min()), max(stated.max(), corrected.max())])
+        where = "above" if part == "(1)" else "below"
+        axis.plot(ends, ends, color=BLUE, linewidth=1, label=f"{where}: violated")
+        finish(axis, f"{title}; {reading}", "bound", "logit", legend=3)
+    save(figure, path)

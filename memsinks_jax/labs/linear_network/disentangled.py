@@ -1,0 +1,239 @@
+"""Theorems 3.1, D.3 and D.5: what gradient flow does with a memory that is like other text.
+
+Setting: f(x) = W_proj W_fc x, squared loss, N examples seen once and (s_mem, y_mem) repeated. Features have a semantic and a
+memorization part, S_sem + S_mem; the rows of W*, the minimum-norm interpolant of the once-seen, lie in S_sem;
+|phi_mem(s_mem)| = 1, phi_mem(s_i) . phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to col(W*);
+sigma_i(W*) < 1/(2k), k = rank(W*) > 2. The disentangled solution is W_dis = W* + c u v^T, v in S_mem (Definition D.1 prints
+S_sem); the one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta phi_mem(s_mem)^T.
+
+Stated (D.3): if s_mem is natural, gradient flow does not converge to W_dis. D.5 (cited from Varre et al. 2023): from
+W_proj = 0, W_fc^T W_fc = 2 gamma I (printed transposed), it converges to the interpolant of least norm, Y X^+.
+Wrong in it: "natural" is not defined, and without it the statement is false. If the once-seen span S_sem, all that is
+assumed holds and gradient flow converges to W_dis. The proof assumes that an entangled solution (D.2: an interpolant with
+new singular values at most |Delta|/(k+1)) exists; one does iff |r| >= k+1 (r below), much more than is needed.
+
+Corrected: let r = phi(s_mem) minus its projection on span{phi(s_i)}. Then
+    W_gf = W* + Delta r^T / |r|^2,        |W_gf|^2 = |W*|^2 + |Delta|^2 / |r|^2,
+W_gf = W_dis iff r has no part in S_sem, and the entangled share of the update is |r_sem|^2 / |r|^2. With novelty
+nu = |r_sem|:  share = nu^2/(1+nu^2),  |W_gf - W_dis| = |Delta| nu / sqrt(1+nu^2).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from memsinks_jax.claims import Claim
+from memsinks_jax.labs.linear_network.trials import generator, near, record, violated
+from memsinks_jax.labs.study import BLUE, DASHED, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
+
+D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
+DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*
+NOVELTIES = (0.0, 0.3, 1.0, 4.5)
+RATE, MOST_STEPS, LOOK = 2e-3, 200_000, 250
+TRIALS, LARGEST_NOVELTY = 200, 5.0
+EQUAL = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Features are columns, semantic entries first. x_FN, y_ON: seen once; s_F, y_O: the memory."""
+
+    x_FN: np.ndarray
+    y_ON: np.ndarray
+    s_F: np.ndarray
+    y_O: np.ndarray
+    star_OF: np.ndarray
+
+    @property
+    def delta_O(self) -> np.ndarray:
+        return self.y_O - self.star_OF @ self.s_F
+
+    @property
+    def dis_OF(self) -> np.ndarray:
+        return self.star_OF + np.outer(self.delta_O, np.where(np.arange(len(self.s_F)) < D_SEM, 0, self.s_F))
+
+    @property
+    def r_F(self) -> np.ndarray:
+        return self.s_F - self.x_FN @ np.linalg.lstsq(self.x_FN, self.s_F)[0]
+
+    @property
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and outputs of the whole training set."""
+        x = np.column_stack([self.x_FN, *[self.s_F] * REPEATS])
+        return x, np.column_stack([self.y_ON, *[self.y_O] * REPEATS])
+
+    def corrected(self) -> np.ndarray:
+        """W* + Delta r^T / |r|^2."""
+        return self.star_OF + np.outer(self.delta_O, self.r_F) / (self.r_F @ self.r_F)
+
+    def least_norm(self) -> np.ndarray:
+        x, y = self.all
+        return np.linalg.lstsq(x.T, y.T)[0].T
+
+
+def problem(rng: np.random.Generator, novelty: float) -> Problem:
+    """Every assumption of Theorem D.3 holds. novelty 0: the once-seen span S_sem; else they leave one direction to s_mem."""
+    known = D_SEM - (novelty > 0)
+    sem_FD, mem_FD = np.zeros((D_SEM + D_MEM, D_SEM)), np.zeros((D_SEM + D_MEM, D_MEM))
+    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = orthogonal(rng, D_SEM), orthogonal(rng, D_MEM), orthogonal(rng, OUTPUTS)
+    star_OF = SIGMA * left_OO[:, :RANK] @ sem_FD[:, :RANK].T
+    x_FN = sem_FD[:, :known] @ rng.standard_normal((known, ONCE)) / math.sqrt(known)
+    x_FN += mem_FD[:, 1:] @ rng.standard_normal((D_MEM - 1, ONCE)) / math.sqrt(D_MEM - 1)
+    s_F = sem_FD[:, :known] @ rng.standard_normal(known) / math.sqrt(known) + mem_FD[:, 0]
+    s_F += novelty * sem_FD[:, -1]
+    return Problem(x_FN, star_OF @ x_FN, s_F, star_OF @ s_F + DELTA * left_OO[:, RANK], star_OF)
+
+
+def orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
+    return np.linalg.qr(rng.standard_normal((size, size)))[0]
+
+
+def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0.
+
+    Returns:
+      W of every problem (P, O, F); the steps looked at (L,) and W then (L, P, O, F).
+    """
+    moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
+    xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))
+    fc_PHF = np.stack([orthogonal(rng, HIDDEN)[:, : D_SEM + D_MEM] for _ in problems])  # 2 gamma = 1
+    proj_POH = np.zeros((len(problems), OUTPUTS, HIDDEN))
+    steps, seen = [], []
+    for step in range(MOST_STEPS):
+        w_POF = proj_POH @ fc_PHF
+        gradient_POF = w_POF @ xx_PFF - yx_POF
+        if step % LOOK == 0:
+            steps.append(step)
+            seen.append(w_POF)
+            if np.abs(gradient_POF).max() < 1e-11:
+                break
+        proj_POH, fc_PHF = (
+            proj_POH - RATE * gradient_POF @ fc_PHF.swapaxes(1, 2),
+            fc_PHF - RATE * proj_POH.swapaxes(1, 2) @ gradient_POF,
+        )
+    return seen[-1], np.array(steps), np.array(seen)
+
+
+def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
+    """What the theorem is about, for an interpolant W."""
+    update, size, r_F = w_OF - one.star_OF, np.linalg.norm(one.delta_O), one.r_F
+    sigma = np.linalg.svd(one.star_OF, compute_uv=False)[:RANK]
+    star = (one.star_OF**2).sum()
+    return {
+        "share": (update[:, :D_SEM] ** 2).sum() / (update**2).sum(),
+        "to W_dis": np.linalg.norm(w_OF - one.dis_OF),
+        "to least norm": np.linalg.norm(w_OF - one.least_norm()),
+        "to corrected form": np.linalg.norm(w_OF - one.corrected()),
+        "norm of r": np.linalg.norm(r_F),
+        "squared norm": (w_OF**2).sum(),
+        "squared norm, corrected": star + size**2 / (r_F @ r_F),
+        "squared norm, bound of D.2": star + 2 * sigma.sum() * size / (RANK + 1) + size**2 / (RANK + 1),
+        "squared norm of W_dis": (one.dis_OF**2).sum(),
+    }
+
+
+def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
+    """Violations of the stated and of the corrected theorem by the interpolant of least norm, over random problems."""
+    rng = generator(seed, f"disentangled {spanning}")
+    found = {"stated": 0, "corrected": 0, "D.2 exists": 0, "error": 0.0}
+    for _ in range(trials):
+        one = problem(rng, 0.0 if spanning else rng.uniform(0.05, LARGEST_NOVELTY))
+        w_OF, r_F = one.least_norm(), one.r_F
+        equal = np.linalg.norm(w_OF - one.dis_OF) < EQUAL
+        found["stated"] += equal
+        found["corrected"] += equal != (np.linalg.norm(r_F[:D_SEM]) < EQUAL)
+        found["D.2 exists"] += np.linalg.norm(r_F) >= RANK + 1
+        found["error"] = max(found["error"], np.linalg.norm(w_OF - one.corrected()))
+    return found
+
+
+def study(seeds: tuple[int, ...]) -> Study:
+    flows = {}
+    for seed in seeds:
+        rng = generator(seed, "disentangled")
+        problems = [problem(rng, novelty) for novelty in NOVELTIES]
+        w_POF, steps, seen = descend(rng, problems)
+        flows[seed] = problems, [facts(one, w) for one, w in zip(problems, w_POF, strict=True)], steps, seen
+    tallies = {spanning: [counts(seed, spanning) for seed in seeds] for spanning in (True, False)}
+
+    def values(name, place):
+        return [float(flow[1][place][name]) for flow in flows.values()]
+
+    def worst(name):
+        return [float(max(facts[name] for facts in flow[1])) for flow in flows.values()]
+
+    last = len(NOVELTIES) - 1
+    claims = [
+        Claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)", [v * 1e8 for v in worst("to least norm")],
+              at_most=1),
+        Claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected", [
+            v * 1e8 for v in worst("to corrected form")], at_most=1),
+        violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)",
+                 [one["stated"] for one in tallies[True]], TRIALS),
+        violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)",
+                 [one["stated"] for one in tallies[False]], TRIALS),
+        violated("corrected", "W_gf = W_dis iff r has no part in S_sem", "corrected",
+                 [one["corrected"] + other["corrected"] for one, other in zip(*tallies.values(), strict=True)], 2 * TRIALS),
+        violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction", "always (proof)",
+                 [TRIALS - one["D.2 exists"] for one in tallies[False]], TRIALS),
+    ]  # fmt: skip
+    for place, nu in enumerate(NOVELTIES):
+        share, distance = nu**2 / (1 + nu**2), DELTA * nu / math.sqrt(1 + nu**2)
+        claims.append(near(f"share_{nu:g}", f"entangled share of the update, novelty {nu:g}", "above 0 (D.3)",
+                           values("share", place), round(share, 3), 0.001))  # fmt: skip
+        claims.append(near(f"distance_{nu:g}", f"|W_gf - W_dis|, novelty {nu:g}", "above 0 (D.3)",
+                           values("to W_dis", place), round(distance, 2), 0.01))  # fmt: skip
+    claims += [
+        near("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", values("squared norm", last), 0.14, 0.01),
+        near("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", values("squared norm, bound of D.2", last), 0.82, 0.01),
+        near("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", values("squared norm of W_dis", last), 2.28, 0.01),
+    ]  # fmt: skip
+    runs = []
+    for seed, (problems, found, steps, seen) in flows.items():
+        for place, nu in enumerate(NOVELTIES):
+            distances = np.linalg.norm(seen[:, place] - problems[place].dis_OF, axis=(1, 2))
+            runs.append(record(f"novelty={nu:g}", seed, found[place], {"to W_dis": ("step", steps, distances)}))
+    for spanning, several in tallies.items():
+        name = "once-seen span S_sem" if spanning else "novel direction"
+        runs += [record(name, seed, one) for seed, one in zip(seeds, several, strict=True)]
+    return Study(
+        "disentangled", "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
+        "Gradient flow uses just the directions of the memory which no other text has, in proportion. If those are all in "
+        "the memorization subspace it finds the disentangled solution, against the theorem as stated; with a novelty of 1, "
+        "half of the update is in the semantic subspace.",
+        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} repeats, |Δ| = {DELTA:g}, "
+        f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at rate {RATE:g} until the "
+        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and {TRIALS} "
+        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in all.",
+        runs, claims, lambda path: _draw(list(flows.values()), path),
+    )  # fmt: skip
+
+
+def _draw(flows, path) -> None:
+    figure, (left, middle, right) = panels(1, 3, (4.4, 4.1))
+    nu = np.linspace(0, LARGEST_NOVELTY, 300)
+    left.plot(nu, nu**2 / (1 + nu**2), color=BLUE, linestyle=DASHED, label="$\\nu^2/(1+\\nu^2)$")
+    middle.plot(
+        nu, DELTA * nu / np.sqrt(1 + nu**2), color=BLUE, linestyle=DASHED, label="$|W_{gf}-W_{dis}|$, corrected"
+    )
+    middle.axhline(DELTA**2 + RANK * SIGMA**2, color=GREY, label="$|W_{dis}|^2$")
+    bound = RANK * SIGMA**2 + 2 * RANK * SIGMA * DELTA / (RANK + 1) + DELTA**2 / (RANK + 1)
+    middle.axhline(bound, color=ORANGE, label="bound of D.2")
+    middle.plot(
+        nu, RANK * SIGMA**2 + DELTA**2 / (1 + nu**2), color=RED, linestyle=DASHED, label="$|W_{gf}|^2$, corrected"
+    )
+    for _, found, _, _ in flows:
+        for place, one in enumerate(found):
+            x = NOVELTIES[place]
+            left.plot(x, one["share"], "o", color=BLUE, markersize=5)
+            middle.plot(x, one["to W_dis"], "o", color=BLUE, markersize=5)
+            middle.plot(x, one["squared norm"], "o", color=RED, markersize=5)
+    problems, _, steps, seen = flows[0]
+    for place, colour in enumerate((GREEN, BLUE, ORANGE, RED)):
+        distances = np.linalg.norm(seen[:, place] - problems[place].dis_OF, axis=(1, 2))
+        right.plot(steps + 1, np.maximum(distances, 1e-13), color=colour, label=f"novelty {NOVELTIES[place]:g}")
+    finish(left, "Entangled share of the update", "novelty $\\nu$", "share", legend=1, ylim=(0, 1))
+    finish(middle, "Where gradient flow ends", "novelty $\\nu$", "", legend=2)
+    finish(right, "Distance to $W_{dis}$ while training", "step", "$|W-W_{dis}|$", legend=2, log="y")
+    save(figure, path)

@@ -1,0 +1,50 @@
+"""The layer of appendix H: logits W z with W trained by SGD on the cross-entropy, one example a step, z given.
+
+    W <- W + gamma (e - softmax(W z)) z^T
+
+(the paper prints e - softmax as the gradient; it is minus the gradient, and what is added). Axes: N steps, B trials that
+run side by side, V tokens (logits), H hidden neurons.
+"""
+
+import math
+
+import numpy as np
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    scaled = np.exp(logits - logits.max(-1, keepdims=True))
+    return scaled / scaled.sum(-1, keepdims=True)
+
+
+def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Trains -> (W (B, V, H), upper bound on the spectral norm of W over the run (B,)).
+
+    Args:
+      token_NB: what is to be predicted. rate_B: gamma.
+      every: the norm is computed at every such step; what it may have grown between two of them is added, so that the bound
+        holds at all steps: |e - softmax| < sqrt(2), so a step moves the norm by less than gamma sqrt(2) |z|.
+    """
+    w_BVH, trials, steps = w_BVH.copy(), np.arange(len(w_BVH)), len(z_NBH)
+    largest_B, rate_B1 = np.zeros(len(w_BVH)), np.asarray(rate_B)[:, None]
+    for step in range(steps):
+        if step % every == 0:
+            largest_B = np.maximum(largest_B, spectral(w_BVH))
+        z_BH = z_NBH[step]
+        pull_BV = -softmax((w_BVH @ z_BH[..., None])[..., 0])
+        pull_BV[trials, token_NB[step]] += 1
+        w_BVH += (rate_B1 * pull_BV)[:, :, None] * z_BH[:, None]
+    length_B = np.linalg.norm(z_NBH, axis=-1).max(0) if steps else 0
+    slack_B = (every // 2) * math.sqrt(2) * np.asarray(rate_B) * length_B
+    return w_BVH, np.maximum(largest_B, spectral(w_BVH)) + slack_B
+
+
+def spectral(w_BVH: np.ndarray) -> np.ndarray:
+    """Spectral norms -> (B,)."""
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(w_BVH.swapaxes(1, 2) @ w_BVH)[:, -1], 0))
+
+
+def probabilities(norm_B: np.ndarray, tokens: int, length: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """c_min and c_max of the corollary of Theorem H.1: no softmax(W z) leaves them while |W|_2 <= norm, |z| <= length."""
+    c_proj_B = 2 * norm_B * length
+    return np.exp(-c_proj_B) / tokens, np.exp(c_proj_B) / (tokens - 1)

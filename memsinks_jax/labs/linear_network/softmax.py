@@ -1,0 +1,129 @@
+"""Theorem H.1: the entries of a softmax of bounded logits; and the constants c_min, c_max which follow from it.
+
+Stated: for x in R^d with |x|_inf <= C,  max softmax(x) <= e^{2C} / (d-1)  and  min softmax(x) >= e^{-2C} / d  (k is
+printed for C). Correct, but the first says nothing once 2C > ln(d-1). What is reached, and never above 1:
+
+    max softmax(x) <= e^{2C} / (e^{2C} + d - 1),        min softmax(x) >= 1 / (1 + (d-1) e^{2C}).
+
+Corollary, stated: with |z| = 1 and |W_proj|_2 < C_proj / 2, every entry of softmax(W_proj z) lies between
+c_min = e^{-C_proj} / d_emb and c_max = e^{C_proj} / (d_emb - 1) (one place prints d_{emb-1}, another C_V for C_proj).
+Wrong: d of the theorem is the number of logits, the vocabulary V, and not the width d_emb of the model.
+Corrected: c_min = e^{-C_proj} / V, c_max = e^{C_proj} / (V-1).
+"""
+
+import numpy as np
+
+from memsinks_jax.labs.linear_network.readout import probabilities, softmax, spectral
+from memsinks_jax.labs.linear_network.trials import ROUNDING, below, generator, record, violated
+from memsinks_jax.labs.study import BLUE, DASHED, GREY, ORANGE, RED, Study, finish, panels, save
+
+TRIALS = 20_000  # of vectors
+LAYERS = 2_000  # of the corollary
+SIZES = (2, 5, 10, 30, 100)  # d
+LARGEST = 3.0  # C
+
+
+def study(seeds: tuple[int, ...]) -> Study:
+    found = {seed: (vectors(seed), layers(seed)) for seed in seeds}
+    first, second = zip(*found.values(), strict=True)
+
+    def counts(which, name):
+        return [one[name] for one in which]
+
+    claims = [
+        violated("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", counts(first, "max"), TRIALS),
+        violated("min", "min softmax ≥ e^-2C/d", "never (H.1)", counts(first, "min"), TRIALS),
+        violated("tight_max", "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter", counts(first, "tight max"), TRIALS),
+        violated("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter", counts(first, "tight min"), TRIALS),
+        violated("corner", "both tighter bounds are reached at a corner of the cube", "not stated",
+                 counts(first, "corner"), TRIALS),
+        violated("telling", "e^2C/(d-1) is below 1, that is, says something", "not stated", counts(first, "vacuous"),
+                 TRIALS),
+        violated("corollary_stated", "c_min ≤ softmax(W z) ≤ c_max with d_emb in them", "never (after H.1)",
+                 counts(second, "stated"), LAYERS),
+        violated("corollary", "c_min ≤ softmax(W z) ≤ c_max with V in them", "corrected", counts(second, "corrected"),
+                 LAYERS),
+    ]  # fmt: skip
+    runs = [
+        record("vectors", seed, one) for seed, (one, _) in found.items()
+    ] + [record("layers", seed, other) for seed, (_, other) in found.items()]  # fmt: skip
+    return Study(
+        "softmax", "Theorem H.1: softmax of bounded logits",
+        "The theorem holds. Its upper bound is above 1, so says nothing, at "
+        f"{np.mean(counts(first, 'vacuous')) / TRIALS:.0%} of the points drawn; the exact bound costs one more term. The "
+        "constants c_min and c_max that appendix H builds on it hold with the vocabulary in them, not the width.",
+        f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to {LARGEST:g}, half of the entries "
+        f"at ±C; {LAYERS:,} layers of 2 to 60 logits and widths 2 to 60, C_proj up to 2, z along the layer's first right "
+        "singular vector in half of them. Pictured: d = 10.",
+        runs, claims, lambda path: _draw(seeds[0], path),
+    )  # fmt: skip
+
+
+def draw(rng: np.random.Generator, trials: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds C (trials,) and vectors within them (trials, d); half of the entries at the bound."""
+    c_T = rng.uniform(0, LARGEST, trials)
+    x_TD = rng.uniform(-1, 1, (trials, d))
+    return c_T, c_T[:, None] * np.where(rng.random((trials, d)) < 0.5, np.sign(x_TD), x_TD)
+
+
+def bounds(c_T: np.ndarray, d: int) -> dict[str, np.ndarray]:
+    grown_T = np.exp(2 * c_T)
+    return {
+        "max": grown_T / (d - 1), "min": 1 / grown_T / d,
+        "tight max": grown_T / (grown_T + d - 1), "tight min": 1 / (1 + (d - 1) * grown_T),
+    }  # fmt: skip
+
+
+def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
+    """Violations of the stated and the tighter bounds."""
+    rng, found = (
+        generator(seed, "vectors"),
+        dict.fromkeys(("max", "min", "tight max", "tight min", "corner", "vacuous"), 0),
+    )
+    for d in SIZES:
+        c_T, x_TD = draw(rng, trials // len(SIZES), d)
+        share_TD, bound = softmax(x_TD), bounds(c_T, d)
+        for name in ("max", "tight max"):
+            found[name] += below(bound[name], share_TD.max(1))
+        for name in ("min", "tight min"):
+            found[name] += below(share_TD.min(1), bound[name])
+        corner_TD = -c_T[:, None] * np.ones(d)
+        corner_TD[:, 0] *= -1
+        reached = np.abs(softmax(corner_TD)[:, 0] - bound["tight max"]) + np.abs(
+            softmax(-corner_TD)[:, 0] - bound["tight min"]
+        )
+        found["corner"] += int(np.sum(reached > ROUNDING))
+        found["vacuous"] += int(np.sum(bound["max"] > 1))
+    return found
+
+
+def layers(seed: int, trials: int = LAYERS) -> dict[str, int]:
+    """Violations of the corollary's constants with the width in them (stated), and with the vocabulary."""
+    rng, found = generator(seed, "layers"), {"stated": 0, "corrected": 0}
+    for _ in range(trials):
+        tokens, width = rng.integers(2, 61, 2)
+        w_VH = rng.standard_normal((tokens, width))
+        w_VH *= rng.uniform(0, 1) / spectral(w_VH[None])[0]
+        z_H = np.linalg.svd(w_VH)[2][0] if rng.random() < 0.5 else rng.standard_normal(width)
+        share_V = softmax(w_VH @ (z_H / np.linalg.norm(z_H)))
+        for name, size in (("stated", width), ("corrected", tokens)):
+            low_1, high_1 = probabilities(spectral(w_VH[None]), size)
+            found[name] += bool(below(share_V.min(), low_1[0]) + below(high_1[0], share_V.max()))
+    return found
+
+
+def _draw(seed: int, path) -> None:
+    figure, axes = panels(1, 2)
+    d = 10
+    c_T, x_TD = draw(generator(seed, "picture"), 3000, d)
+    share_TD, order = softmax(x_TD), np.argsort(c_T)
+    bound = bounds(c_T, d)
+    for axis, side, values_T in zip(axes, ("max", "min"), (share_TD.max(1), share_TD.min(1)), strict=True):
+        axis.plot(c_T, values_T, ".", color=BLUE, markersize=2, alpha=0.4, label="random vectors")
+        axis.plot(c_T[order], bound[side][order], color=ORANGE, linestyle=DASHED, label="stated")
+        axis.plot(c_T[order], bound[f"tight {side}"][order], color=RED, label="reached")
+        if side == "max":
+            axis.axhline(1, color=GREY, linewidth=0.8)
+        title = "largest entry" if side == "max" else "smallest entry"
+        finish(axis, f"Softmax of {d} logits: {title}", "$C$", title, log="y", legend=3)
+    save(figure, path)

@@ -1,0 +1,158 @@
+"""What the labs share: what a finished study is, the page it becomes, how a panel looks, flags that cannot be used."""
+
+import dataclasses
+import logging
+import math
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import matplotlib
+import tqdm
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+
+from memsinks_jax import report
+from memsinks_jax.claims import Claim
+from memsinks_jax.config import InputError
+
+logger = logging.getLogger("memsinks_jax.labs")
+
+DASHED = (0, (4, 3))
+RED, BLUE, GREEN, ORANGE, GREY, VIOLET = "#c0392b", "#1f618d", "#1e8449", "#d68910", "#7f8c8d", "#7d3c98"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A finished study of one figure, experiment or theorem.
+
+    Attributes:
+      name: on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
+      runs: of results.json, each {"variant", "seed", "metrics": {name: number}, "curves": {name: {axis: [], "value": []}}}.
+      draw: draw(path) writes the PNG. `sections`: further HTML for the page.
+    """
+
+    name: str
+    title: str
+    answer: str
+    note: str
+    runs: list[dict]
+    claims: list[Claim]
+    draw: Callable[[pathlib.Path], None]
+    sections: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def told(self) -> list[Claim]:
+        """Its claims, without those about something that never came."""
+        return [claim for claim in self.claims if all(map(math.isfinite, claim.values))]
+
+
+def whole_numbers(flag: str, texts: list[str], example: str = "0,1,2") -> tuple[int, ...]:
+    """The values of a flag that lists whole numbers.
+
+    Raises:
+      InputError: one is none.
+    """
+    if not all(text.strip().isdecimal() for text in texts):
+        raise InputError(f"--{flag}={','.join(texts)}: give whole numbers, for example --{flag}={example}")
+    return tuple(int(text) for text in texts)
+
+
+def folder(out: str) -> pathlib.Path:
+    """The folder of the flag --out; raises InputError where a file is in its place."""
+    path = pathlib.Path(out)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out={out}: is a file; give a folder")
+    return path
+
+
+def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
+    """Makes every study, with a progress bar on a terminal and a line a study elsewhere. unit: 'figure', 'theorem'."""
+    studies = []
+    with tqdm.tqdm(total=len(makers), unit=unit, disable=not sys.stderr.isatty()) as bar:
+        for name, make in makers.items():
+            bar.set_description(f"{unit} {name}")
+            start = time.monotonic()
+            studies.append(make())
+            bar.update()
+            if bar.disable:
+                logger.info("%s %s: %.1f s", unit, name, time.monotonic() - start)
+    return studies
+
+
+def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
+    """Draws and writes results.json, a picture a study and index.html -> the content of results.json.
+
+    Nothing appears in `out` until all of it is made. With several studies the names of variants and claims in results.json
+    begin with the study's.
+
+    Args:
+      about: the first entries of results.json; the very first, {"figure": "5"}, also names the pictures.
+      title: of the page of several studies.
+    """
+    several, kind = len(studies) > 1, next(iter(about))
+    runs, claims = [], []
+    for study in studies:
+        prefix = f"{study.name}: " if several else ""
+        runs += [{**run, "variant": prefix + run["variant"]} for run in study.runs]
+        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.told]
+    content = {**about, "runs": runs, "claims": claims}
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as scratch:
+        made = pathlib.Path(scratch)
+        sections = []
+        for study in studies:
+            picture = made / f"{kind}_{study.name}.png"
+            study.draw(picture)
+            sections += [report.heading(study.title)] if several else []
+            sections += [
+                report.paragraph(study.answer, "lead"), report.picture(picture, study.title),
+                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.told),
+            ]  # fmt: skip
+        sections += [report.heading("How it was made"), report.code(command)]
+        report.write_json(made / "results.json", content)
+        report.write_page(made / "index.html", title if several else studies[0].title, sections)
+        for path in sorted(made.iterdir()):
+            os.replace(path, out / path.name)
+    return content
+
+
+def tell(studies: list[Study], out: pathlib.Path) -> None:
+    """Claims and where the report is, on stderr."""
+    claims = [claim for study in studies for claim in study.told]
+    print(report.plain_table(*report.claims_table(claims)), file=sys.stderr)
+    print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
+
+
+def panels(rows: int, columns: int, size: tuple[float, float] = (4.8, 3.9)):
+    """A figure and its axes, flattened."""
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", squeeze=False
+    )
+    return figure, list(axes.flat)
+
+
+def finish(axis, title: str, x: str, y: str, legend: int = 0, log: str = "", **settings) -> None:
+    """Title, labels, grid; logarithmic axes; a legend of so many columns under the panel, never over the data."""
+    axis.set(title=title, xlabel=x, ylabel=y, **settings)
+    if "x" in log:
+        axis.set_xscale("log")
+    if "y" in log:
+        axis.set_yscale("log")
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=legend, frameon=False, fontsize=8.5)
+
+
+def save(figure, path: pathlib.Path) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_suffix(".new.png")
+    figure.savefig(scratch, dpi=140, bbox_inches="tight")
+    plt.close(figure)
+    os.replace(scratch, path)
