@@ -30,8 +30,8 @@ def generate(
     prompts: list[str],
     settings: Settings,
     document: str = "",
-    memories: tuple[str, ...] = (),
     show: Callable[[str], None] = lambda text: None,
+    memories: tuple[str, ...] = (),
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -113,7 +113,12 @@ def main() -> None:
         live = plain and len(prompts) == 1 and sys.stdout.isatty()
         shows = {"show": _Terminal(prompts[0])} if live else {}
         result = generate(
-            pathlib.Path(workdir_flag.value), prompts, settings, document_flag.value, tuple(memory_flag.value), **shows
+            pathlib.Path(workdir_flag.value),
+            prompts,
+            settings,
+            document_flag.value,
+            memories=tuple(memory_flag.value),
+            **shows,
         )
         if live:
             print()

@@ -38,7 +38,7 @@ WIDTH, OUTPUTS, BEFORE, RATE = 8, 5, 9, 0.1  # s_mem is step T = 10
 LATER = (1, 2, 5, 10, 20, 50, 100, 300, 1000, 2000)
 EXPECTED = (0.06, 0.11, 0.25, 0.42, 0.62, 0.81, 0.82, 0.90, 0.99, 1.00)  # of one draw
 REACH = 0.06  # by how much the mean over draws may differ from one
-DRAWS, TRIALS = 10, 300
+DRAWS, TRIALS = 30, 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,16 +84,17 @@ def bounds(n: int, rate: float, c: float, size: float, x_D) -> dict[str, float]:
     length = float(np.linalg.norm(x_D))
     stated = n * rate * (1 - rate) ** n * c**2 * length
     proved = size * rate * n * c * (c - rate * (n - 1) / 2) * length if rate * (n - 1) <= c else 0.0
-    return {"stated": stated, "with |W_mem|": stated * size, "proved": proved, "linear": c * n}
+    return {"stated": stated, "with |W_mem|": stated * size, "proved": proved}
 
 
 def trial(rng: np.random.Generator) -> tuple[float, dict[str, float], float, float]:
     """One random training -> deviation, its bounds, largest error of the identity, deviation over |W_mem| |x|."""
     width, outputs, before, n = (int(rng.integers(low, high)) for low, high in ((2, 13), (1, 7), (1, 20), (1, 61)))
-    rate = rng.uniform(0.005, 0.5)
+    rate = 0.5 * 10 ** rng.uniform(-2, 0)
     s_ND = positive_features(rng, before + 1 + n, width)
     made = route(s_ND, rng.standard_normal((len(s_ND), outputs)), before, rate)
     x_D = rng.exponential(size=len(s_ND)) @ s_ND  # in the cone
+    x_D /= np.linalg.norm(x_D)
     error = np.abs(made.gen - made.without - identity(made.mem, s_ND[before + 1 :], rate)).max()
     size, deviation = float(np.linalg.norm(made.mem)), made.deviation(x_D)
     bound = bounds(n, rate, float((s_ND @ s_ND.T).min()), size, x_D)
@@ -168,7 +169,6 @@ def study(seeds: tuple[int, ...]) -> Study:
         violated("stated", "|dev x| ≥ N γ (1-γ)^N c² |x|", "never (F.1)", tally("stated"), TRIALS),
         violated("factor", "the same times |W_mem|", "from the proof", tally("with |W_mem|"), TRIALS),
         violated("proved", "|W_mem| γ n c (c - γ(n-1)/2) |x|, where it applies", "corrected", tally("proved"), TRIALS),
-        violated("linear_bound", "|dev x| ≥ c N", "never (4.1)", tally("linear"), TRIALS),
         violated("upper", "|dev x| ≤ 2 |W_mem| |x|", "corrected", tally("above 2 |W_mem| |x|"), TRIALS),
         Claim("zero", "deviation over the bound with |W_mem|, constructed case", "≥ 1 (proof)",
               [deviation / bound["with |W_mem|"]], at_least=1),
@@ -188,14 +188,14 @@ def study(seeds: tuple[int, ...]) -> Study:
         record("rise", seed, {"at the end": one[:, -1].mean()}, {"ratio": ("n", LATER, one.mean(0))})
         for seed, one in rises.items()
     ] + [record("bounds", seed, one) for seed, one in zip(seeds, tallies, strict=True)]  # fmt: skip
-    broken = [np.mean(tally(name)) / TRIALS for name in ("stated", "linear")]
+    broken = np.mean(tally("stated")) / TRIALS
     return Study(
         "coadaptation", "Theorems 4.1 and F.1: co-adaptation saturates",
         "Neurons that are masked apart still adapt to each other: what the generalization neurons learn after the memory "
-        f"undoes it. The stated bound is false in {broken[0]:.0%} of the trials, growth with N in {broken[1]:.0%}; exactly, "
-        "the deviation rises from 0 and saturates at all of what was memorized, |W_mem x|.",
+        f"undoes it. The stated bound is false in {broken:.0%} of the trials, and nothing grows with N: exactly, the "
+        "deviation rises from 0 and saturates at all of what was memorized, |W_mem x|.",
         f"Rise: width {WIDTH}, {OUTPUTS} outputs, positive features, rate {RATE:g}, s_mem at step {BEFORE + 1}, x = s_mem; mean over "
-        f"{DRAWS} draws a seed. Violations: {TRIALS} trials a seed, width 2 to 12, 1 to 60 later steps, rate up to 0.5, x in "
+        f"{DRAWS} draws a seed. Violations: {TRIALS} trials a seed, width 2 to 12, 1 to 60 later steps, rates 0.005 to 0.5, x in "
         "the cone of all features, targets standard normal; N is the number of later steps, the reading that favours the "
         "stated bound. The factor |W_mem| mends it in these trials but does not make it a theorem: see the constructed "
         "case, where two later steps cancel.",

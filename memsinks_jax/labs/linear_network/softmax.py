@@ -37,8 +37,6 @@ def study(seeds: tuple[int, ...]) -> Study:
         violated("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter", counts(first, "tight min"), TRIALS),
         violated("corner", "both tighter bounds are reached at a corner of the cube", "not stated",
                  counts(first, "corner"), TRIALS),
-        violated("telling", "e^2C/(d-1) is below 1, that is, says something", "not stated", counts(first, "vacuous"),
-                 TRIALS),
         violated("corollary_stated", "c_min ≤ softmax(W z) ≤ c_max with d_emb in them", "never (after H.1)",
                  counts(second, "stated"), LAYERS),
         violated("corollary", "c_min ≤ softmax(W z) ≤ c_max with V in them", "corrected", counts(second, "corrected"),

@@ -20,7 +20,7 @@ from memsinks_jax.labs.study import BLUE, DASHED, GREY, ORANGE, RED, Study, fini
 
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)
-STEPS, REPEATS, RATE, DRAWS = 4000, 40, 0.01, 4
+STEPS, REPEATS, RATE, DRAWS = 4000, 40, 0.01, 12
 MARGIN = 1e-6  # in rho, to either side of a threshold
 # mem-only over rho, and the range of gen-only, of one draw of such a run
 MEM_ONLY, GEN_ONLY, REACH = (0.110, 0.074, 0.005, -0.044), (-0.120, -0.104), 0.03
