@@ -33,7 +33,8 @@ class Study:
 
     Attributes:
       name: on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
-      runs: of results.json, each {"variant", "seed", "metrics": {name: number}, "curves": {name: {axis: [], "value": []}}}.
+      runs: of results.json, each {"variant", "seed", "metrics": {name: number},
+        "curves": {name: {axis: [], "value": []}}}.
       draw: draw(path) writes the PNG. `sections`: further HTML for the page.
     """
 
@@ -88,8 +89,8 @@ def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
 def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
     """Draws and writes results.json, a picture a study and index.html -> the content of results.json.
 
-    Nothing appears in `out` until all of it is made. With several studies the names of variants and claims in results.json
-    begin with the study's.
+    Nothing appears in `out` until all of it is made. With several studies the names of variants and claims in
+    results.json begin with the study's.
 
     Args:
       about: the first entries of results.json; the very first, {"figure": "5"}, also names the pictures.

@@ -1,7 +1,7 @@
-"""The theorems of Memorization Sinks: python -m memsinks_jax.labs.linear_network --theorem=all --out=runs/linear_network
+"""Memorization Sinks' theorems: python -m memsinks_jax.labs.linear_network --theorem=all --out=runs/linear_network
 
-Measures what each states and what is true instead, draws, and writes results.json, theorem_NAME.png and index.html, all of
-them once everything is done.
+Measures what each states and what is true instead, draws, and writes results.json, theorem_NAME.png and index.html, all
+of them once everything is done.
 """
 
 import functools

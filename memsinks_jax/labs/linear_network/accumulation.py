@@ -1,14 +1,14 @@
 """Theorem H.3: with sinks, memorization accumulates in the memorization neurons.
 
 Setting: as in `forgetting`, W = 0 at the start, z = [z_shared, z_mem] of length 1. Of N steps k are on s_mem, with all
-neurons; on the others the memorization neurons are on for a fraction rho (the paper also calls it p), and off otherwise.
-Gen-only and mem-only (the paper also: mem-dropped, gen-dropped): the logit e_mem from one block alone.
+neurons; on the others the memorization neurons are on for a fraction rho (the paper also calls it p), and off
+otherwise. Gen-only and mem-only (the paper also: mem-dropped, gen-dropped): the logit e_mem from one block alone.
 
 Stated: (1)  gen-only <= gamma k (1 - c_min) - gamma (N-k) eps_shared c_min
         (2)  mem-only >= gamma k (1 - c_max) - gamma (N-k) rho eps_mem c_max
-with eps the least similarity of a sequence with s_mem in the block. (1) holds for eps_shared >= 0. (2) is false: a step on
-s_mem adds (1 - softmax) |z_mem|^2 and not 1 - softmax, and for a lower bound the largest similarity is needed, not the
-least. If each block is read to have length 1, the second error alone still breaks it.
+with eps the least similarity of a sequence with s_mem in the block. (1) holds for eps_shared >= 0. (2) is false: a step
+on s_mem adds (1 - softmax) |z_mem|^2 and not 1 - softmax, and for a lower bound the largest similarity is needed, not
+the least. If each block is read to have length 1, the second error alone still breaks it.
 
 Corrected: (1)  gen-only <= gamma k (1 - c_min) a_s - gamma (N-k) eps_shared c_min,        a_s = |z_shared(s_mem)|^2
            (2)  mem-only >= gamma k (1 - c_max) a_m - gamma (N-k) rho epsmax_mem c_max,    a_m = |z_mem(s_mem)|^2.
@@ -33,8 +33,10 @@ class Training:
     """Trials side by side, one value a trial.
 
     Attributes:
-      rho: the fraction there really was. memory: z of s_mem (B, H). gen_only, mem_only: the logits at the end. norm: bound
-        on |W|_2 |z|. shared_least, mem_least, mem_most: similarity with s_mem in a block, of the steps at which it is on.
+      rho: the fraction there really was. memory: z of s_mem (B, H). gen_only, mem_only: the logits at the end. norm:
+      bound
+        on |W|_2 |z|. shared_least, mem_least, mem_most: similarity with s_mem in a block, of the steps at which it is
+        on.
     """
 
     rate: np.ndarray
@@ -50,8 +52,10 @@ class Training:
 
 
 def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
-    """Which steps are on s_mem, and at which of the others the sinks are on (both (N, B)), a fraction rho of them as near as
-    whole numbers allow. order_NB: a permutation of the steps for every trial."""
+    """Which steps are on s_mem, and at which of the others the sinks are on (both (N, B)).
+
+    order_NB: a permutation of the steps for every trial. The fraction rho is met as nearly as whole numbers allow.
+    """
     on_B = np.round(rho_B * (len(order_NB) - repeats_B))
     return order_NB < repeats_B, (order_NB >= repeats_B) & (order_NB < repeats_B + on_B)
 
@@ -127,7 +131,8 @@ def study(seeds: tuple[int, ...]) -> Study:
             claims.append(
                 violated(
                     f"{reading}_{part[1]}_{form}", f"{part} {side} its bound, {form}, {READINGS[reading]}",
-                    f"never (H.3 {part})" if form == "stated" else "corrected", [one[2][name] for one in several], TRIALS,
+                    f"never (H.3 {part})" if form == "stated" else "corrected",
+                    [one[2][name] for one in several], TRIALS,
                 )
             )  # fmt: skip
         for seed, (one, bound, counts) in zip(seeds, several, strict=True):
@@ -138,11 +143,12 @@ def study(seeds: tuple[int, ...]) -> Study:
     return Study(
         "accumulation", "Theorem H.3: memorization accumulates in the sinks",
         f"(1) holds. (2), that the sinks keep the memory, is false as stated: {broken[0]:.0%} of the runs violate it, "
-        f"{broken[1]:.0%} if each block is read to have length 1. With |z_mem|² and the largest similarity in it, it holds "
-        "in all of them, and says less.",
-        f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and {HIDDEN - SHARED} sinks, positive "
-        f"features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho 0.05 to 1. c_min "
-        f"and c_max from the measured |W|_2, looked at every {EVERY} steps and widened by what it can grow between.",
+        f"{broken[1]:.0%} if each block is read to have length 1. With |z_mem|² and the largest similarity in it, it "
+        f"holds in all of them, and says less.",
+        f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and {HIDDEN - SHARED} sinks, "
+        f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho "
+        f"0.05 to 1. c_min and c_max from the measured |W|_2, looked at every {EVERY} steps and widened by what it can "
+        f"grow between.",
         runs, claims, lambda path: _draw({reading: several[0] for reading, several in found.items()}, path),
     )  # fmt: skip
 
@@ -150,17 +156,22 @@ def study(seeds: tuple[int, ...]) -> Study:
 def _draw(found, path) -> None:
     figure, axes = panels(1, 3, (4.4, 4.1))
     (one, bound, _), (other, other_bound, _) = found["whole"], found["blocks"]
-    shown = (
-        ("(1) gen-only, an upper bound", one.gen_only, bound, "(1)", READINGS["whole"]),
-        ("(2) mem-only, a lower bound", one.mem_only, bound, "(2)", READINGS["whole"]),
-        ("(2) mem-only, a lower bound", other.mem_only, other_bound, "(2)", READINGS["blocks"]),
+    columns = (
+        ("(1) gen-only", one.gen_only, bound, "(1)", READINGS["whole"]),
+        ("(2) mem-only", one.mem_only, bound, "(2)", READINGS["whole"]),
+        ("(2) mem-only", other.mem_only, other_bound, "(2)", READINGS["blocks"]),
     )
-    for axis, (title, logits, values, part, reading) in zip(axes, shown, strict=True):
+    for axis, (title, logits, values, part, reading) in zip(axes, columns, strict=True):
         stated, corrected = values[f"{part} stated"], values[f"{part} corrected"]
         axis.plot(stated, logits, ".", color=RED, markersize=5, alpha=0.6, label="stated")
         axis.plot(corrected, logits, ".", color=GREEN, markersize=5, alpha=0.6, label="corrected")
         ends = np.array([min(stated.min(), corrected.min()), max(stated.max(), corrected.max())])
         where = "above" if part == "(1)" else "below"
         axis.plot(ends, ends, color=BLUE, linewidth=1, label=f"{where}: violated")
-        finish(axis, f"{title}; {reading}", "bound", "logit", legend=3)
+        high = 1.05 * max(ends[1], logits.max())
+        shown = (
+            max(min(ends[0], logits.min()), -high / 2) - high / 20,
+            high,
+        )  # bounds that say nothing reach far below
+        finish(axis, f"{title}, {reading}", "bound", "logit", legend=3, xlim=shown, ylim=shown)
     save(figure, path)

@@ -1,16 +1,17 @@
 """Theorems 3.1, D.3 and D.5: what gradient flow does with a memory that is like other text.
 
-Setting: f(x) = W_proj W_fc x, squared loss, N examples seen once and (s_mem, y_mem) repeated. Features have a semantic and a
-memorization part, S_sem + S_mem; the rows of W*, the minimum-norm interpolant of the once-seen, lie in S_sem;
-|phi_mem(s_mem)| = 1, phi_mem(s_i) . phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to col(W*);
-sigma_i(W*) < 1/(2k), k = rank(W*) > 2. The disentangled solution is W_dis = W* + c u v^T, v in S_mem (Definition D.1 prints
-S_sem); the one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta phi_mem(s_mem)^T.
+Setting: f(x) = W_proj W_fc x, squared loss, N examples seen once and (s_mem, y_mem) repeated. Features have a semantic
+and a memorization part, S_sem + S_mem; the rows of W*, the minimum-norm interpolant of the once-seen, lie in S_sem;
+|phi_mem(s_mem)| = 1, phi_mem(s_i) . phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to
+col(W*); sigma_i(W*) < 1/(2k), k = rank(W*) > 2. The disentangled solution is W_dis = W* + c u v^T, v in S_mem
+(Definition D.1 prints S_sem); the one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta
+phi_mem(s_mem)^T.
 
 Stated (D.3): if s_mem is natural, gradient flow does not converge to W_dis. D.5 (cited from Varre et al. 2023): from
 W_proj = 0, W_fc^T W_fc = 2 gamma I (printed transposed), it converges to the interpolant of least norm, Y X^+.
 Wrong in it: "natural" is not defined, and without it the statement is false. If the once-seen span S_sem, all that is
-assumed holds and gradient flow converges to W_dis. The proof assumes that an entangled solution (D.2: an interpolant with
-new singular values at most |Delta|/(k+1)) exists; one does iff |r| >= k+1 (r below), much more than is needed.
+assumed holds and gradient flow converges to W_dis. The proof assumes that an entangled solution (D.2: an interpolant
+with new singular values at most |Delta|/(k+1)) exists; one does iff |r| >= k+1 (r below), much more than is needed.
 
 Corrected: let r = phi(s_mem) minus its projection on span{phi(s_i)}. Then
     W_gf = W* + Delta r^T / |r|^2,        |W_gf|^2 = |W*|^2 + |Delta|^2 / |r|^2,
@@ -73,7 +74,8 @@ class Problem:
 
 
 def problem(rng: np.random.Generator, novelty: float) -> Problem:
-    """Every assumption of Theorem D.3 holds. novelty 0: the once-seen span S_sem; else they leave one direction to s_mem."""
+    """Every assumption of Theorem D.3 holds. novelty 0: the once-seen span S_sem; else they leave one direction to "
+    "s_mem."""
     known = D_SEM - (novelty > 0)
     sem_FD, mem_FD = np.zeros((D_SEM + D_MEM, D_SEM)), np.zeros((D_SEM + D_MEM, D_MEM))
     sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = orthogonal(rng, D_SEM), orthogonal(rng, D_MEM), orthogonal(rng, OUTPUTS)
@@ -165,18 +167,19 @@ def study(seeds: tuple[int, ...]) -> Study:
 
     last = len(NOVELTIES) - 1
     claims = [
-        Claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)", [v * 1e8 for v in worst("to least norm")],
-              at_most=1),
-        Claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected", [
-            v * 1e8 for v in worst("to corrected form")], at_most=1),
+        Claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)",
+              [value * 1e8 for value in worst("to least norm")], at_most=1),
+        Claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected",
+              [value * 1e8 for value in worst("to corrected form")], at_most=1),
         violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)",
                  [one["stated"] for one in tallies[True]], TRIALS),
         violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)",
                  [one["stated"] for one in tallies[False]], TRIALS),
         violated("corrected", "W_gf = W_dis iff r has no part in S_sem", "corrected",
-                 [one["corrected"] + other["corrected"] for one, other in zip(*tallies.values(), strict=True)], 2 * TRIALS),
-        violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction", "always (proof)",
-                 [TRIALS - one["D.2 exists"] for one in tallies[False]], TRIALS),
+                 [one["corrected"] + other["corrected"] for one, other in zip(*tallies.values(), strict=True)],
+                 2 * TRIALS),
+        violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction",
+                 "always (proof)", [TRIALS - one["D.2 exists"] for one in tallies[False]], TRIALS),
     ]  # fmt: skip
     for place, nu in enumerate(NOVELTIES):
         share, distance = nu**2 / (1 + nu**2), DELTA * nu / math.sqrt(1 + nu**2)
@@ -185,8 +188,10 @@ def study(seeds: tuple[int, ...]) -> Study:
         claims.append(near(f"distance_{nu:g}", f"|W_gf - W_dis|, novelty {nu:g}", "above 0 (D.3)",
                            values("to W_dis", place), round(distance, 2), 0.01))  # fmt: skip
     claims += [
-        near("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", values("squared norm", last), 0.14, 0.01),
-        near("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", values("squared norm, bound of D.2", last), 0.82, 0.01),
+        near("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", values("squared norm", last),
+             0.14, 0.01),
+        near("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", values("squared norm, bound of D.2", last),
+             0.82, 0.01),
         near("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", values("squared norm of W_dis", last), 2.28, 0.01),
     ]  # fmt: skip
     runs = []
@@ -199,13 +204,14 @@ def study(seeds: tuple[int, ...]) -> Study:
         runs += [record(name, seed, one) for seed, one in zip(seeds, several, strict=True)]
     return Study(
         "disentangled", "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
-        "Gradient flow uses just the directions of the memory which no other text has, in proportion. If those are all in "
-        "the memorization subspace it finds the disentangled solution, against the theorem as stated; with a novelty of 1, "
-        "half of the update is in the semantic subspace.",
+        "Gradient flow uses just the directions of the memory which no other text has, in proportion. If those are all "
+        "in the memorization subspace it finds the disentangled solution, against the theorem as stated; with a "
+        "novelty of 1, half of the update is in the semantic subspace.",
         f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} repeats, |Δ| = {DELTA:g}, "
         f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at rate {RATE:g} until the "
-        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and {TRIALS} "
-        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in all.",
+        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and "
+        f"{TRIALS} without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in "
+        f"all.",
         runs, claims, lambda path: _draw(list(flows.values()), path),
     )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     W <- W + gamma (e - softmax(W z)) z^T
 
-(the paper prints e - softmax as the gradient; it is minus the gradient, and what is added). Axes: N steps, B trials that
-run side by side, V tokens (logits), H hidden neurons.
+(the paper prints e - softmax as the gradient; it is minus the gradient, and what is added). Axes: N steps, B trials
+that run side by side, V tokens (logits), H hidden neurons.
 """
 
 import math
@@ -22,7 +22,8 @@ def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, n
 
     Args:
       token_NB: what is to be predicted. rate_B: gamma.
-      every: the norm is computed at every such step; what it may have grown between two of them is added, so that the bound
+      every: the norm is computed at every such step; what it may have grown between two of them is added, so that the
+      bound
         holds at all steps: |e - softmax| < sqrt(2), so a step moves the norm by less than gamma sqrt(2) |z|.
     """
     w_BVH, trials, steps = w_BVH.copy(), np.arange(len(w_BVH)), len(z_NBH)
@@ -44,7 +45,8 @@ def spectral(w_BVH: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.linalg.eigvalsh(w_BVH.swapaxes(1, 2) @ w_BVH)[:, -1], 0))
 
 
-def probabilities(norm_B: np.ndarray, tokens: int, length: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """c_min and c_max of the corollary of Theorem H.1: no softmax(W z) leaves them while |W|_2 <= norm, |z| <= length."""
+def probabilities(norm_B, tokens, length: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """c_min and c_max of the corollary of Theorem H.1: no softmax(W z) leaves them while |W|_2 <= norm, |z| <= "
+    "length."""
     c_proj_B = 2 * norm_B * length
     return np.exp(-c_proj_B) / tokens, np.exp(c_proj_B) / (tokens - 1)
