@@ -37,8 +37,8 @@ def generate(
 
     Args:
       document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
-      memories: files that edit has written, all of which are in the model.
       show: called with the first prompt's text as it grows.
+      memories: files that edit has written, all of which are in the model.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.

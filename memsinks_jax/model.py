@@ -60,6 +60,19 @@ def no_change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
     return {}
 
 
+@jax.custom_vjp
+def recorded(x: jax.Array, record: jax.Array) -> jax.Array:
+    """x. Its gradient for `record`, zeros like x in float32, is x itself.
+
+    So an intervention, which returns nothing but the activation, hands out what it has seen; nothing else of the backward
+    pass is computed unless it is asked for.
+    """
+    return x
+
+
+recorded.defvjp(lambda x, record: (x, x), lambda x, gradient: (gradient, x.astype(jnp.float32)))
+
+
 class Cache(NamedTuple):
     """Keys and values of the positions seen so far, LBTKC each."""
 

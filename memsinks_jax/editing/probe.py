@@ -17,7 +17,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.losses import logits, token_losses
-from memsinks_jax.model import build_model, in_turn
+from memsinks_jax.model import build_model, in_turn, recorded
 
 
 class Trace(NamedTuple):
@@ -157,7 +157,7 @@ class Probe:
 
         def loss(shift_LBTW, record_LBTW):
             def look(x_BTW, layer):
-                seen = _tap(x_BTW[..., :width], shift_LBTW[layer], record_LBTW[layer])
+                seen = recorded(x_BTW[..., :width], record_LBTW[layer]) + shift_LBTW[layer].astype(x_BTW.dtype)
                 return jnp.concatenate([seen, x_BTW[..., width:]], axis=-1)
 
             return _judged(self._forward(params, prompts, {site: look}), target_B)[1].sum()
@@ -185,21 +185,3 @@ class Probe:
 def _judged(logits_BV: jax.Array, target_B: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     losses_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_BV), target_B[:, None], axis=-1)[:, 0]
     return logits_BV.argmax(axis=-1), losses_B, logits_BV
-
-
-@jax.custom_vjp
-def _tap(x: jax.Array, shift: jax.Array, record: jax.Array) -> jax.Array:
-    """x + shift. Its gradient for `shift` is that of x, and for `record` x itself: a backward pass hands out what an
-    intervention, which returns nothing but the activation, has seen."""
-    return x + shift.astype(x.dtype)
-
-
-def _tap_forward(x, shift, record):
-    return _tap(x, shift, record), x
-
-
-def _tap_backward(x, gradient):
-    return gradient, gradient.astype(jnp.float32), x.astype(jnp.float32)
-
-
-_tap.defvjp(_tap_forward, _tap_backward)
