@@ -142,15 +142,15 @@ def learn(
     copies = {name: np.concatenate([values] * len(strengths)) for name, values in rows.items()}
     strengths_G = np.repeat(np.float32(strengths), masks)
     if settings.joint:  # it needs every row at every iteration
-        groups = [(copies | {"mask": np.repeat(np.arange(len(strengths)), count)}, strengths_G, len(strengths))]
+        groups = [(strengths_G, copies | {"mask": np.repeat(np.arange(len(strengths)), count)}, len(strengths))]
     else:
         groups = [
-            (group | {"mask": np.arange(len(group["inputs"]))}, group.pop("strength"), counted)
+            (group.pop("strength"), group | {"mask": np.arange(len(group["inputs"]))}, counted)
             for group, counted in in_groups(copies | {"strength": strengths_G}, ROWS_AT_ONCE)
         ]
     advance = jax.jit(lambda *given: _advance(reader, settings, *given))
     found: dict[int, list] = {iteration: [] for iteration in iterations}
-    for group, group_strengths_G, counted in groups:
+    for group_strengths_G, group, counted in groups:
         state = _start(reader, settings, len(group_strengths_G))
         for end in sorted({*range(_CALL, iterations[-1], _CALL), *iterations}):
             state = advance(params, group, group_strengths_G, state, end)

@@ -12,7 +12,7 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.losses import token_losses
-from memsinks_jax.model import Cache, Interventions, build_model
+from memsinks_jax.model import Cache, Interventions, build_model, recorded
 
 FIELDS = ("inputs", "targets", "weights", "segments", "positions")
 
@@ -90,7 +90,7 @@ class Reader:
         nothing = jnp.zeros((self.layers, *rows["inputs"].shape, self.hidden))
 
         def read(record_LRTF: jax.Array) -> tuple[jax.Array, Cache | None]:
-            look = {"mlp": lambda x_RTF, layer: _recorded(x_RTF, record_LRTF[layer])}
+            look = {"mlp": lambda x_RTF, layer: recorded(x_RTF, record_LRTF[layer])}
             total = self._apply(params, rows, look, cache, lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32))
             return (total, None) if cache is None else total
 
@@ -101,13 +101,3 @@ class Reader:
             {"params": params}, rows["inputs"], rows["segments"], rows["positions"], interventions, cache,
             read_out=read_out,
         )  # fmt: skip
-
-
-@jax.custom_vjp
-def _recorded(x: jax.Array, record: jax.Array) -> jax.Array:
-    """x. Its gradient for `record` is x itself: so an intervention, which returns nothing else, hands out what it saw.
-    No backward pass is computed for it, since nothing asks for the gradients that it would need."""
-    return x
-
-
-_recorded.defvjp(lambda x, record: (x, x), lambda x, gradient: (gradient, x.astype(jnp.float32)))

@@ -1,5 +1,7 @@
 """Hard Concrete and slimming: their formulas, and the loop that learns masks against a plain one."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,15 +48,15 @@ def test_slimming_leaves_the_bound_it_starts_on():
     assert (jax.grad(lambda values: settings.mask(values, 0).sum())(start) == 1).all()
     np.testing.assert_allclose(jax.grad(lambda values: settings.penalty(values).sum())(start), 1 / 6)
     # Without a penalty the loss alone moves it.
-    scores = learned_masks.slimming(*planted_model(), batches_of(MEMORIZED), Slimming(0.0, 1, 0.05))
-    assert (scores < 1).any() and (scores >= 0.94).all()
+    scores = learned_masks.slimming(*planted_model(), batches_of(MEMORIZED), Slimming(0.0, 1, 0.03))
+    assert (scores < 1).any() and (scores >= 0.96).all()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_masks_are_learned_as_by_a_plain_loop(family):
-    """Three steps of Adam, all formulas written out, one document."""
+    """Five steps of Adam, all formulas written out, one document."""
     config, params = random_model(family)
-    settings = HardConcrete(strength=0.1, iterations=3, learning_rate=0.3, stop_below=0, seed=5)
+    settings = HardConcrete(strength=0.1, iterations=5, learning_rate=0.1, stop_below=0)
     model, _ = build_model(config)
     rows = reading.documents_of(batches_of(OTHERS[1:2]))
     count = len(OTHERS[1]) + 1
@@ -74,11 +76,11 @@ def test_masks_are_learned_as_by_a_plain_loop(family):
         return nats + 0.1 * (1 / (1 + jnp.exp(-(s_LF - 0.33 * jnp.log(0.1 / 1.1))))).mean()
 
     s_LF, first, second = np.full((2, 11), np.log(5.0)), 0, 0
-    for n in range(3):
-        key = jax.random.fold_in(jax.random.key(5, impl="threefry2x32"), n)
+    for n in range(5):
+        key = jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), n)
         gradient = np.asarray(slope(s_LF, jax.random.uniform(key, (2, 11))))
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        s_LF = s_LF - 0.3 * (first / (1 - 0.9 ** (n + 1))) / (np.sqrt(second / (1 - 0.999 ** (n + 1))) + 1e-8)
+        s_LF = s_LF - 0.1 * (first / (1 - 0.9 ** (n + 1))) / (np.sqrt(second / (1 - 0.999 ** (n + 1))) + 1e-8)
     found = learned_masks.hard_concrete(config, params, batches_of(OTHERS[1:2]), settings)
     np.testing.assert_allclose(found[0], 1 / (1 + np.exp(-s_LF)), atol=1e-4)
     assert np.ptp(found) > 0.1
@@ -98,13 +100,17 @@ def test_masks_learned_together_are_each_alone(monkeypatch):
 
 
 def test_a_joint_mask_is_of_all_documents():
+    """Of two copies it is that of the one, and each of two documents counts."""
     config, params = random_model("gpt2")
-    settings = HardConcrete(learning_rate=0.1, stop_below=0, joint=True)
-    found = learn(config, params, batches_of(OTHERS), settings, (0.0, 9.0), (4,))
-    assert found[9.0, 4].shape == (1, 2, 11)
-    twice = learn(config, params, batches_of(OTHERS * 2), settings, (0.0,), (4,))
-    np.testing.assert_allclose(found[0.0, 4], twice[0.0, 4], atol=1e-5)
-    assert np.abs(found[0.0, 4] - found[9.0, 4]).max() > 0.01
+    settings = HardConcrete(strength=1.0, iterations=4, learning_rate=0.1, stop_below=0)
+    alone = learn(config, params, batches_of(OTHERS[:1]), settings)[1.0, 4]
+    joint = dataclasses.replace(settings, joint=True)
+    first, both, second = (
+        learn(config, params, batches_of([OTHERS[i] for i in pair]), joint)[1.0, 4] for pair in ((0, 0), (0, 1), (1, 1))
+    )
+    assert both.shape == (1, 2, 11)
+    np.testing.assert_allclose(first, alone, atol=1e-5)
+    assert min(np.abs(both - first).max(), np.abs(both - second).max()) > 1e-3
 
 
 def test_a_mask_is_finished_when_few_neurons_are_left():
@@ -126,11 +132,11 @@ def test_a_mask_is_finished_when_few_neurons_are_left():
 
 def test_tuning_takes_the_lowest_held_out_loss():
     config, params = planted_model()
-    documents, held_out = batches_of(MEMORIZED, 4), batches_of(OTHERS, 4)
+    documents, held_out = batches_of(MEMORIZED[:1], 4), batches_of(OTHERS, 4)
     loss = DocumentLoss(config)
-    settings = HardConcrete(learning_rate=0.05, stop_below=0)
-    trials = tune(loss, config, params, documents, held_out, settings, (0.5, 200.0), (2, 40), ratios=(0.1, 0.3))
-    assert {(t.settings.strength, t.settings.iterations) for t in trials} == {(0.5, 2), (0.5, 40), (200, 2), (200, 40)}
+    settings = HardConcrete(learning_rate=0.1, stop_below=0)
+    trials = tune(loss, config, params, documents, held_out, settings, (0.5, 200.0), (2, 20), ratios=(0.1, 0.3))
+    assert {(t.settings.strength, t.settings.iterations) for t in trials} == {(0.5, 2), (0.5, 20), (200, 2), (200, 20)}
     assert [t.held_out_loss for t in trials] == sorted(t.held_out_loss for t in trials)
     trial = trials[-1]
     scores_LF = learned_masks.hard_concrete(config, params, documents, trial.settings).mean(axis=0)
