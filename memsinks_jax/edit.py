@@ -193,6 +193,7 @@ def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch
                 f"ones say what they said before, {result['off_target']:.0%} something else than the target.", "note",
             ),
         ]  # fmt: skip
+    pictures.draw_similarities(rows, scratch / "similarities.png")
     numbers = ("loss_before", "loss_after", "distance", "similarity")
     cells = [
         [report.text(row[name]) for name in ("kind", "prompt", "before", "after")] + [f"{row[n]:.3f}" for n in numbers]
@@ -202,6 +203,7 @@ def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch
     return [
         *sections,
         report.heading("What the prompts say"),
+        report.picture(scratch / "similarities.png", "how near each prompt comes to the key"),
         report.table(columns, cells, ["note", "", "", "", *["number"] * 4]),
         report.paragraph(
             "Loss: of the target's first token, in nats. Distance: of the nearest token from the key. f: how much of the "

@@ -60,7 +60,7 @@ def test_an_edit_says_its_target_and_is_told(place):
     assert [row["kind"] for row in rows] == ["prompt", "positive"] + ["negative"] * len(NEGATIVE)
     assert rows[0]["similarity"] == pytest.approx(1, abs=1e-6)
     page = (folder / "met.html").read_text()
-    assert page.count("data:image/png") == 2 and PROMPT in page
+    assert page.count("data:image/png") == 3 and PROMPT in page
     header = json.loads(found["memory"] and _header(folder / "met.safetensors")["about"])
     assert header == [{"prompt": PROMPT, "target": TARGET, "step": found["step"]}]
 

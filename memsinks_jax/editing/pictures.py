@@ -55,3 +55,18 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
     axis.legend(frameon=False, loc="center right", fontsize=8)
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
+    """How much of a memory each prompt gets, and whether that is meant: `rows` are the effects of an edit."""
+    colours = {"prompt": "black", "positive": "#1f618d", "negative": "#c0392b"}
+    figure, axis = plt.subplots(figsize=(8.6, 0.9 + 0.26 * len(rows)), layout="constrained")
+    places = np.arange(len(rows))[::-1]
+    axis.barh(places, [row["similarity"] for row in rows], color=[colours[row["kind"]] for row in rows], height=0.7)
+    axis.set_yticks(places, [row["prompt"] for row in rows], fontsize=8)
+    axis.set(xlim=(0, 1.02), xlabel="f at the prompt's nearest token: 1 is all of the memory")
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
+    axis.legend(handles, ["the edit's own", "shall change", "shall not"], frameon=False, fontsize=8, loc="lower right")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
