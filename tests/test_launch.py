@@ -8,6 +8,9 @@ import subprocess
 import pytest
 from conftest import ROOT
 
+from memsinks_jax.data import facts
+from memsinks_jax.figures import local_memory
+
 pytestmark = pytest.mark.slow
 
 
@@ -57,6 +60,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     commands = re.findall(r"^    (python -m memsinks_jax\.\S+ .*)$", readme, flags=re.MULTILINE)
     assert len(commands) >= 5
     for command in commands:
+        if "local_memory" in command:
+            continue  # below: it needs a model that knows its facts
         if "train" in command or "reproduce" in command:
             command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
@@ -70,3 +75,27 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             assert done.returncode == 2 and "pip install 'jax[tpu]'" in done.stderr, done.stderr
             continue
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_the_readmes_edit_changes_a_fact(clone):
+    """On a model that a third of the figure's documents taught."""
+    world = facts.world(local_memory.WORLD)
+    (edit,) = (e for e in facts.edits(world, "weak", len(world.weak), 0) if e.subject == "Tanilia")
+    (clone / "other_wordings.txt").write_text("\n".join(edit.positives))
+    (clone / "must_not_change.txt").write_text("\n".join(prompts[0] for prompts in edit.negatives.values()))
+    readme = (ROOT / "README.md").read_text().replace(" \\\n", " ")
+    figure, edits, generate = re.findall(r"^    (python -m .*local_memory.*)$", readme, flags=re.MULTILINE)
+    assert f"--target='{edit.target}'" in edits and f"--prompt='{edit.prompt}'" in edits
+    prepare = "import pathlib; from memsinks_jax.figures import local_memory as m; m.DOCUMENTS = 12_000; "
+    prepare += "print(*m.prepare(pathlib.Path('runs/local_memory')))"
+    flags = run(f'source .venv/bin/activate && python -c "{prepare}"', clone).stdout.strip()
+    for command in (
+        f"python -m memsinks_jax.train --config=configs/facts.py {flags} --workdir=runs/local_memory/runs/standard-seed0",
+        edits,
+    ):
+        done = run(f"source .venv/bin/activate && {command}", clone)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+    done = run(f"source .venv/bin/activate && {generate}", clone)
+    assert edit.target in done.stdout, done.stdout + done.stderr
+    done = run(f"source .venv/bin/activate && {figure.replace('--seeds=0,1,2', '--seeds=none')}", clone)
+    assert done.returncode == 2 and "--seeds=none" in done.stderr
