@@ -251,6 +251,7 @@ def test_numbers_and_prompts_are_read(tmp_path):
         command.lines("positive", str(tmp_path / "prompts"))
 
 
+@pytest.mark.slow
 def test_the_command(place, tmp_path):
     folder, _ = place
     (tmp_path / "negative.txt").write_text("\n".join(NEGATIVE) + "\n\n")

@@ -78,7 +78,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
 
 
 def test_the_readmes_edit_changes_a_fact(clone):
-    """On a model that a third of the figure's documents taught."""
+    """On a model that three quarters of the figure's documents taught."""
     world = facts.world(local_memory.WORLD)
     (edit,) = (e for e in facts.edits(world, "weak", len(world.weak), 0) if e.subject == "Tanilia")
     (clone / "other_wordings.txt").write_text("\n".join(edit.positives))
@@ -86,7 +86,7 @@ def test_the_readmes_edit_changes_a_fact(clone):
     readme = (ROOT / "README.md").read_text().replace(" \\\n", " ")
     figure, edits, generate = re.findall(r"^    (python -m .*local_memory.*)$", readme, flags=re.MULTILINE)
     assert f"--target='{edit.target}'" in edits and f"--prompt='{edit.prompt}'" in edits
-    prepare = "import pathlib; from memsinks_jax.figures import local_memory as m; m.DOCUMENTS = 12_000; "
+    prepare = "import pathlib; from memsinks_jax.figures import local_memory as m; m.DOCUMENTS = 24_000; "
     prepare += "print(*m.prepare(pathlib.Path('runs/local_memory')))"
     flags = run(f'source .venv/bin/activate && python -c "{prepare}"', clone).stdout.strip()
     for command in (

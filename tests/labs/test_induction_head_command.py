@@ -34,6 +34,7 @@ def lab(*arguments):
     return subprocess.run([*MODULE, *arguments], cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_an_experiment_is_written_whole(tmp_path):
     done = lab("--experiment=E1", f"--out={tmp_path}/new/out", "--json", "--preset=paper", "--k=3", *SMALL)
     assert done.returncode == 0, done.stderr
@@ -118,6 +119,7 @@ def test_experiments_share_their_runs():
     assert recipes["E1"] == recipes["E8"] and recipes["E3"] & recipes["E5"] and recipes["E6"] & recipes["E11"]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_says_so_and_goes_on(tmp_path):
     arguments = [*MODULE, "--experiment=E1", f"--out={tmp_path}/out", "--steps=4000", "--d=8", "--batch=4", "--seeds=5"]
     stopped = subprocess.Popen(arguments, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -174,6 +174,7 @@ def test_work_counts_steps_and_sequences():
     assert presets.predicted_seconds(presets.Preset("laptop", SHAKESPEARE), [TINY, double]) > 0
 
 
+@pytest.mark.slow
 def test_a_head_is_born(tmp_path):
     """Small enough for seconds: few triggers, short sequences."""
     recipe = Recipe(Law(k=2, length=32, no_repeat=True), TwoLayers(64), 300, 32, 0.2, clip=1.0, log_every=100)
