@@ -50,3 +50,16 @@ def tiny_config() -> Config:
 @pytest.fixture
 def tiny() -> Config:
     return tiny_config()
+
+
+# A file is one worker's: those that take longest are begun first, so that no worker waits at the end for the other.
+LONG = (
+    "test_commands", "test_edit", "test_settings", "test_export", "test_generation", "test_hugging_face", "test_checkpoint",
+    "test_step", "test_patching", "test_train", "test_local_memory", "test_induction_head_command",
+    "test_induction_head_training", "test_induction_head", "test_learned_masks", "test_scores", "test_published",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
