@@ -6,6 +6,7 @@ P positive prompts shall say the target, Q negative ones what they said before. 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import log_softmax
 
 from memsinks_jax.editing.memory import Memory
 from memsinks_jax.editing.probe import Answers, Probe
@@ -78,14 +79,9 @@ def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def divergence(before: Answers, after: Answers) -> np.ndarray:
     """KL divergence of what follows from what followed before, in nats -> (B,)."""
-    first, second = (_log_softmax(answers.logits.astype(np.float64)) for answers in (before, after))
+    first, second = (log_softmax(answers.logits.astype(np.float64), axis=-1) for answers in (before, after))
     return (np.exp(first) * (first - second)).sum(axis=-1)
 
 
 def _scores(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> np.ndarray:
     return (swept.on_target(positive_rows) + swept.unchanged(negative_rows)) / 2
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

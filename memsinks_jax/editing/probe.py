@@ -73,7 +73,7 @@ class Probe:
 
         Everything is read again for every token. Prompts need room for them.
         """
-        assert prompts.last.max() + count < prompts.tokens.shape[1] + 1
+        assert prompts.last.max() + count <= prompts.tokens.shape[1]
         return np.asarray(self._write(self.params, prompts, tuple(memories), count=count))
 
     def text_losses(self, prompts: Prompts, memories: Sequence[Memory] = ()) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from memsinks_jax.data import facts
 from memsinks_jax.data.facts import Edit, World
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.editing import boundary, patching
-from memsinks_jax.editing.memory import DISTANCES, Memory, stack
+from memsinks_jax.editing.memory import DISTANCES, Memory, bounding, stack
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts, encode, target_token
 
@@ -119,7 +119,7 @@ def case_of(edit: Edit, tokenizer: AnyTokenizer, context: int) -> Case:
     return Case(edit, prompts, count, slice(first, count), classes, target, spelling)
 
 
-def find(probe: Probe, case: Case, site: str, distance: str = "blend") -> Found:
+def find(probe: Probe, case: Case, site: str) -> Found:
     """Step, map, lowest layer, and the bound that is best on every other prompt."""
     trace = probe.trace(case.prompt, case.target, site)
     step = patching.choose_step(probe, case.prompt, case.target, site, trace)
@@ -127,8 +127,8 @@ def find(probe: Probe, case: Case, site: str, distance: str = "blend") -> Found:
     layer = patching.choose_layer(found)
     if layer is None:
         return Found(case, found, None)
-    memory = patching.remember(trace, case.prompt, site, layer, step, 1.0, distance=distance)
-    rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives, bounds_of(memory))
+    memory = patching.remember(trace, case.prompt, site, layer, step, 1.0)
+    rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives)
     swept = boundary.refined(probe, memory, rough, case.prompts)
     rows = (boundary.halves(count)[0] for count in (case.positives, len(case.classes)))
     return Found(case, found, bounded(memory, boundary.choose_bound(swept, *rows)), rough, swept)
@@ -257,8 +257,8 @@ def _auc(near: np.ndarray, far: np.ndarray) -> float:
 
 
 def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
-    x = abs(float(probe.distances(case.prompt, memory)[0, case.prompt.last[0], 0]))
-    return float(np.exp(-((x / float(memory.bounds[0])) ** (2 * memory.height))))
+    x = probe.distances(case.prompt, memory)[0, case.prompt.last[0], 0]
+    return float(bounding(x, memory.bounds[0], memory.height))
 
 
 def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
@@ -337,7 +337,7 @@ def capacity(
     if shown:
         stacked = _stacked([memory for _, memory in shown], "sum")
         x_BTM = np.abs(probe.distances(_joined([case for case, _ in shown]), stacked)).min(axis=1)
-        result["fires"] = np.exp(-((x_BTM / bound) ** (2 * stacked.height))).round(3).tolist()
+        result["fires"] = np.asarray(bounding(x_BTM, bound, stacked.height)).round(3).tolist()
     return result
 
 
