@@ -97,26 +97,30 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
     return Edit(dataclasses.replace(memory, bounds=np.float32([chosen])), found, swept)
 
 
-def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory) -> list[dict]:
+def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int) -> list[dict]:
     """What every prompt of a wish says before and after, and how near it comes to the key.
 
     Returns:
-      [{"kind": prompt, positive or negative; "prompt", "before", "after": the likeliest text; "loss_before", "loss_after":
-      of the target, nats; "distance": the least over the tokens; "similarity": f of it}].
+      [{"kind": prompt, positive or negative; "prompt", "before", "after": the likeliest text; "on_target", "unchanged":
+      whether its first token after is the target's, or that of before; "loss_before", "loss_after": of the target, nats;
+      "distance": the least over the tokens; "similarity": f of it}].
     """
     kinds = ["prompt"] + ["positive"] * len(wish.positive) + ["negative"] * len(wish.negative)
     context = run.config.data.row_length
     count = max(min(WRITTEN_TOKENS, context - max(1 + len(run.tokenizer.encode(text)) for text in wish.prompts)), 1)
     prompts = encode(run.tokenizer, wish.prompts, context, room=count)
-    target = target_token(run.tokenizer, wish.prompt, wish.target)
     nothing = dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))  # the same program as with the memory
     both = [(probe.answers(prompts, target, (m,)).losses, probe.write(prompts, count, (m,))) for m in (nothing, memory)]
     losses, tokens = zip(*both, strict=True)
     texts = [[_text_after(run, *row) for row in zip(wish.prompts, rows, strict=True)] for rows in tokens]
+    first_before, first_after = (rows[:, 0] for rows in tokens)
+    says = ((first_after == target).tolist(), (first_after == first_before).tolist())
     nearest = np.abs(probe.distances(prompts, memory)[..., 0]).min(axis=1)
     similarity = bounding(nearest, memory.bounds[0], memory.height)
-    columns = (kinds, wish.prompts, *texts, *(map(float, x) for x in (*losses, nearest, similarity)))
-    names = ("kind", "prompt", "before", "after", "loss_before", "loss_after", "distance", "similarity")
+    columns = (kinds, wish.prompts, *texts, *says, *(map(float, x) for x in (*losses, nearest, similarity)))
+    names = (
+        "kind", "prompt", "before", "after", "on_target", "unchanged", "loss_before", "loss_after", "distance", "similarity",
+    )  # fmt: skip
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -134,7 +138,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = find(run, probe, wish)
-    rows = effects(run, probe, wish, found.memory)
+    rows = effects(run, probe, wish, found.memory, found.map.target)
     if not rows[0]["after"].startswith(wish.target):
         first = text_after(run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target]))
         logger.warning(
@@ -145,7 +149,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     result = {
         "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,
         "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
-    } | _judged(found)  # fmt: skip
+    } | _judged(rows, found.swept is not None)  # fmt: skip
     about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -155,17 +159,17 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     return result | {"effects": rows, "memory": str(out), "page": str(page)}
 
 
-def _judged(found: Edit) -> dict:
-    """Shares of prompts at the chosen bound, on those that it was not chosen by where there are enough."""
-    if found.swept is None:
-        return {}
-    at = int(np.abs(np.log(found.swept.bounds / float(found.memory.bounds[0]))).argmin())
-    positive, negative = (boundary.halves(x.shape[1])[1] for x in (found.swept.positive, found.swept.negative))
-    return {
-        "on_target": float(found.swept.on_target(positive)[at]),
-        "unchanged": float(found.swept.unchanged(negative)[at]),
-        "off_target": float(found.swept.off_target(negative)[at]),
-    }
+def _judged(rows: list[dict], bound_was_chosen: bool) -> dict[str, float]:
+    """Shares of prompts; where they chose the bound, of those that did not, if there are enough."""
+    positive = [row for row in rows if row["kind"] != "negative"]
+    negative = [row for row in rows if row["kind"] == "negative"]
+    if bound_was_chosen:
+        positive, negative = ([group[i] for i in boundary.halves(len(group))[1]] for group in (positive, negative))
+    shares = {"on_target": float(np.mean([row["on_target"] for row in positive]))}
+    if negative:
+        shares["unchanged"] = float(np.mean([row["unchanged"] for row in negative]))
+        shares["off_target"] = float(np.mean([not row["on_target"] for row in negative]))
+    return shares
 
 
 def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch: pathlib.Path, out) -> list[str]:

@@ -4,6 +4,7 @@ Eight devices on a CPU, so that every mesh of the tests is a real one.
 """
 
 import atexit
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -14,8 +15,11 @@ import pytest
 from memsinks_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Tests compile far more than they compute: the compiler's effort is turned down.
+# Tests compile far more than they compute: the compiler's effort is turned down. The second flag, which later versions do
+# not know, takes another third of the time.
 FAST_COMPILER = "--xla_backend_optimization_level=0"
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    FAST_COMPILER += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
 
 # Many tests, and the commands they start, compile the same programs: each is compiled once a session. Workers of a

@@ -1,5 +1,6 @@
 """The edit command: from a prompt to a memory that generate, evaluate and an exported model use."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -16,7 +17,7 @@ from memsinks_jax.edit import Wish, edit
 from memsinks_jax.editing import memory_file
 from memsinks_jax.editing.memory import memory_of
 from memsinks_jax.editing.probe import Probe
-from memsinks_jax.editing.prompts import encode
+from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.export import export
 from memsinks_jax.generate import generate
@@ -24,13 +25,13 @@ from memsinks_jax.generation import Settings
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.trained import open_run
 
-PROMPT, TARGET = "The tale of number", " 3"
+PROMPT = "The tale of number"
 NEGATIVE = ("A number which", "It became", "The tale", "which met number", "and")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A small run, its export, and its first memory, of the mlp."""
+def trained(tmp_path_factory):
+    """A small run and its export."""
     folder = tmp_path_factory.mktemp("edit")
     texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
@@ -41,9 +42,43 @@ def place(tmp_path_factory):
     config.training.evaluate_every = config.training.checkpoint_every = 100
     train_and_evaluate(config, folder / "run")
     export(folder / "run", folder / "hf", True, "float32")
-    wish = Wish(PROMPT, TARGET, "mlp", negative=NEGATIVE, positive=("A tale of number",))
-    found = edit(folder / "run", wish, folder / "met.safetensors")
-    return folder, found
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits(trained):
+    """What the prompt may go on with, the likeliest first: what a model trained so shortly says is the machine's."""
+    model = open_run(trained / "run")
+    logits_V = answers_of(model, None, [PROMPT]).logits[0]
+    known = len(model.tokenizer.encode(PROMPT))
+    texts = [f" {digit}" for digit in range(1, 10)]
+    texts = [text for text in texts if len(model.tokenizer.encode(PROMPT + text)) == known + 1]
+    return sorted(texts, key=lambda text: -logits_V[target_token(model.tokenizer, PROMPT, text)])
+
+
+@pytest.fixture(scope="module")
+def said(digits):
+    return digits[0]
+
+
+@pytest.fixture(scope="module")
+def edited(trained, digits):
+    """The first memory, of the mlp: (its target, the command's JSON). Of the targets, the likeliest that a step reaches."""
+    for target in digits[1:]:
+        wish = Wish(PROMPT, target, "mlp", negative=NEGATIVE, positive=("A tale of number",))
+        with contextlib.suppress(InputError):
+            return target, edit(trained / "run", wish, trained / "met.safetensors")
+    raise AssertionError("no digit can be edited in")
+
+
+@pytest.fixture(scope="module")
+def target(edited):
+    return edited[0]
+
+
+@pytest.fixture(scope="module")
+def place(trained, edited):
+    return trained, edited[1]
 
 
 def answers_of(model, memory, texts):
@@ -51,18 +86,21 @@ def answers_of(model, memory, texts):
     return Probe(model.config, model.params).answers(prompts, 0, [memory] if memory else [])
 
 
-def test_an_edit_says_its_target_and_is_told(place):
+def test_an_edit_says_its_target_and_is_told(place, target, said):
     folder, found = place
-    assert found["text"].startswith(TARGET)
-    assert found["effects"][0]["before"].startswith(" 5")
+    assert found["text"].startswith(target)
+    assert found["effects"][0]["before"].startswith(said)
     assert 0.01 <= found["boundary"] <= 100 and 0 <= found["unchanged"] <= found["off_target"] <= 1
     rows = found["effects"]
+    assert rows[0]["on_target"] and not rows[0]["unchanged"]
+    judged = [row for row in rows if row["kind"] == "negative"][1::2]
+    assert found["unchanged"] == np.mean([row["unchanged"] for row in judged])
     assert [row["kind"] for row in rows] == ["prompt", "positive"] + ["negative"] * len(NEGATIVE)
     assert rows[0]["similarity"] == pytest.approx(1, abs=1e-6)
     page = (folder / "met.html").read_text()
     assert page.count("data:image/png") == 3 and PROMPT in page
     header = json.loads(found["memory"] and _header(folder / "met.safetensors")["about"])
-    assert header == [{"prompt": PROMPT, "target": TARGET, "step": found["step"]}]
+    assert header == [{"prompt": PROMPT, "target": target, "step": found["step"]}]
 
 
 def _header(path):
@@ -79,7 +117,7 @@ def test_generate_uses_it_and_says_the_same_twice(place):
     assert texts[0][0] == found["text"] != generate(folder / "run", [PROMPT, "and"], greedy)["text"][0]
 
 
-def test_an_exported_model_takes_the_same_memory(place):
+def test_an_exported_model_takes_the_same_memory(place, target):
     """The sinks are cut out of it: a memory is of the shared neurons alone."""
     folder, found = place
     ours, theirs = open_run(folder / "run"), open_run(folder / "hf")
@@ -90,7 +128,7 @@ def test_an_exported_model_takes_the_same_memory(place):
         of_both.append(answers_of(model, memory, texts).logits)
     np.testing.assert_allclose(of_both[1], of_both[0], atol=1e-5)
     assert np.abs(of_both[0] - answers_of(ours, None, texts).logits).max() > 1e-2
-    again = edit(folder / "hf", Wish(PROMPT, TARGET, "mlp", boundary=found["boundary"]), folder / "again.safetensors")
+    again = edit(folder / "hf", Wish(PROMPT, target, "mlp", boundary=found["boundary"]), folder / "again.safetensors")
     first, second = (safetensors.numpy.load_file(folder / f"{name}.safetensors") for name in ("met", "again"))
     for name, array in first.items():
         np.testing.assert_allclose(second[name], array, atol=1e-5, rtol=1e-4)
@@ -139,10 +177,10 @@ def test_evaluate_uses_it(place):
     assert both not in (edited, steered)
 
 
-def test_a_memory_of_the_last_place_is_for_prompts(place):
+def test_a_memory_of_the_last_place_is_for_prompts(place, target):
     folder, found = place
-    wish = Wish(PROMPT, TARGET, "mlp", found["layer"], found["step"], found["boundary"], places="last")
-    assert edit(folder / "run", wish, folder / "last.safetensors")["text"].startswith(TARGET)
+    wish = Wish(PROMPT, target, "mlp", found["layer"], found["step"], found["boundary"], places="last")
+    assert edit(folder / "run", wish, folder / "last.safetensors")["text"].startswith(target)
     with pytest.raises(InputError, match="no meaning for whole documents"):
         evaluate(folder / "run", "drop", memories=(str(folder / "last.safetensors"),))
 
@@ -185,23 +223,23 @@ def test_a_model_that_learned_on_is_another_one(place):
         memory_file.load(folder / "met.safetensors", model.config, moved)
 
 
-def test_an_edit_that_no_layer_allows_says_so(place):
+def test_an_edit_that_no_layer_allows_says_so(place, target):
     folder, _ = place
     with pytest.raises(InputError, match=r"a step of 1e-06 at the attention .* try --site=mlp"):
-        edit(folder / "run", Wish(PROMPT, TARGET, step=1e-6, boundary=1.0), folder / "none.safetensors")
+        edit(folder / "run", Wish(PROMPT, target, step=1e-6, boundary=1.0), folder / "none.safetensors")
     assert not list(folder.glob("none*"))
 
 
-def test_what_the_model_says_already_is_refused(place):
+def test_what_the_model_says_already_is_refused(place, said):
     folder, _ = place
     with pytest.raises(InputError, match="there is nothing to edit"):
-        edit(folder / "run", Wish(PROMPT, " 5", boundary=1.0), folder / "none.safetensors")
+        edit(folder / "run", Wish(PROMPT, said, boundary=1.0), folder / "none.safetensors")
 
 
-def test_nothing_is_written_over(place):
+def test_nothing_is_written_over(place, target):
     folder, _ = place
     with pytest.raises(InputError, match="exists; remove it first"):
-        edit(folder / "run", Wish(PROMPT, TARGET, boundary=1.0), folder / "met.safetensors")
+        edit(folder / "run", Wish(PROMPT, target, boundary=1.0), folder / "met.safetensors")
 
 
 FACT = ("--prompt=a", "--target= b", "--out={x}")
@@ -222,10 +260,10 @@ def test_the_command_refuses(place, tmp_path, flags, words):
     assert_refused(run("edit", *(flag.format(**names) for flag in flags)), *words)
 
 
-def test_a_layer_that_is_not_there_is_refused(place):
+def test_a_layer_that_is_not_there_is_refused(place, target):
     folder, _ = place
     with pytest.raises(InputError, match=r"--layer=2: this model has the layers 0 to 1"):
-        edit(folder / "run", Wish(PROMPT, TARGET, layer=2, boundary=1.0), folder / "none.safetensors")
+        edit(folder / "run", Wish(PROMPT, target, layer=2, boundary=1.0), folder / "none.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -252,14 +290,14 @@ def test_numbers_and_prompts_are_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command(place, tmp_path):
+def test_the_command(place, tmp_path, target):
     folder, _ = place
     (tmp_path / "negative.txt").write_text("\n".join(NEGATIVE) + "\n\n")
-    flags = [f"--workdir={folder / 'run'}", f"--prompt={PROMPT}", f"--target={TARGET}", "--site=mlp",
+    flags = [f"--workdir={folder / 'run'}", f"--prompt={PROMPT}", f"--target={target}", "--site=mlp",
              f"--negative={tmp_path / 'negative.txt'}", f"--out={tmp_path / 'm.safetensors'}"]  # fmt: skip
     done = run("edit", *flags, "--json")
-    assert last_json(done)["text"].startswith(TARGET)
+    assert last_json(done)["text"].startswith(target)
     assert "mlp of layer" in done.stderr
     told = last_json(run("generate", f"--workdir={folder / 'run'}", f"--memory={tmp_path / 'm.safetensors'}",
                          f"--prompt={PROMPT}", "--temperature=0", "--max_tokens=3", "--json"))  # fmt: skip
-    assert told["text"].startswith(TARGET)
+    assert told["text"].startswith(target)

@@ -100,7 +100,7 @@ class Probe:
 
     def patched(self, prompt: Prompts, target: int, site: str, layers, places, deltas) -> Answers:
         """One prompt under R patches, all in one batch: patch r adds deltas[r], (W,), at layers[r] and places[r]."""
-        rows = prompt.take(np.zeros(len(layers), int))
+        rows = prompt.cropped().take(np.zeros(len(layers), int))  # nothing behind the last place is looked at
         target_R = np.full(len(layers), target, np.int32)
         patches = (np.int32(layers), np.int32(places), np.asarray(deltas, np.float32))
         return Answers(*map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site)))

@@ -20,6 +20,11 @@ class Prompts(NamedTuple):
         """Some of the rows."""
         return Prompts(*(part[rows] for part in self))
 
+    def cropped(self, multiple: int = 4) -> "Prompts":
+        """The same up to the longest prompt's last place, and a little further: a multiple of places."""
+        places = -(-(int(self.last.max()) + 1) // multiple) * multiple
+        return Prompts(*(part[:, :places] for part in self[:3]), self.last)
+
 
 def encode(
     tokenizer: AnyTokenizer, texts: list[str], context: int, opening: bool = True, room: int = 0, multiple: int = 4

@@ -61,7 +61,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """The same runs; `details` and `metrics` get everything that is measured."""
-    work = len(runs) * (2 * EDITS * len(SITES) + facts.COUNTRIES - facts.WEAK + 2)
+    work = len(runs) * (2 * EDITS * len(SITES) + facts.COUNTRIES + 2)
     with tqdm.tqdm(total=work, desc="edits", unit="edit", disable=not sys.stderr.isatty()) as bar:
         measured = []
         for run in runs:
@@ -81,7 +81,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
     model = open_run(run.workdir)
     probe, context, world = Probe(model.config, model.params), model.config.data.row_length, facts.world(WORLD)
     sentences = facts.held_out_sentences(world, run.seed, SENTENCES)
-    text = encode(model.tokenizer, sentences, context, multiple=8)
+    text = measures.text_of(probe, encode(model.tokenizer, sentences, context, multiple=8))
     details = {"known": measures.known(probe, model.tokenizer, world), "kinds": {}}
     cases = {kind: [measures.case_of(edit, model.tokenizer, context) for edit in facts.edits(world, kind, EDITS, run.seed)]
              for kind in facts.KINDS}  # fmt: skip
@@ -95,11 +95,12 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
             of_kind[site] = measures.of_site(probe, found, text)
             if site == "attention":
                 of_kind |= measures.compared(probe, found, text, run.seed)
-    every = facts.edits(world, "strong", len(world.strong), run.seed)  # some more than fit, since not all are usable
+    # At the layer where most edits succeed. Every fact, since some do not succeed there; the weak ones only fill up.
+    layer = int(np.sum([of_kind["mlp"]["success_by_layer"] for of_kind in details["kinds"].values()], axis=0).argmax())
+    every = facts.edits(world, "strong", len(world.strong), run.seed)
+    every += facts.edits(world, "weak", len(world.weak), run.seed)
     many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
-    outcomes = details["kinds"]["strong"]["mlp"]["outcomes"]
-    layer, bound = (float(np.median([o[name] for o in outcomes if name in o] or [1])) for name in ("layer", "bound"))
-    details["capacity"] = measures.capacity(probe, many, "mlp", int(layer), bound, CAPACITIES, text, told)
+    details["capacity"] = measures.capacity(probe, many, "mlp", layer, CAPACITIES, text, told)
     return details
 
 

@@ -6,6 +6,7 @@ such as unchanged_negated, are of these prompts alone.
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -57,6 +58,19 @@ class Found:
     swept: boundary.Sweep | None = None
 
 
+class Text(NamedTuple):
+    """Text that no edit is about, and its losses before any: float (B,), nats, and how many tokens they are of."""
+
+    prompts: Prompts
+    losses: np.ndarray
+    tokens: float
+
+
+def text_of(probe: Probe, prompts: Prompts) -> Text:
+    losses, counts = probe.text_losses(prompts)
+    return Text(prompts, losses, counts.sum())
+
+
 def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, float]:
     """What the model knows before any edit: the share of right first tokens of each class, and the weak facts' loss."""
     found = {}
@@ -71,7 +85,7 @@ def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, floa
     return found
 
 
-def of_site(probe: Probe, found: list[Found], text: Prompts) -> dict:
+def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
     """Outcomes of all edits, and means over them: shares over the bounds, success by layer; the first edit's map."""
     swept = [f.rough for f in found if f.rough]
     shares = {
@@ -89,7 +103,7 @@ def of_site(probe: Probe, found: list[Found], text: Prompts) -> dict:
     }  # fmt: skip
 
 
-def compared(probe: Probe, found: list[Found], text: Prompts, seed: int) -> dict:
+def compared(probe: Probe, found: list[Found], text: Text, seed: int) -> dict:
     """Means over edits of other distances and of other ways to edit -> {"distances", "baselines"}."""
     usable = [f for f in found if f.memory is not None]
     tables = {
@@ -130,8 +144,7 @@ def find(probe: Probe, case: Case, site: str) -> Found:
     memory = patching.remember(trace, case.prompt, site, layer, step, 1.0)
     rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives)
     swept = boundary.refined(probe, memory, rough, case.prompts)
-    rows = (boundary.halves(count)[0] for count in (case.positives, len(case.classes)))
-    return Found(case, found, bounded(memory, boundary.choose_bound(swept, *rows)), rough, swept)
+    return Found(case, found, bounded(memory, _best(case, swept)), rough, swept)
 
 
 def bounds_of(memory: Memory) -> np.ndarray:
@@ -143,16 +156,17 @@ def bounded(memory: Memory, bound: float) -> Memory:
     return dataclasses.replace(memory, bounds=np.full_like(memory.bounds, bound))
 
 
-def outcome(probe: Probe, found: Found, text: Prompts) -> dict[str, float]:
+def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
     """Everything about one edit but baselines. `text`: held-out sentences."""
     result = _of_map(found)
     if found.memory is None:
         return result
     case, memory = found.case, found.memory
     result |= {"bound": float(memory.bounds[0]), "own_similarity": _own_similarity(probe, case, memory)}
-    result |= judged(probe, case, [memory], text) | _of_sweep(found) | _separability(probe, case, memory)
-    x_BTM = np.abs(probe.distances(text, memory))
-    result["fired"] = float((x_BTM < memory.bounds[0]).sum() / (text.segments > 0).sum())
+    result |= judged(probe, case, [memory]) | elsewhere(probe, [memory], text)
+    result |= _of_sweep(found) | _separability(probe, case, memory)
+    x_BTM = np.abs(probe.distances(text.prompts, memory))
+    result["fired"] = float((x_BTM < memory.bounds[0]).sum() / (text.prompts.segments > 0).sum())
     negative = case.prompts.take(slice(case.positives, None))
     tiny = probe.answers(negative, case.target, [bounded(memory, TINY)]).logits
     result["tiny_bound_change"] = float(np.abs(tiny - probe.answers(negative, case.target).logits).max())
@@ -161,21 +175,23 @@ def outcome(probe: Probe, found: Found, text: Prompts) -> dict[str, float]:
     return result
 
 
-def judged(probe: Probe, case: Case, memories: list[Memory], text: Prompts, base: Probe | None = None) -> dict:
-    """What a changed model says, on the prompts that no bound was chosen by, and what it does to other text.
+def judged(probe: Probe, case: Case, memories: list[Memory], base: Probe | None = None) -> dict[str, float]:
+    """What a changed model says, on the prompts that no bound was chosen by.
 
     `base` is the model before, `probe` itself without memories where it is not given.
     """
-    base = base or probe
-    before = base.answers(case.prompts, case.target, [_nothing(memory) for memory in memories])
+    before = (base or probe).answers(case.prompts, case.target, [_nothing(memory) for memory in memories])
     after = probe.answers(case.prompts, case.target, memories)
     written = probe.write(case.prompts, len(case.spelling), memories)
-    losses, counts = probe.text_losses(text, memories)
-    base_losses, _ = base.text_losses(text, [_nothing(memory) for memory in memories])
     result = _said(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
-    result["divergence"] = float(boundary.divergence(before, after)[case.positives :].mean())
-    worse = (losses.sum() - base_losses.sum()) / counts.sum()
-    return result | {"perplexity_ratio": float(np.exp(min(worse, WORST)))}
+    return result | {"divergence": float(boundary.divergence(before, after)[case.positives :].mean())}
+
+
+def elsewhere(probe: Probe, memories: list[Memory], text: Text) -> dict[str, float]:
+    """What a changed model does to other text."""
+    losses, _ = probe.text_losses(text.prompts, memories)
+    worse = (losses - text.losses).sum() / text.tokens
+    return {"perplexity_ratio": float(np.exp(min(worse, WORST)))}
 
 
 def _nothing(memory: Memory) -> Memory:
@@ -275,17 +291,22 @@ def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
     return result
 
 
-def baselines(probe: Probe, found: Found, text: Prompts, seed: int) -> dict[str, dict[str, float]]:
+def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, dict[str, float]]:
     """Other ways to the same end, judged like the memory -> {name: outcome}."""
     case, memory = found.case, found.memory
     draw = np.random.default_rng([seed, case.target])
     random = draw.normal(size=memory.deltas.shape).astype(np.float32)
     random *= np.linalg.norm(memory.deltas) / np.linalg.norm(random)
+    nothing = _nothing(memory)
+    changed = {
+        "no edit": (probe, nothing),
+        "random value": (probe, dataclasses.replace(memory, deltas=random)),
+        "no bound": (probe, bounded(memory, STEERING)),
+        "fine-tuning step": (_fine_tuned(probe, case), nothing),
+    }
     result = {
-        "no edit": judged(probe, case, [_nothing(memory)], text),
-        "random value": judged(probe, case, [dataclasses.replace(memory, deltas=random)], text),
-        "no bound": judged(probe, case, [bounded(memory, STEERING)], text),
-        "fine-tuning step": judged(_fine_tuned(probe, case), case, [_nothing(memory)], text, base=probe),
+        name: judged(model, case, [added], base=probe) | elsewhere(model, [added], text)
+        for name, (model, added) in changed.items()
     }
     before = probe.answers(case.prompts, case.target)
     biased = before.logits.copy()
@@ -307,14 +328,14 @@ def _fine_tuned(probe: Probe, case: Case) -> Probe:
 
 
 def capacity(
-    probe: Probe, cases: list[Case], site: str, layer: int, bound: float, sizes: list[int], text: Prompts,
+    probe: Probe, cases: list[Case], site: str, layer: int, sizes: list[int], text: Text,
     told: Callable[[], None] = lambda: None,
 ) -> dict:  # fmt: skip
-    """Many edits at one layer at once.
+    """Many edits at one layer at once, all within the median of the bounds that are best for some of them alone.
 
     Returns:
-      {"usable": edits that succeed at this layer alone, "sizes": [M], rule: {measure: [a number a size]}, "fires":
-      f of memory m on the edit prompt of n, nested lists}.
+      {"usable": edits that succeed at this layer alone, "site", "layer", "bound", "sizes": [M], rule: {measure: [a number a
+      size]}, "fires": f of memory m on the edit prompt of n, nested lists}.
     """
     memories = []
     for case in cases:
@@ -323,8 +344,10 @@ def capacity(
         delta = -step * trace.gradients[0, layer, case.prompt.last[0]]
         said = probe.patched(case.prompt, case.target, site, [layer], case.prompt.last, delta[None]).tokens[0]
         if said == case.target:
-            memories.append((case, patching.remember(trace, case.prompt, site, layer, step, bound)))
+            memories.append((case, patching.remember(trace, case.prompt, site, layer, step, 1.0)))
         told()
+    bound = float(np.median([_best(case, boundary.sweep(probe, memory, case.target, case.prompts, case.positives)) for case, memory in _spread(memories)] or [1.0]))
+    memories = [(case, bounded(memory, bound)) for case, memory in memories]
     usable = len(memories)
     result = {"usable": usable, "site": site, "layer": layer, "bound": bound}
     result["sizes"] = [size for size in sizes if size <= usable] or ([usable] if usable else [])
@@ -341,6 +364,11 @@ def capacity(
     return result
 
 
+def _best(case: Case, swept: boundary.Sweep) -> float:
+    """The best bound by every other prompt."""
+    return boundary.choose_bound(swept, *(boundary.halves(n)[0] for n in (case.positives, len(case.classes))))
+
+
 def _joined(cases: list[Case]) -> Prompts:
     """The edit prompts of all cases."""
     return Prompts(*map(np.concatenate, zip(*(case.prompt for case in cases), strict=True)))
@@ -351,19 +379,19 @@ def _stacked(memories: list[Memory], rule: str) -> Memory:
     return stacked
 
 
-def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Prompts, room: int) -> dict:
+def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Text, room: int) -> dict:
     """All memories of a list in the model, filled up to `room` with some of no layer: one program for all sizes."""
     unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
     stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
-    outcomes = [judged(probe, case, [stacked], text) for case, _ in _spread(memories)]
-    names = ("efficacy", "paraphrase", "unchanged", "off_target", "perplexity_ratio")
-    # All edits for what is cheap, a few for what needs many prompts.
+    # A few edits for what needs many prompts, all for what is cheap.
+    outcomes = [judged(probe, case, [stacked]) for case, _ in _spread(memories)]
+    names = ("paraphrase", "unchanged", "off_target")
     filled = memories + memories[:1] * (room - len(memories))
     own, targets = _joined([case for case, _ in filled]), np.array([case.target for case, _ in filled])
-    result = {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
-    return result | {
-        "efficacy": float((probe.answers(own, targets, [stacked]).tokens == targets)[: len(memories)].mean())
-    }
+    said = probe.answers(own, targets, [stacked]).tokens[: len(memories)]
+    result = {"efficacy": float((said == targets[: len(memories)]).mean())}
+    result |= {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
+    return result | elsewhere(probe, [stacked], text)
 
 
 def _spread(memories: list) -> list:

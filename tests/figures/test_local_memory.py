@@ -47,8 +47,9 @@ def case(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def text(tokenizer):
-    return encode(tokenizer, facts.held_out_sentences(WORLD, 0, 8), 48, multiple=8)
+def text(probe, tokenizer):
+    prompts = encode(tokenizer, facts.held_out_sentences(WORLD, 0, 8), 48, multiple=8)
+    return local_memory_measures.text_of(probe, prompts)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,19 @@ def test_unused_memories_change_nothing(probe, case, text):
     together = [local_memory_measures._together(probe, memories[:1], "nearest", text, room) for room in (1, 3)]
     assert together[0] == pytest.approx(together[1], rel=1e-5)
     assert local_memory_measures._together(probe, memories, "sum", text, 3) != pytest.approx(together[0])
+
+
+def test_edits_that_fail_are_not_stacked(probe, tokenizer, text, monkeypatch):
+    """Of three edits at one layer, the one that is asked for what no step reaches is left out; the others share a bound."""
+    cases = [local_memory_measures.case_of(edit, tokenizer, 48) for edit in facts.edits(WORLD, "strong", 3, 0)]
+    monkeypatch.setattr(patching, "LADDER", np.array([1e3]))
+    cases[1] = dataclasses.replace(cases[1], target=0)  # padding
+    params = jax.tree.map(lambda x: x, probe.params)
+    params["token_embedding"] = params["token_embedding"].at[0].set(0)
+    found = local_memory_measures.capacity(probe.with_params(params), cases, "mlp", 1, [1, 2, 4], text)
+    assert (found["usable"], found["sizes"], found["layer"]) == (2, [1, 2], 1)
+    assert 0.01 <= found["bound"] <= 100 and len(found["fires"]) == 2
+    assert len(found["sum"]["perplexity_ratio"]) == 2 and found["sum"]["efficacy"][0] in (0, 1)
 
 
 def made_up(seed):
