@@ -28,8 +28,14 @@ PRESETS = {
     },
 }  # fmt: skip
 
+# Width of residual stream, heads and MLPs over that of the preset, for figure 5b: the paper does not name its sizes.
+SIZES = {"whole": 1.0, "quarter": 0.25, "half": 0.5, "one_and_a_half": 1.5}
+
 
 def get_config(choice: str = "") -> Config:
-    """`choice` is VARIANT,PRESET; sinks and laptop when left out."""
-    variant, preset = choose("ts_repetition.py", choice, VARIANTS, PRESETS)
-    return make_config(variant, PRESETS[preset])
+    """`choice` is VARIANT,PRESET,SIZE; sinks, laptop and whole when left out."""
+    variant, preset, size = choose("ts_repetition.py", choice, VARIANTS, PRESETS, SIZES)
+    config = make_config(variant, PRESETS[preset])
+    for field in ("d_model", "heads", "hidden"):
+        setattr(config.model, field, int(SIZES[size] * getattr(config.model, field)))
+    return config

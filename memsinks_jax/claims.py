@@ -45,7 +45,13 @@ class Claim:
         return {
             "id": self.id, "statement": self.statement, "paper": self.paper, "measured": self.measured,
             "ci95": self.ci95, "holds": self.holds, "values": self.values,
+            "at_least": self.at_least, "at_most": self.at_most,
         }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, content: dict) -> "Claim":
+        """What `to_dict` gave."""
+        return cls(**{field.name: content[field.name] for field in dataclasses.fields(cls)})
 
 
 def interval(values: list[float]) -> list[float] | None:

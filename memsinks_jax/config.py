@@ -46,6 +46,8 @@ class SinksConfig:
     active_fraction: float = 0.3  # the paper's p: fraction of the sinks that is ON for a document
     sampling: str = "bernoulli"  # each sink on with chance p | exact: exactly round(p * sinks) of them
     per_layer: bool = False  # False: a document has the same sinks in every layer
+    attention_fraction: float = 0.0  # of the attention's outputs, before their projection, that are sinks too
+    learning_rate_multiple: float = 1.0  # of the sinks' weights over the learning rate of all others
 
 
 @dataclasses.dataclass
@@ -160,6 +162,8 @@ RANGES = {
     "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
     "sinks.shared_fraction": (0, 1, False),
     "sinks.active_fraction": (0, 1, False),
+    "sinks.attention_fraction": (0, 1, True),
+    "sinks.learning_rate_multiple": (0, None, False),
     "model.layers": (1, None, True),
     "model.d_model": (1, None, True),
     "model.heads": (1, None, True),

@@ -18,7 +18,7 @@ from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
-from memsinks_jax.sinks import partition
+from memsinks_jax.sinks import has_sinks, partition, partitions
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
 
@@ -44,7 +44,7 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str) -> 
         raise InputError(f"{workdir} is a Hugging Face folder already")
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
-    if drop and not parts.sinks:
+    if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
@@ -107,6 +107,12 @@ def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop:
             f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {config.sinks.active_fraction:g} of them on for a "
             f"document). Here the sinks are {fate}."
         )
+        attention = partitions(config)["attention"]
+        if attention.sinks:
+            sinks += (
+                f" Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} are sinks too"
+                f"{', which nothing reads any more' if drop else ''}."
+            )
     else:
         sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
     losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]

@@ -79,7 +79,7 @@ class Generator:
 
     def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict, change: Change = no_change):
         self._config, self._tokenizer, self._params, self._change = config, tokenizer, params, change
-        self._model, self._parts = build_model(config)
+        self._model, _ = build_model(config)
         self._read = jax.jit(self._read_prompts, static_argnames=("mode", "room"))
         self._write = jax.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
@@ -188,11 +188,7 @@ class Generator:
         return jax.lax.while_loop(lambda state: (state.count < until) & state.open_B.any(), write_one, state)
 
     def _gates(self, request: dict, mode: str) -> dict:
-        gates = sinks.gates_for_mode(
-            mode, request["identities_B12"], np.uint32(self._config.seed), self._parts, self._config.sinks,
-            self._config.model.layers,
-        )  # fmt: skip
-        return sinks.apply_gates(gates, segments_BT=None)
+        return sinks.interventions(self._config, mode, request["identities_B12"], np.uint32(self._config.seed), None)
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
         # A model may have more embeddings than its tokenizer has tokens.

@@ -34,6 +34,10 @@ def heading(content: str) -> str:
     return f"<h2>{text(content)}</h2>"
 
 
+def link(place: str, content: str) -> str:
+    return f'<a href="{text(place)}">{text(content)}</a>'
+
+
 def picture(path: pathlib.Path, description: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'

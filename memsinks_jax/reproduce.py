@@ -1,53 +1,130 @@
 """Runs an experiment of the paper: python -m memsinks_jax.reproduce --figure=4 --preset=laptop --out=runs/figure4
 
 Trains what the figure needs (a run that is there already is not trained again), then writes results.json, a PNG and
-index.html. Fields of the config can be set for all runs: --config.data.files='texts/*.txt'.
+index.html. With --all every figure of the paper, each in a folder of its own, and a page of all claims. With --dry_run
+nothing is trained: it prints what it would take. Fields of the config can be set for all runs:
+--config.data.files='texts/*.txt'.
 """
 
+import dataclasses
+import json
 import logging
 import pathlib
 import sys
+import tempfile
 
 from absl import flags
 
 from memsinks_jax import command_line, report
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.config import InputError
-from memsinks_jax.figures import figure_4, local_memory
-from memsinks_jax.figures.runs import CONFIGS, Run, by_variant, default_jobs, results, train_all
+from memsinks_jax.figures import figure_4, figure_5a, figure_5b, figure_5c, local_memory, overview, theory
+from memsinks_jax.figures.runs import CONFIGS, Job, Run, default_jobs, make_jobs, train_all, variations
 
 logger = logging.getLogger("memsinks_jax.reproduce")
 
-FIGURES = {"4": figure_4, "local_memory": local_memory}
+FIGURES = {"4": figure_4, "5a": figure_5a, "5b": figure_5b, "5c": figure_5c, "theory": theory}
+STUDIES = {"local_memory": local_memory}  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 
 
-def reproduce(
-    figure: str, preset: str, variants: list[str], seeds: list[int], overrides: list[str], out: pathlib.Path, jobs: int,
-    hf: str | None = None,
-) -> dict:  # fmt: skip
-    """Trains, measures, draws, writes -> the content of results.json. Raises as `train_all` does.
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is asked of a figure: `variants` None are all, `overrides` are flags for every run, `hf` as the flag."""
 
-    `hf` is a folder of the pretrained model that the original study took, for figures that compare with it.
-    """
-    module = FIGURES[figure]
+    preset: str
+    seeds: list[int]
+    overrides: list[str]
+    at_once: int
+    variants: list[str] | None = None
+    hf: str | None = None
+
+    def command(self, what: str, out: pathlib.Path) -> str:
+        parts = ["python -m memsinks_jax.reproduce", what, f"--preset={self.preset}"]
+        parts += [f"--seeds={','.join(map(str, self.seeds))}"]
+        parts += [f"--variants={','.join(self.variants)}"] if self.variants else []
+        return " ".join([*parts, *self.overrides, *([f"--hf={self.hf}"] if self.hf else []), f"--out={out}"])
+
+
+def jobs_of(figure: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
+    """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant it does not have."""
+    module = (FIGURES | STUDIES)[figure]
+    known = variations(module.VARIANTS)
+    for variant in asked.variants or ():
+        if variant not in known:
+            raise InputError(f"--variants: figure {figure} has no {variant!r}; choose of {', '.join(known)}")
+    if not known:
+        return []
     mine = module.prepare(out) if hasattr(module, "prepare") else []
-    runs = train_all(module.CONFIG, preset, variants, seeds, mine + overrides, out, jobs)
+    chosen = {name: known[name] for name in asked.variants or known}
+    return make_jobs(CONFIGS / module.CONFIG, asked.preset, chosen, asked.seeds, mine + asked.overrides, out, workdirs)
+
+
+def reproduce(figure: str, asked: Request, out: pathlib.Path, jobs: list[Job], command: str) -> dict:
+    """Trains, measures, draws, writes -> the content of results.json. Raises as `train_all` does."""
+    module = (FIGURES | STUDIES)[figure]
+    about = {"figure": figure, "preset": asked.preset, "seeds": asked.seeds, "command": command}
+    if hasattr(module, "make"):
+        return module.make(about, out, command)
+    runs = train_all(jobs, asked.at_once)
     if hasattr(module, "measure"):
         runs = module.measure(runs)
     claims = module.claims(runs)
-    content = results(figure, preset, seeds, runs, claims)
+    out.mkdir(parents=True, exist_ok=True)
     module.draw(runs, out / f"figure_{figure}.png")
-    command = (
-        f"python -m memsinks_jax.reproduce --figure={figure} --preset={preset} --seeds={','.join(map(str, seeds))} "
-        f"--variants={','.join(by_variant(runs))}"
-    )
-    command = " ".join([command, *overrides, *([f"--hf={hf}"] if hf else []), f"--out={out}"])
-    more = module.sections(runs, out, hf) if hf else module.sections(runs, out)
-    report.write_json(out / "results.json", content)
+    more = module.sections(runs, out) + (module.published(asked.hf) if asked.hf else [])
+    found = {"runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims]}
+    report.write_json(out / "results.json", about | found)
     report.write_page(out / "index.html", module.TITLE, _page(module, figure, runs, claims, more, command, out))
     _print_summary(module, runs, claims, out)
+    return about | found
+
+
+def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
+    """Every figure of the paper in a folder of its own, and the page of all claims -> the content of its results.json.
+
+    What several figures need is trained once. A figure that is there already, by the same command, stays as it is.
+    """
+    command, workdirs = asked.command("--all", out), {}
+    folders = {figure: out / f"figure_{figure}" for figure in FIGURES}
+    plans = {figure: jobs_of(figure, asked, folder, workdirs) for figure, folder in folders.items()}
+    # All before the first is measured: measuring takes the accelerator. Together they fill the cores, too.
+    train_all([job for jobs in plans.values() for job in jobs], asked.at_once)
+    contents = {
+        figure: _made_by(command, folders[figure]) or reproduce(figure, asked, folders[figure], jobs, command)
+        for figure, jobs in plans.items()
+    }
+    about = {"figure": "all", "preset": asked.preset, "seeds": asked.seeds, "command": command}
+    content = overview.write(out, FIGURES, contents, about, command)
+    print(f"\nall claims: {out / 'index.html'}", file=sys.stderr)
     return content
+
+
+def _made_by(command: str, out: pathlib.Path) -> dict | None:
+    """The content of results.json, where all of it was made by this command."""
+    try:
+        content = json.loads((out / "results.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return content if content.get("command") == command and (out / "index.html").exists() else None
+
+
+def dry_run(figures: list[str], asked: Request) -> dict:
+    """Prints what every run of the first seed would take -> {"preset", "seeds", "runs": [...]}; trains nothing."""
+    from memsinks_jax.planning import forecast  # it starts jax
+
+    asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
+    with tempfile.TemporaryDirectory() as scratch:
+        jobs = {}
+        for figure in figures:
+            for job in jobs_of(figure, asked, pathlib.Path(scratch) / figure, workdirs):
+                jobs.setdefault(job.workdir, (figure, job))
+        names = [f"{figure}: {job.variant}" for figure, job in jobs.values()]
+        found = [forecast.forecast(job.config) for _, job in jobs.values()]
+    print(report.plain_table(*forecast.table(names, found)), file=sys.stderr)
+    print(forecast.NOTE, file=sys.stderr)
+    runs = [{"run": name, **one.to_dict()} for name, one in zip(names, found, strict=True)]
+    return {"preset": asked.preset, "seeds": asked.seeds, "runs": runs}
 
 
 def _page(module, figure, runs: list[Run], claims: list[Claim], more: list[str], command: str, out) -> list[str]:
@@ -83,41 +160,58 @@ def _print_summary(module, runs: list[Run], claims: list[Claim], out: pathlib.Pa
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 
 
-def _parse_seeds(texts: list[str]) -> list[int]:
-    if not texts or not all(text.strip().isdigit() for text in texts):
-        raise InputError(f"--seeds={','.join(texts)}: give whole numbers, for example --seeds=0,1,2")
+def parse_seeds(texts: list[str]) -> list[int]:
+    """Of the flag --seeds. Raises InputError for what are no different whole numbers."""
+    if not texts or not all(text.strip().isdigit() for text in texts) or len(set(map(int, texts))) < len(texts):
+        raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
     return [int(text) for text in texts]
+
+
+def _check(figure: str | None, asked: Request, everything: bool, dry: bool, out: str | None) -> None:
+    """Raises InputError for flags that do not go together."""
+    if (figure is None) == (not everything):
+        raise InputError(f"give --figure or --all, not both; figures are {', '.join(FIGURES | STUDIES)}")
+    if out is None and not dry:
+        raise InputError("--out is missing; give a folder for results and runs")
+    if everything and asked.variants:
+        raise InputError("--variants are of one figure; give --figure, or leave them out")
+    module = (FIGURES | STUDIES).get(figure)
+    if asked.hf and not hasattr(module, "published"):
+        raise InputError(
+            f"--hf: {f'figure {figure}' if figure else '--all'} compares with no pretrained model; leave it out"
+        )
+    if module and not module.VARIANTS and asked.overrides:
+        raise InputError(f"{asked.overrides[0]}: figure {figure} trains no model; leave it out")
 
 
 def main() -> None:
     # Overrides are checked against this config here, and passed on to every run's own variant of it.
     config_flag = command_line.define_config(str(CONFIGS / "ts_repetition.py"))
-    figure_flag = flags.DEFINE_enum("figure", None, list(FIGURES), "Figure of the paper.", required=True)
+    figure_flag = flags.DEFINE_enum("figure", None, list(FIGURES | STUDIES), "Figure of the paper, or a study.")
+    all_flag = flags.DEFINE_bool("all", False, "Every figure of the paper, and one page of all claims.")
+    dry_flag = flags.DEFINE_bool("dry_run", False, "Print steps, tokens, memory and hours of every run; train nothing.")
+    flags.DEFINE_alias("dry-run", "dry_run")
     preset_flag = flags.DEFINE_enum("preset", "laptop", PRESETS, "Size of the experiment.")
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant runs once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Only these variants of the figure.")
-    out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.", required=True)
-    hf_flag = flags.DEFINE_string(
-        "hf", None, "GPT-2 small, a Hugging Face folder: local_memory's published experiments."
-    )
+    out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
+    hf_flag = flags.DEFINE_string("hf", None, "GPT-2 small, a Hugging Face folder: figures with published experiments.")
     jobs_flag = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: one a core on a CPU, else one.", lower_bound=0)
 
     def run() -> dict:
         command_line.read_config(config_flag)
-        known = FIGURES[figure_flag.value].VARIANTS
-        variants = variants_flag.value or list(known)
-        if hf_flag.value and figure_flag.value != "local_memory":
-            raise InputError(f"--hf is for --figure=local_memory; figure {figure_flag.value} has no pretrained model")
-        for variant in variants:
-            if variant not in known:
-                raise InputError(
-                    f"--variants: figure {figure_flag.value} has no {variant!r}; choose of {', '.join(known)}"
-                )
-        return reproduce(
-            figure_flag.value, preset_flag.value, variants, _parse_seeds(seeds_flag.value),
-            command_line.overrides(config_flag), pathlib.Path(out_flag.value), jobs_flag.value or default_jobs(),
-            hf_flag.value,
+        asked = Request(
+            preset_flag.value, parse_seeds(seeds_flag.value), command_line.overrides(config_flag),
+            jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value,
         )  # fmt: skip
+        figure = figure_flag.value
+        _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)
+        if dry_flag.value:
+            return dry_run(list(FIGURES) if all_flag.value else [figure], asked)
+        out = pathlib.Path(out_flag.value)
+        if all_flag.value:
+            return reproduce_all(asked, out)
+        return reproduce(figure, asked, out, jobs_of(figure, asked, out, {}), asked.command(f"--figure={figure}", out))
 
     command_line.run(run)
 

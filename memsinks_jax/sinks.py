@@ -5,7 +5,8 @@ its own share of the sinks, drawn by threefry bits of `jax.random` from a key in
 The draw depends on (seed, id) alone: not on place in the batch, batch size, mesh, host, remat or restart.
 
 S shared neurons, M sinks, F = S + M hidden neurons, B rows of a batch, N documents of a row, T positions.
-A gate is a bool array over F: what is on. `apply_gates` turns gates into an intervention at the model's `mlp` site.
+A gate is a bool array over F: what is on. `apply_gates` turns gates into an intervention at a site of the model. Where
+attention has sinks too, its heads' outputs, D of them, are split and gated in the same way, by draws of their own.
 """
 
 from collections.abc import Callable
@@ -14,15 +15,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from memsinks_jax.config import ModelConfig, SinksConfig
+from memsinks_jax.config import Config, ModelConfig, SinksConfig
 
 # How sinks are set when a model is used:
 #   own    the document's own sinks are on, as in training       drop   every sink is off (the paper's measure)
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
-# Salts of the key: draws for one purpose say nothing about the others.
+SITES = ("mlp", "attention")  # of the model; either can have sinks
+
+# Salts of the key: draws for one purpose say nothing about the others. Those of attention come after these.
 _OWN, _OTHER, _CHANCE = range(3)
+_PURPOSES = 3
 
 
 class Partition(NamedTuple):
@@ -42,9 +46,20 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
     return Partition(shared, model.hidden - shared)
 
 
-def _key(seed: int | jax.Array, purpose: int) -> jax.Array:
+def partitions(config: Config) -> dict[str, Partition]:
+    """{site: how it is split}: the MLPs' neurons, and the d_model outputs of attention, of which the last are sinks."""
+    settings, width = config.sinks, config.model.d_model
+    count = 0 if settings.kind in ("none", "cut") else int(settings.attention_fraction * width)
+    return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
+
+
+def has_sinks(config: Config) -> bool:
+    return any(parts.sinks for parts in partitions(config).values())
+
+
+def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
     # Named, so that a user's choice of another default generator cannot move anybody's sinks.
-    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), purpose)
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), purpose + _PURPOSES * SITES.index(site))
 
 
 def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig) -> jax.Array:
@@ -59,8 +74,9 @@ def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig) -> jax.Arr
 
 
 def document_masks(
-    identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, layers: int, other: bool = False
-) -> jax.Array:
+    identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, layers: int, other: bool = False,
+    site: str = "mlp",
+) -> jax.Array:  # fmt: skip
     """Which sinks each document may use.
 
     Args:
@@ -72,7 +88,7 @@ def document_masks(
     Returns:
       bool (1, ..., M), or (layers, ..., M) with `sinks.per_layer`.
     """
-    root = _key(seed, _OTHER if other else _OWN)
+    root = _key(seed, _OTHER if other else _OWN, site)
 
     def of_document(identity_2: jax.Array, layer: jax.Array) -> jax.Array:
         key = jax.random.fold_in(jax.random.fold_in(root, identity_2[0]), identity_2[1])
@@ -87,8 +103,9 @@ def document_masks(
 
 
 def gates_for_mode(
-    mode: str, identities_BN2: jax.Array, seed: int | jax.Array, parts: Partition, sinks: SinksConfig, layers: int
-) -> jax.Array | None:
+    mode: str, identities_BN2: jax.Array, seed: int | jax.Array, parts: Partition, sinks: SinksConfig, layers: int,
+    site: str = "mlp",
+) -> jax.Array | None:  # fmt: skip
     """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None where all are on.
 
     Raises:
@@ -100,17 +117,19 @@ def gates_for_mode(
         return None
     if mode == "drop":
         return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)
-    masks = document_masks(identities_BN2, seed, parts.sinks, sinks, layers, other=mode == "other")
+    masks = document_masks(identities_BN2, seed, parts.sinks, sinks, layers, mode == "other", site)
     return _with_shared(masks, parts)
 
 
-def chance_gates(step: jax.Array, shape_BT: tuple[int, int], seed, parts: Partition, sinks: SinksConfig) -> jax.Array:
+def chance_gates(
+    step: jax.Array, shape_BT: tuple[int, int], seed, parts: Partition, sinks: SinksConfig, site: str = "mlp"
+) -> jax.Array:
     """Ordinary dropout of the sink pool at the same rate, the control: fresh at every position of every step.
 
     Returns:
       bool (1, B, T, F); with `by_chance` a position stands where a document stands in `gates_for_mode`.
     """
-    key = jax.random.fold_in(_key(seed, _CHANCE), step)
+    key = jax.random.fold_in(_key(seed, _CHANCE, site), step)
     return _with_shared(_draw(key, (1, *shape_BT, parts.sinks), sinks), parts)
 
 
@@ -120,8 +139,19 @@ def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:
     return jnp.concatenate([ones, masks], axis=-1)
 
 
-def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None) -> dict[str, Callable]:
-    """Gates -> interventions for the model: zeroes the hidden activations that their document's gate leaves off.
+def interventions(
+    config: Config, mode: str, identities_BN2: jax.Array | None, seed: int | jax.Array, segments_BT: jax.Array | None
+) -> dict[str, Callable]:
+    """The sinks of all sites in one of MODES, for the model. Arguments as in `gates_for_mode` and `apply_gates`."""
+    found = {}
+    for site, parts in partitions(config).items():
+        gates = gates_for_mode(mode, identities_BN2, seed, parts, config.sinks, config.model.layers, site)
+        found |= apply_gates(gates, segments_BT, site)
+    return found
+
+
+def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: str = "mlp") -> dict[str, Callable]:
+    """Gates -> interventions for the model: zeroes the activations that their document's gate leaves off.
 
     Args:
       gates: (1 or layers, B or 1, N, F). None: everything on.
@@ -136,7 +166,7 @@ def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None) -> dict[
             gate_BNF = jnp.take_along_axis(gate_BNF, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1)
         return _where_on(gate_BNF, x_BTF)
 
-    return {"mlp": gate}
+    return {site: gate}
 
 
 @jax.custom_vjp

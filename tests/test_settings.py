@@ -27,6 +27,8 @@ PROGRAM = {
     "sinks.active_fraction": (0.6, {}),
     "sinks.sampling": ("exact", {}),
     "sinks.per_layer": (True, {}),
+    "sinks.attention_fraction": (0.5, {}),
+    "sinks.learning_rate_multiple": (3.0, {}),
     "model.family": ("llama", {}),
     "model.layers": (3, {}),
     "model.d_model": (32, {}),

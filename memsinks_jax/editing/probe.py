@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.losses import logits, token_losses
@@ -43,9 +43,12 @@ class Probe:
     def __init__(self, config: Config, params: dict):
         self.config, self.params = config, params
         self._model, self.parts = build_model(config)
-        self._gates = sinks.apply_gates(
-            sinks.gates_for_mode("drop", None, config.seed, self.parts, config.sinks, config.model.layers), None
-        )
+        if sinks.partitions(config)["attention"].sinks:
+            # A memory there could write to outputs that are cut off in the exported model.
+            raise InputError(
+                "a model with sinks in attention cannot be edited; export it with --sinks=drop and edit that"
+            )
+        self._gates = sinks.interventions(config, "drop", None, config.seed, None)
         self._answer = jax.jit(self._answer_with)
         self._trace = jax.jit(self._trace_at, static_argnames="site")
         self._distances = jax.jit(self._distances_from)

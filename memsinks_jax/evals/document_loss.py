@@ -55,14 +55,12 @@ class DocumentLoss:
         change: Change = no_change,
     ):
         self._config, self._put, self._fetch, self._poll, self._change = config, put, fetch, poll, change
-        self._model, self._parts = build_model(config)
+        self._model, _ = build_model(config)
         self._compiled = jax.jit(self._sums, static_argnames="mode")
 
     def _sums(self, params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
-        gates = sinks.gates_for_mode(
-            mode, batch["identities"], seed, self._parts, self._config.sinks, self._config.model.layers
-        )
-        interventions = in_turn(sinks.apply_gates(gates, batch["segments"]), self._change(batch["segments"] > 0, None))
+        own = sinks.interventions(self._config, mode, batch["identities"], seed, batch["segments"])
+        interventions = in_turn(own, self._change(batch["segments"] > 0, None))
         read_out = functools.partial(
             token_losses,
             targets_BT=batch["targets"],

@@ -30,8 +30,7 @@ class Memorization:
                     tokens, identities, config.data.row_length, corpus.tokenizer.end_of_text, batch_size
                 )
         self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
-        has_sinks = sinks.partition(config.model, config.sinks).sinks > 0
-        self._own = has_sinks and config.sinks.kind == "by_document" and "repeated" in self._batches
+        self._own = sinks.has_sinks(config) and config.sinks.kind == "by_document" and "repeated" in self._batches
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
         for name, batches in self._batches.items():

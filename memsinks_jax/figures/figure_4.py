@@ -11,10 +11,10 @@ import matplotlib
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
-import numpy as np
 
 from memsinks_jax import report
 from memsinks_jax.claims import Claim
+from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, by_variant
 
@@ -66,33 +66,12 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [report.heading("Does it recite?"), *shared.continuations(runs), shared.open_choices(runs)]
 
 
-def gap_closed(run: Run, standard: Run) -> float:
-    """Share of the standard model's gap between held-out and repeated loss that is gone (specs' Q7); 1 is all of it."""
-    return 1 - _gap(run) / _gap(standard)
-
-
-def recovery_ratio(run: Run, no_repeat: Run) -> float:
-    """Repeated loss over that of a model which never saw the repeats (Q5); 1 is as if never seen."""
-    return run.metrics["repeated_loss"] / no_repeat.metrics["repeated_loss"]
-
-
-def _gap(run: Run) -> float:
-    return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
-
-
 def claims(runs: list[Run]) -> list[Claim]:
     """Every claim of figure 4a and 4b, paired by seed. Claims about variants that were not run are left out."""
-    groups = by_variant(runs)
-    seeds = sorted({run.seed for run in runs})
     rows = []
 
     def add(name, variants, statement, paper, measure, **bounds):
-        if all(variant in groups for variant in variants):
-            values = [measure(*(groups[variant][seed] for variant in variants)) for seed in seeds]
-            rows.append(Claim(name, statement, paper, values, **bounds))
-
-    def held_out_ratio(one: Run, other: Run) -> float:
-        return one.metrics["held_out_loss"] / other.metrics["held_out_loss"]
+        rows.extend(losses.paired(runs, name, statement, paper, variants, measure, **bounds))
 
     add(
         "memorizes", ["standard"], "standard training memorizes: repeated loss over held-out loss",
@@ -100,23 +79,23 @@ def claims(runs: list[Run]) -> list[Claim]:
     )  # fmt: skip
     add(
         "gap_closed", ["sinks", "standard"], "share of the gap between held-out and repeated loss that dropping closes",
-        ">= 0.5 (section 1, at 360M and 1.7B)", gap_closed, at_least=0.75,
+        ">= 0.5 (section 1, at 360M and 1.7B)", losses.gap_closed, at_least=0.75,
     )  # fmt: skip
     add(
         "recovery", ["sinks", "no_repeat"], "repeated loss over that of the model without repeats, same epochs",
-        "about 0.66", recovery_ratio, at_least=0.6,
+        "about 0.66", losses.recovery_ratio, at_least=0.6,
     )  # fmt: skip
     add(
         "held_out_standard", ["sinks", "standard"], "held-out loss of sinks dropped over standard's",
-        "about equal", held_out_ratio, at_most=1.01,
+        "about equal", losses.held_out_ratio, at_most=1.01,
     )  # fmt: skip
     add(
         "held_out_no_repeat", ["sinks", "no_repeat"], "held-out loss of sinks dropped over no_repeat's, same epochs",
-        "better", held_out_ratio, at_most=1.0,
+        "better", losses.held_out_ratio, at_most=1.0,
     )  # fmt: skip
     add(
         "repeats_help", ["standard", "no_repeat"], "held-out loss of standard over no_repeat's, same epochs",
-        "repeats help (4a)", held_out_ratio, at_most=1.0,
+        "repeats help (4a)", losses.held_out_ratio, at_most=1.0,
     )  # fmt: skip
     add(
         "late_rise", ["sinks"], "rise of the repeated loss, dropped, from its lowest point to the end (nats)",
@@ -135,40 +114,21 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
-    groups = by_variant(runs)
-    columns = ["held-out", "repeated", "repeated, own sinks", "gap closed", "recovery", "steps"]
-    rows = []
-    for group in groups.values():
-        per_run = list(group.values())
-        standard = [groups["standard"][run.seed] for run in per_run] if "standard" in groups else []
-        without = [groups["no_repeat"][run.seed] for run in per_run] if "no_repeat" in groups else []
-        rows.append([
-            [run.metrics["held_out_loss"] for run in per_run],
-            [run.metrics["repeated_loss"] for run in per_run],
-            [run.metrics["repeated_loss_own"] for run in per_run if "repeated_loss_own" in run.metrics],
-            [gap_closed(run, s) for run, s in zip(per_run, standard, strict=False)],
-            [recovery_ratio(run, n) for run, n in zip(per_run, without, strict=False)],
-            [run.metrics["step"] for run in per_run],
-        ])  # fmt: skip
-    return columns, rows
+    return losses.table(runs, lambda variant: "standard", "no_repeat")
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Both panels: mean over seeds, band from the lowest to the highest seed, entropy floor where it is known."""
     groups = by_variant(runs)
     figure, axes = plt.subplots(1, 2, figsize=(11.5, 4.4), sharey=True, layout="constrained")
-    floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     panels = (("held_out_loss", "4a: held-out documents"), ("repeated_loss", "4b: repeated documents"))
     for axis, (name, title) in zip(axes, panels, strict=True):
         for variant, group in groups.items():
-            _band(axis, list(group.values()), name, LABELS[variant], _COLOURS[variant], "-")
-        if floors:
-            axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
-        axis.set(title=title, xlabel="step", ylim=(0, None))
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+            losses.curve(axis, list(group.values()), name, LABELS[variant], _COLOURS[variant])
+        losses.finish(axis, runs, title, "step")
     if "sinks" in groups:
-        _band(axes[1], list(groups["sinks"].values()), "repeated_loss_own", "sinks, own on", _COLOURS["sinks"], ":")
+        sinks = list(groups["sinks"].values())
+        losses.curve(axes[1], sinks, "repeated_loss_own", "sinks, own on", _COLOURS["sinks"], ":")
     axes[0].set_ylabel("loss (nats per token)")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
@@ -177,10 +137,3 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     axes[0].set_ylim(0, highest * 1.05)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def _band(axis, runs: list[Run], name: str, label: str, colour: str, style: str) -> None:
-    steps = runs[0].curve(name)[0]
-    losses = np.array([run.curve(name)[1] for run in runs])
-    axis.plot(steps, losses.mean(axis=0), style, color=colour, label=label, linewidth=1.8)
-    axis.fill_between(steps, losses.min(axis=0), losses.max(axis=0), color=colour, alpha=0.18, linewidth=0)

@@ -222,20 +222,20 @@ def note(runs: list[Run]) -> str:
     )
 
 
-def sections(runs: list[Run], out: pathlib.Path, hf: str | None = None) -> list[str]:
-    """Examples, other distances, other ways to edit; with `hf`, a folder of GPT-2 small, the published experiments."""
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Examples, other distances, other ways to edit."""
     picture = out / "examples.png"
     pictures.draw_examples(runs[0], picture)
-    found = [
+    return [
         report.heading("Examples of patch maps"),
         report.picture(picture, "patch maps"),
         report.paragraph("Loss of the target when one activation is moved. Ring: the model says it.", "note"),
         *pictures.compared(runs),
     ]
-    return found + (_published(hf) if hf else [])
 
 
-def _published(hf: str) -> list[str]:
+def published(hf: str) -> list[str]:
+    """The published experiments, on `hf`, a folder of GPT-2 small."""
     from memsinks_jax.editing import published  # it starts jax
     from memsinks_jax.trained import open_run
 

@@ -9,11 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import tqdm
+from absl import flags as absl_flags
+from ml_collections import config_flags
 
 from memsinks_jax.command_line import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
-from memsinks_jax.config import InputError
+from memsinks_jax.config import Config, InputError, to_json, validate
 from memsinks_jax.training.metrics import read_metrics
 
 logger = logging.getLogger(__name__)
@@ -53,55 +57,127 @@ def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
     return groups
 
 
-def train_all(
-    config: str, preset: str, variants: list[str], seeds: list[int], overrides: list[str], out: pathlib.Path, jobs: int
-) -> list[Run]:
-    """Trains every variant with every seed, `jobs` at a time; a run that is already complete costs a few seconds.
+class Variation(NamedTuple):
+    """What a figure trains: `choice` follows the name of its config file, `settings` are fields set besides."""
+
+    choice: str
+    settings: dict[str, object] = {}
+
+
+def variations(variants: Iterable[str] | dict[str, Variation]) -> dict[str, Variation]:
+    """A figure's VARIANTS, by name: names of variants, or variations with names of their own."""
+    return dict(variants) if isinstance(variants, dict) else {name: Variation(name) for name in variants}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run to be trained: `flags` of the train command make `config`."""
+
+    variant: str
+    seed: int
+    flags: list[str]
+    config: Config
+    workdir: pathlib.Path
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.workdir.with_name(f"{self.workdir.name}.log")
+
+    @property
+    def mark(self) -> pathlib.Path:
+        """Written when the run is finished: its config."""
+        return self.workdir.with_name(f"{self.workdir.name}.finished.json")
+
+    @property
+    def finished(self) -> bool:
+        return self.mark.exists() and self.workdir.is_dir() and self.mark.read_text() == to_json(self.config)
+
+
+def make_jobs(
+    config: pathlib.Path, preset: str, chosen: dict[str, Variation], seeds: list[int], overrides: list[str],
+    out: pathlib.Path, workdirs: dict[str, pathlib.Path],
+) -> list[Job]:  # fmt: skip
+    """A job a variation and seed, seed after seed.
 
     Args:
-      config: name of the file in configs/.
+      config: file; `preset` is of its table of presets, '' where it has none.
       overrides: further flags of the train command, such as '--config.data.files=GLOB'.
-      out: run V of seed S goes to out/runs/V-seedS, its log beside it.
+      out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a place for a run of the same config.
+      workdirs: {config as JSON: where its run is}; new runs are added.
+    Raises:
+      InputError: an override of what a variation sets, or a config that no run can have.
+    """
+    given = {flag.split("=")[0] for flag in overrides}
+    made = []
+    for seed in seeds:
+        for name, one in chosen.items():
+            mine = [f"--config.{field}={value}" for field, value in one.settings.items()]
+            for flag in mine:
+                if flag.split("=")[0] in given:
+                    raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")
+            choice = ",".join(filter(None, (one.choice, preset)))
+            flags = [f"--config={config}:{choice}", f"--config.seed={seed}", *overrides, *mine]
+            resolved = _resolve(flags)
+            workdir = workdirs.setdefault(to_json(resolved), out / "runs" / f"{name}-seed{seed}")
+            made.append(Job(name, seed, flags, resolved, workdir))
+    return made
+
+
+def _resolve(flags: list[str]) -> Config:
+    """The config that the train command makes of its flags."""
+    values = absl_flags.FlagValues()
+    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["", *flags])
+    values(["", *flags])
+    return validate(holder.value)
+
+
+def train_all(jobs: list[Job], at_once: int) -> list[Run]:
+    """Trains every job, `at_once` at a time, each workdir once; what is finished already costs nothing.
+
     Raises:
       InputError, Interrupted: as the train command that met it.
       RuntimeError: a run failed otherwise; the message names its log.
     """
-    (out / "runs").mkdir(parents=True, exist_ok=True)
-    waiting = [(variant, seed) for seed in seeds for variant in variants]
-    places = _shares_of_cores(min(jobs, len(waiting)))
-    running: dict[int, tuple] = {}
-    bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty())
+    waiting = list({job.workdir: job for job in jobs if not job.finished}.values())
+    places = _shares_of_cores(min(at_once, len(waiting)))
+    running: dict[int, tuple[subprocess.Popen, Job]] = {}
+    bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting)
     told = time.monotonic()
-    order = list(waiting)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
         while waiting or running:
             for place in range(len(places)):
                 if place not in running and waiting:
-                    variant, seed = waiting.pop(0)
-                    flags = [f"--config={CONFIGS / config}:{variant},{preset}", f"--config.seed={seed}", *overrides]
+                    job = waiting.pop(0)
                     cores = places[place] if waiting or running else None  # the last run has the machine to itself
-                    running[place] = (_start(out, f"{variant}-seed{seed}", flags, cores), variant, seed)
+                    running[place] = (_start(job, cores), job)
             time.sleep(0.2)
-            for place, (process, variant, seed) in list(running.items()):
+            for place, (process, job) in list(running.items()):
                 if process.poll() is not None:
                     del running[place]
-                    _check(process.returncode, _log(out, variant, seed))
+                    _check(process.returncode, job.log)
+                    _mark_finished(job)
                     bar.update()
-                    logger.info("finished %s, seed %d", variant, seed)
-            lines = [_last_line(_log(out, variant, seed)) for _, variant, seed in running.values()]
+                    logger.info("finished %s, seed %d", job.variant, job.seed)
+            lines = [_last_line(job.log) for _, job in running.values()]
             bar.set_postfix_str("; ".join(lines))
             if bar.disable and time.monotonic() - told > 15:
                 told = time.monotonic()
                 logger.info("%s", "\n".join(lines))
     finally:
-        for process, _, _ in running.values():
+        for process, _ in running.values():
             process.terminate()  # each saves its state
-        for process, _, _ in running.values():
+        for process, _ in running.values():
             process.wait()
         bar.close()
-    return [_read(out / "runs" / f"{variant}-seed{seed}", variant, seed) for variant, seed in order]
+    return [_read(job) for job in jobs]
+
+
+def _mark_finished(job: Job) -> None:
+    scratch = job.mark.with_suffix(".new")
+    scratch.write_text(to_json(job.config))
+    os.replace(scratch, job.mark)
 
 
 def _interrupt(number: int, frame) -> None:
@@ -123,10 +199,11 @@ def _shares_of_cores(jobs: int) -> list[set[int] | None]:
     return [set(cores[place::jobs]) or None for place in range(jobs)]
 
 
-def _start(out: pathlib.Path, name: str, flags: list[str], cores: set[int] | None) -> subprocess.Popen:
-    command = [sys.executable, "-m", "memsinks_jax.train", *flags, f"--workdir={out / 'runs' / name}"]
+def _start(job: Job, cores: set[int] | None) -> subprocess.Popen:
+    command = [sys.executable, "-m", "memsinks_jax.train", *job.flags, f"--workdir={job.workdir}"]
     mine = os.sched_getaffinity(0) if cores else None
-    with (out / "runs" / f"{name}.log").open("w") as log:
+    job.workdir.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("w") as log:
         if cores:
             os.sched_setaffinity(0, cores)  # a child inherits it
         try:
@@ -134,10 +211,6 @@ def _start(out: pathlib.Path, name: str, flags: list[str], cores: set[int] | Non
         finally:
             if mine:
                 os.sched_setaffinity(0, mine)
-
-
-def _log(out: pathlib.Path, variant: str, seed: int) -> pathlib.Path:
-    return out / "runs" / f"{variant}-seed{seed}.log"
 
 
 def _check(code: int, log: pathlib.Path) -> None:
@@ -154,17 +227,9 @@ def _last_line(log: pathlib.Path) -> str:
     return lines[-1] if lines else ""
 
 
-def _read(workdir: pathlib.Path, variant: str, seed: int) -> Run:
-    lines = read_metrics(workdir)
+def _read(job: Job) -> Run:
+    lines = read_metrics(job.workdir)
     metrics = {}
     for line in lines:
         metrics |= line
-    return Run(variant, seed, workdir, metrics, lines)
-
-
-def results(figure: str, preset: str, seeds: list[int], runs: list[Run], claims: list) -> dict:
-    """The content of results.json."""
-    return {
-        "figure": figure, "preset": preset, "seeds": seeds,
-        "runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims],
-    }  # fmt: skip
+    return Run(job.variant, job.seed, job.workdir, metrics, lines)

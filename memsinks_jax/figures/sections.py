@@ -75,15 +75,22 @@ def floor_sentence(runs: list[Run]) -> str:
 
 def open_choices(runs: list[Run]) -> str:
     """What the paper leaves open, and what was taken."""
-    config = workdirs.read_config(next((run for run in runs if run.variant == "sinks"), runs[0]).workdir)
+    configs = [workdirs.read_config(run.workdir) for run in runs]
+    configs = [config for config in configs if config.sinks.kind == "by_document"] or configs
+
+    def said(of) -> str:
+        return ", ".join(sorted({str(of(config)) for config in configs}))  # one unless the figure varies it
+
     choices = [
-        ["active_fraction", f"{config.sinks.active_fraction:g} of the sinks are on for a document (the paper's p)"],
-        ["sampling", config.sinks.sampling],
-        ["masks of the layers", "one a layer" if config.sinks.per_layer else "the same in all"],
+        ["active_fraction", f"{said(lambda c: f'{c.sinks.active_fraction:g}')} of the sinks are on for a document (the "
+                            "paper's p)"],
+        ["sampling", said(lambda c: c.sinks.sampling)],
+        ["masks of the layers", said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")],
         ["rescaling when sinks are dropped", "none"],
-        ["ids", f"{config.data.ids}, 64 bits; noise {config.data.id_noise:g} per {config.data.id_noise_per}"],
-        ["rows", f"{config.data.rows} of {config.data.row_length} tokens, batch {config.training.batch_size}; attention "
-                 "stays within a document"],
+        ["ids", f"{said(lambda c: c.data.ids)}, 64 bits; noise {said(lambda c: f'{c.data.id_noise:g}')} per "
+                f"{said(lambda c: c.data.id_noise_per)}"],
+        ["rows", f"{said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; "
+                 "attention stays within a document"],
         ["budget without repeats", "the same epochs, and the same steps: two variants"],
     ]  # fmt: skip
     return report.table(["the paper leaves open", "here"], [[report.text(c) for c in row] for row in choices], ["", ""])

@@ -13,7 +13,7 @@ from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_j
 from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer
 from memsinks_jax.interop import hugging_face, weights
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
-from memsinks_jax.sinks import partition
+from memsinks_jax.sinks import has_sinks, partition, partitions
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -37,7 +37,8 @@ def write_folder(
 
     Args:
       read: gives a parameter by its path, or one layer's slice of it: a few are in memory at a time.
-      drop: cut the sinks out of the weights; else they are all on, and our config goes along.
+      drop: cut the sinks out of the weights; else they are all on, and our config goes along. Hugging Face has no heads
+        of different sizes: sinks of attention are set to 0 where they are read.
       card: the model card, markdown.
     Returns:
       {"parameters", "files": [names], "bytes"}.
@@ -53,11 +54,11 @@ def write_folder(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        files = weights.write(scratch, _pieces(config, hidden, read, DTYPES[dtype]))
+        files = weights.write(scratch, _pieces(config, hidden, drop, read, DTYPES[dtype]))
         _write_json(scratch / "config.json", content)
         end = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
         _write_json(scratch / "generation_config.json", end | {"do_sample": True, "temperature": 1.0})
-        if parts.sinks and not drop:
+        if has_sinks(config) and not drop:
             _write_json(scratch / _OURS, json.loads(to_json(config)))
         write_tokenizer(tokenizer, scratch, config.data.row_length)
         (scratch / "README.md").write_text(card)
@@ -70,13 +71,16 @@ def write_folder(
     return {"parameters": hugging_face.parameters(config, hidden), "files": files, "bytes": size}
 
 
-def _pieces(config: Config, hidden: int, read, dtype: np.dtype) -> Iterator[list[tuple[str, np.ndarray]]]:
+def _pieces(config: Config, hidden: int, drop: bool, read, dtype: np.dtype) -> Iterator[list[tuple[str, np.ndarray]]]:
     """Embeddings, layer after layer, norm and head; of every MLP the first `hidden` neurons."""
+    attention = partitions(config)["attention"]
 
     def cut(path: str, layer: int | None) -> np.ndarray:
         array = read(path, layer)
         if path == "layers/down_kernel":
             return array[:hidden]
+        if path == "layers/attention_output_kernel" and drop and attention.sinks:
+            return np.where(np.arange(sum(attention))[:, None] < attention.shared, array, 0)
         return array[..., :hidden] if path.startswith(("layers/up_", "layers/gate_")) else array
 
     piece, of = [], None

@@ -35,16 +35,19 @@ class HarnessModel(LM):
         self._run, self._tokenizer, self._mode = run, run.tokenizer, mode
         self._length = run.config.data.row_length
         self._generator = Generator(run.config, run.tokenizer, run.params)
-        model, parts = build_model(run.config)
+        model, _ = build_model(run.config)
 
         @jax.jit
         def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
             """Log-probability of each token given those before it, and whether it was the likeliest; of the first, 0."""
-            gates = sinks.gates_for_mode(mode, None, 0, parts, run.config.sinks, run.config.model.layers)
             ones_BT = jnp.ones_like(rows_BT)
             positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
             logits_BTV = model.apply(
-                {"params": params}, rows_BT, ones_BT, positions_BT, sinks.apply_gates(gates, ones_BT)
+                {"params": params},
+                rows_BT,
+                ones_BT,
+                positions_BT,
+                sinks.interventions(run.config, mode, None, 0, ones_BT),
             )
             logs_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
             targets_BT = rows_BT[:, 1:]

@@ -1,11 +1,13 @@
-"""AdamW with warmup and cosine decay; which parameters decay is a rule over their paths."""
+"""AdamW with warmup and cosine decay; which parameters decay, and which are of sinks, are rules over their paths."""
 
 import re
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from memsinks_jax.config import InputError, OptimizerConfig
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, InputError, OptimizerConfig
 
 # Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an error.
 # nanoGPT's rule: matrices decay, biases and norms do not.
@@ -14,6 +16,15 @@ DECAY_RULES = (
     (r"_kernel$", True),
     (r"_bias$", False),
     (r"_norm/(scale|bias)$", False),
+)
+
+# Ordered (regex, (site, axis along which its sinks lie) or None): the weights whose learning rate sinks can have their own.
+# Of attention those that read the sinks; what makes them serves shared outputs too where heads share keys and values.
+SINK_RULES = (
+    (r"(^|/)(up|gate)_(kernel|bias)$", ("mlp", -1)),
+    (r"(^|/)down_kernel$", ("mlp", -2)),
+    (r"(^|/)attention_output_kernel$", ("attention", -2)),
+    (r".", None),
 )
 
 
@@ -29,14 +40,36 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
     )
 
 
-def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     """Clipping by the global norm, then AdamW. Moments are float32 and shaped like the parameters."""
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
+    settings = config.optimizer
+    chain = [
+        optax.clip_by_global_norm(settings.clip_norm),
         optax.adamw(
-            learning_rate(config, steps), b1=config.b1, b2=config.b2, weight_decay=config.weight_decay, mask=decay_mask
+            learning_rate(settings, steps), b1=settings.b1, b2=settings.b2, weight_decay=settings.weight_decay,
+            mask=decay_mask,
         ),
-    )
+    ]  # fmt: skip
+    if config.sinks.learning_rate_multiple != 1:
+        chain.append(scale_sinks(config))
+    return optax.chain(*chain)
+
+
+def scale_sinks(config: Config) -> optax.GradientTransformation:
+    """Multiplies the updates of the sinks' weights, decay with them, by `config.sinks.learning_rate_multiple`."""
+    parts = sinks.partitions(config)
+
+    def scaled(path: tuple, update: jax.Array) -> jax.Array:
+        rule = first_match(SINK_RULES, path_name(path))
+        if rule is None:
+            return update
+        site, axis = rule
+        factor = jnp.where(
+            jnp.arange(update.shape[axis]) < parts[site].shared, 1.0, config.sinks.learning_rate_multiple
+        )
+        return update * factor.reshape(factor.shape + (1,) * (-1 - axis))
+
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates))
 
 
 def decay_mask(params) -> dict:

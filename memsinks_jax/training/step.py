@@ -31,17 +31,20 @@ def init_state(config: Config, steps: int) -> TrainState:
     model, _ = build_model(config)
     row = jnp.zeros((1, config.data.row_length), jnp.int32)
     params = model.init(jax.random.key(config.seed, impl="threefry2x32"), row, row, row)["params"]
-    optimizer = make_optimizer(config.optimizer, steps).init(params)
+    optimizer = make_optimizer(config, steps).init(params)
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training))
 
 
-def training_gates(config: Config, parts: sinks.Partition, batch: dict, draw: jax.Array, seed: jax.Array) -> dict:
+def training_gates(config: Config, batch: dict, draw: jax.Array, seed: jax.Array) -> dict:
     """The interventions under which a batch is trained on, by `config.sinks.kind`; `draw` numbers those by chance."""
     if config.sinks.kind == "by_chance":
-        gates = sinks.chance_gates(draw, batch["inputs"].shape, seed, parts, config.sinks)
-        return sinks.apply_gates(gates, segments_BT=None)
-    gates = sinks.gates_for_mode("own", batch["identities"], seed, parts, config.sinks, config.model.layers)
-    return sinks.apply_gates(gates, batch["segments"])
+        found = {}
+        for site, parts in sinks.partitions(config).items():
+            if parts.sinks:
+                gates = sinks.chance_gates(draw, batch["inputs"].shape, seed, parts, config.sinks, site)
+                found |= sinks.apply_gates(gates, None, site)
+        return found
+    return sinks.interventions(config, "own", batch["identities"], seed, batch["segments"])
 
 
 def make_train_step(config: Config, steps: int, platform: str | None = None) -> Callable:
@@ -51,8 +54,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     `invalid_labels` (targets that are no token of the vocabulary; they are left out), `gradient_norm` before clipping,
     `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is build_model's.
     """
-    model, parts = build_model(config, platform)
-    optimizer = make_optimizer(config.optimizer, steps)
+    model, _ = build_model(config, platform)
+    optimizer = make_optimizer(config, steps)
     schedule = learning_rate(config.optimizer, steps)
 
     def loss_of(params: dict, batch: dict, draw: jax.Array, seed: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -62,7 +65,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             batch["inputs"],
             batch["segments"],
             batch["positions"],
-            training_gates(config, parts, batch, draw, seed),
+            training_gates(config, batch, draw, seed),
             read_out=partial(
                 token_losses,
                 targets_BT=batch["targets"],

@@ -10,7 +10,6 @@ from memsinks_jax.config import MeshConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
-from memsinks_jax.sinks import Partition
 from memsinks_jax.training import sharding
 from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state, make_train_step, training_gates
@@ -123,7 +122,7 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
 def test_parts_of_a_batch_drop_out_their_own(tiny):
     """The control's chance is drawn anew for every part of a step."""
     tiny.sinks.kind = "by_chance"
-    one, two = (training_gates(tiny, Partition(16, 16), first_batches(tiny, 1)[0], draw, 0) for draw in (4, 5))
+    one, two = (training_gates(tiny, first_batches(tiny, 1)[0], draw, 0) for draw in (4, 5))
     x = np.ones((8, tiny.data.row_length, 32), np.float32)
     assert (one["mlp"](x, 0) != two["mlp"](x, 0)).any()
 

@@ -1,0 +1,59 @@
+"""Figure 5a: how many of the sinks a document may use. Few shield well; with many the shared neurons lean on them."""
+
+import pathlib
+
+from memsinks_jax.claims import Claim
+from memsinks_jax.figures import knob, losses
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+
+TITLE = "Figure 5a: the fraction of the sinks that is on for a document"
+CONFIG = "ts_repetition.py"
+ACTIVE = (0.1, 0.3, 0.5, 0.7)
+SINKS = {f"active_{fraction}": fraction for fraction in ACTIVE}
+VARIANTS = {
+    "standard": Variation("standard"),
+    **{name: Variation("sinks", {"sinks.active_fraction": fraction}) for name, fraction in SINKS.items()},
+}
+ANSWER = (
+    "A document that has few of the sinks to itself memorizes into them and leaves the shared neurons alone. The more sinks "
+    "are on at a time, the more documents share each, and the more the rest of the model counts on what is dropped later."
+)
+TABLE_NOTE = knob.TABLE_NOTE
+note, sections = knob.note, knob.sections
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    return [f"sinks, {SINKS[name]:g} active" if name in SINKS else name for name in by_variant(runs)]
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    return losses.table(runs, lambda variant: "standard")
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    knob.draw(runs, path, SINKS, lambda variant: "standard", "active fraction")
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """Section 5.3, paired by seed: robust where few are on, best at 0.3, broken at 0.7."""
+    rows = []
+    for fraction in (0.1, 0.3):
+        rows += losses.paired(
+            runs, f"robust_{fraction}", f"share of the gap that dropping closes, {fraction} of the sinks active",
+            "robust for small fractions", [f"active_{fraction}", "standard"], losses.gap_closed, at_least=0.7,
+        )  # fmt: skip
+    rows += losses.paired(
+        runs, "best", "repeated loss, dropped, with 0.3 active minus the highest of the other fractions (nats)",
+        "0.3 is best", ["active_0.3", "active_0.1", "active_0.5", "active_0.7"],
+        lambda best, *others: best.metrics["repeated_loss"] - max(run.metrics["repeated_loss"] for run in others),
+        at_least=0.0,
+    )  # fmt: skip
+    rows += losses.paired(
+        runs, "breaks_down_repeated", "repeated loss, dropped, with 0.7 active over that with 0.3", "0.7 breaks down: low",
+        ["active_0.7", "active_0.3"], lambda many, few: many.metrics["repeated_loss"] / few.metrics["repeated_loss"],
+        at_most=0.9,
+    )  # fmt: skip
+    return rows + losses.paired(
+        runs, "breaks_down_held_out", "held-out loss, dropped, with 0.7 active over standard's",
+        "too many active interfere", ["active_0.7", "standard"], losses.held_out_ratio, at_least=1.05,
+    )  # fmt: skip

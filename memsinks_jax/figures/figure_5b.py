@@ -1,0 +1,80 @@
+"""Figure 5b: sinks in models of four sizes, each beside a standard model of its size."""
+
+import pathlib
+
+from memsinks_jax import sinks
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.claims import Claim
+from memsinks_jax.figures import knob, losses
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.interop import hugging_face
+
+TITLE = "Figure 5b: four sizes of the model"
+CONFIG = "ts_repetition.py"
+SIZES = ("quarter", "half", "whole", "one_and_a_half")  # of the config
+VARIANTS = {f"{variant}_{size}": Variation(f"{variant},{size}") for size in SIZES for variant in ("standard", "sinks")}
+ANSWER = (
+    "Sinks take memorization out of models of every size. What dropping them costs on other documents is a matter of how "
+    "much the shared neurons alone can hold: small models pay, large ones hardly."
+)
+TABLE_NOTE = f"{knob.TABLE_NOTE} Sizes are widths over that of the preset; parameters with the sinks."
+note, sections = knob.note, knob.sections
+
+
+def _standard_of(variant: str) -> str:
+    return variant.replace("sinks_", "standard_")
+
+
+def _parameters(run: Run) -> int:
+    config = workdirs.read_config(run.workdir)
+    return hugging_face.parameters(config, sum(sinks.partition(config.model, config.sinks)))
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    labels = []
+    for name, group in by_variant(runs).items():
+        variant, size = name.split("_", 1)
+        parameters = _parameters(next(iter(group.values())))
+        labels.append(f"{variant}, {size.replace('_', ' ')} ({parameters / 1e6:.2f} M)")
+    return labels
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    return losses.table(runs, _standard_of)
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    places = {
+        name: _parameters(next(iter(group.values()))) / 1e6
+        for name, group in by_variant(runs).items()
+        if name.startswith("sinks_")
+    }
+    knob.draw(runs, path, places, _standard_of, "million parameters", log=True)
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """Section 5.3, paired by seed. That the smallest beats post-hoc methods too is measured in figure 4c's plane."""
+    pairs = [name for size in SIZES for name in (f"sinks_{size}", f"standard_{size}")]
+
+    def closed(*of_sizes: Run) -> list[float]:
+        return [losses.gap_closed(run, standard) for run, standard in zip(of_sizes[::2], of_sizes[1::2], strict=True)]
+
+    ends = ["sinks_quarter", "standard_quarter", "sinks_one_and_a_half", "standard_one_and_a_half"]
+    return [
+        *losses.paired(
+            runs, "every_size", "share of the gap that dropping closes, least of the sizes", "high at all sizes", pairs,
+            lambda *of_sizes: min(closed(*of_sizes)), at_least=0.5,
+        ),
+        *losses.paired(
+            runs, "small_degrade", "held-out loss of sinks dropped over standard's: smallest minus largest size",
+            "degradation grows as models shrink", ends,
+            lambda small, standard, large, other: (
+                losses.held_out_ratio(small, standard) - losses.held_out_ratio(large, other)
+            ),
+            at_least=0.0,
+        ),
+        *losses.paired(
+            runs, "large_improve", "share of the gap that dropping closes: largest minus smallest size",
+            "the trade-off improves with size", ends, lambda *four: closed(*four)[1] - closed(*four)[0], at_least=0.0,
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,89 @@
+"""What figures 5a, 5b and 5c share: one thing is varied, and the models with sinks are compared with the standard one."""
+
+import pathlib
+from collections.abc import Callable
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax import report
+from memsinks_jax.figures import losses
+from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.runs import Run, by_variant
+
+TABLE_NOTE = (
+    "Losses in nats per token, sinks dropped unless it says otherwise. Gap closed: share of standard's gap between "
+    "held-out and repeated loss that is gone."
+)
+_BLUE, _RED, _GREY = "#1f618d", "#c0392b", "#7f8c8d"
+
+
+def note(runs: list[Run]) -> str:
+    """What stands under the picture."""
+    seeds = len({run.seed for run in runs})
+    return (
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; every model reads the same "
+        f"rows in as many steps. {shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in "
+        "their context."
+    )
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What the page shows besides."""
+    return [report.heading("Choices"), shared.open_choices(runs)]
+
+
+def draw(
+    runs: list[Run], path: pathlib.Path, places: dict[str, float], standard_of: Callable[[str], str], what: str,
+    log: bool = False,
+) -> None:  # fmt: skip
+    """Losses at the end and gap closed against what is varied; the repeated loss over training.
+
+    Args:
+      places: {variant with sinks: its place on the axis}.
+      standard_of: the standard model that a variant is compared with.
+      what: the axis. `log`: a logarithmic one.
+    """
+    groups = by_variant(runs)
+    shown = [variant for variant in places if variant in groups]
+    compared = all(standard_of(variant) in groups for variant in shown)
+    x = [places[variant] for variant in shown]
+    figure, (ends, closed, training) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+
+    def at_end(of: Callable[[str], str], measure: Callable[[Run], float]) -> np.ndarray:
+        return np.array([[measure(run) for run in groups[of(variant)].values()] for variant in shown]).T
+
+    lines = (("held_out_loss", "held-out", _BLUE), ("repeated_loss", "repeated", _RED))
+    for name, label, colour in lines if shown else ():
+        losses.band(ends, x, at_end(str, lambda run, n=name: run.metrics[n]), f"{label}, dropped", colour, "o-")
+        if compared:
+            standard = at_end(standard_of, lambda run, n=name: run.metrics[n])
+            losses.band(ends, x, standard, f"{label}, standard", colour, "--")
+    if shown:
+        own = at_end(str, lambda run: run.metrics["repeated_loss_own"])
+        losses.band(ends, x, own, "repeated, own sinks on", _RED, ":")
+    losses.finish(ends, runs, "losses at the end", what)
+    ends.set_ylabel("loss (nats per token)")
+    if shown and compared:
+        values = [
+            [losses.gap_closed(run, groups[standard_of(v)][seed]) for seed, run in groups[v].items()] for v in shown
+        ]
+        losses.band(closed, x, np.array(values).T, None, _BLUE, "o-")
+    closed.axhline(0, color=_GREY, linewidth=1)
+    closed.axhline(1, color=_GREY, linewidth=1)
+    losses.finish(closed, [], "share of the gap closed", what)
+    closed.set_ylim(-0.1, 1.1)
+    for place, variant in enumerate(shown):
+        colour = plt.colormaps["viridis"](0.9 * place / max(len(shown) - 1, 1))
+        losses.curve(training, list(groups[variant].values()), "repeated_loss", f"{places[variant]:.4g}", colour)
+    losses.finish(training, runs, "repeated documents, dropped, over training", "step")
+    for axis in (ends, closed):
+        axis.set_xscale("log" if log else "linear")
+    ends.legend(frameon=False, fontsize=8.5)
+    training.legend(frameon=False, fontsize=8.5, title=what)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,91 @@
+"""What figures compare: the held-out and the repeated loss of runs, as measures, claims, a table, and panels."""
+
+from collections.abc import Callable, Sequence
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import numpy as np
+
+from memsinks_jax.claims import Claim
+from memsinks_jax.figures.runs import Run, by_variant
+
+
+def gap_closed(run: Run, standard: Run) -> float:
+    """Share of the standard model's gap between held-out and repeated loss that is gone (specs' Q7); 1 is all of it."""
+    return 1 - _gap(run) / _gap(standard)
+
+
+def recovery_ratio(run: Run, no_repeat: Run) -> float:
+    """Repeated loss over that of a model which never saw the repeats (Q5); 1 is as if never seen."""
+    return run.metrics["repeated_loss"] / no_repeat.metrics["repeated_loss"]
+
+
+def held_out_ratio(one: Run, other: Run) -> float:
+    return one.metrics["held_out_loss"] / other.metrics["held_out_loss"]
+
+
+def _gap(run: Run) -> float:
+    return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
+
+
+def paired(
+    runs: list[Run], name: str, statement: str, paper: str, variants: Sequence[str], measure: Callable[..., float], **bounds
+) -> list[Claim]:  # fmt: skip
+    """The claim about `measure(a run of each of variants)`, a value a seed; none when one of the variants was not run."""
+    groups = by_variant(runs)
+    if not set(variants) <= set(groups):
+        return []
+    values = [measure(*(groups[variant][seed] for variant in variants)) for seed in groups[variants[0]]]
+    return [Claim(name, statement, paper, values, **bounds)]
+
+
+def table(
+    runs: list[Run], standard_of: Callable[[str], str], no_repeat: str | None = None
+) -> tuple[list[str], list[list[list[float]]]]:
+    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined).
+
+    Args:
+      standard_of: the variant that gap and held-out loss of a variant are compared with.
+      no_repeat: the variant that recovery is compared with; None leaves the column out.
+    """
+    groups = by_variant(runs)
+    columns = ["held-out", "repeated", "repeated, own sinks", "gap closed", "held-out over standard's"]
+    columns += ["recovery"] * (no_repeat is not None) + ["steps"]
+    rows = []
+    for variant, group in groups.items():
+        of_seed = list(group.items())
+        standard, without = groups.get(standard_of(variant), {}), groups.get(no_repeat, {})
+        row = [
+            [run.metrics["held_out_loss"] for _, run in of_seed],
+            [run.metrics["repeated_loss"] for _, run in of_seed],
+            [run.metrics["repeated_loss_own"] for _, run in of_seed if "repeated_loss_own" in run.metrics],
+            [gap_closed(run, standard[seed]) for seed, run in of_seed if seed in standard],
+            [held_out_ratio(run, standard[seed]) for seed, run in of_seed if seed in standard],
+        ]
+        if no_repeat is not None:
+            row.append([recovery_ratio(run, without[seed]) for seed, run in of_seed if seed in without])
+        rows.append([*row, [run.metrics["step"] for _, run in of_seed]])
+    return columns, rows
+
+
+def band(axis, x: Sequence[float], values_SX: np.ndarray, label: str | None, colour, style: str = "-", **more) -> None:
+    """A line through the means over seeds, and a band from the lowest to the highest."""
+    axis.plot(x, values_SX.mean(axis=0), style, color=colour, label=label, linewidth=1.8, **more)
+    axis.fill_between(x, values_SX.min(axis=0), values_SX.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+
+
+def curve(axis, runs: list[Run], name: str, label: str, colour, style: str = "-") -> None:
+    """One metric of a variant over training."""
+    band(axis, runs[0].curve(name)[0], np.array([run.curve(name)[1] for run in runs]), label, colour, style)
+
+
+def finish(axis, runs: list[Run], title: str, x: str) -> None:
+    """Entropy floor where it is known, title, grid."""
+    floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
+    if floors:
+        axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
+    axis.set(title=title, xlabel=x, ylim=(0, None))
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,51 @@
+"""All figures on one page: every claim, and the way to each figure."""
+
+import pathlib
+
+from memsinks_jax import report
+from memsinks_jax.claims import Claim
+
+TITLE = "Memorization Sinks, reproduced: every claim of the paper"
+
+
+def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: dict, command: str) -> dict:
+    """Writes index.html and results.json -> its content, with the claims of all figures.
+
+    Args:
+      figures: {name: module}, whose pages are in out/figure_NAME.
+      contents: the results.json of each.
+      about: the first entries of results.json.
+    """
+    claims = {name: [Claim.from_dict(claim) for claim in content["claims"]] for name, content in contents.items()}
+    rows, sections = [], []
+    for name, of_figure in claims.items():
+        link = f"figure_{name}/index.html"
+        _, lines = report.claims_table(of_figure)
+        rows += [[report.link(link, name), *map(report.text, line)] for line in lines]
+        told = f"{sum(claim.holds for claim in of_figure)} of {len(of_figure)} claims hold."
+        sections += [
+            report.heading(figures[name].TITLE), report.paragraph(figures[name].ANSWER),
+            f"<p>{report.text(told)} {report.link(link, f'The page of {name}')}</p>",
+        ]  # fmt: skip
+    every = [claim for of_figure in claims.values() for claim in of_figure]
+    columns, _ = report.claims_table([])
+    kinds = ["", "", "note", "number", "number", "number", "verdict"]
+    seeds = len(about["seeds"])
+    content = {
+        **about,
+        "figures": {name: f"figure_{name}/results.json" for name in contents},
+        "runs": [],
+        "claims": [{**c.to_dict(), "id": f"{name}: {c.id}"} for name, of_figure in claims.items() for c in of_figure],
+    }
+    report.write_json(out / "results.json", content)
+    report.write_page(out / "index.html", TITLE, [
+        report.paragraph(
+            f"{sum(claim.holds for claim in every)} of {len(every)} claims hold, over {seeds} "
+            f"seed{'s' if seeds > 1 else ''}. With several seeds a claim holds when its whole interval does.", "lead",
+        ),
+        report.table(["figure", *columns], rows, kinds),
+        *sections,
+        report.heading("How it was made"),
+        report.code(command),
+    ])  # fmt: skip
+    return content

@@ -1,0 +1,18 @@
+"""The theorems, as stated and as corrected: the lab of linear networks, which trains no model of ours."""
+
+import pathlib
+
+from memsinks_jax.labs import study
+from memsinks_jax.labs.linear_network.__main__ import THEOREMS, measure
+
+TITLE = "The theorems of Memorization Sinks, as stated and as corrected"
+VARIANTS = ()
+ANSWER = "What the paper proves, measured: which bounds hold, which are violated, and what holds instead."
+
+
+def make(about: dict, out: pathlib.Path, command: str) -> dict:
+    """Measures, draws, writes -> the content of results.json, which begins with `about`."""
+    studies = measure(list(THEOREMS), tuple(about["seeds"]))
+    content = study.write(out, about, TITLE, studies, command)
+    study.tell(studies, out)
+    return content

@@ -1,0 +1,130 @@
+"""How long a run would take on machines that are not here, and whether it fits, by arithmetic alone: no compiler.
+
+`estimate` compiles the very step for a TPU slice and knows more; this says within seconds what a whole experiment needs.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, DataConfig, flatten
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import Rows
+from memsinks_jax.data.pipeline import steps_of
+from memsinks_jax.training.flops import CHIPS, GIB, Chip, flops_per_step, flops_per_token, parameters
+
+MACHINES = {"v5e-16": (CHIPS["TPU v5 lite"], 16), "H200": (CHIPS["NVIDIA H200"], 1)}
+
+# Assumed, not measured: the part of a chip's peak that the arithmetic of a step reaches.
+EFFICIENCY = 0.4
+# Bytes a parameter: itself and two moments in float32, and the gradient while it is there.
+_STATE, _GRADIENT = 12, 4
+
+NOTE = (
+    f"By arithmetic: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the peak, the optimizer's memory traffic, "
+    "the sum of gradients over chips, and the evaluations; no compiling, reading or saving. For one config `plan` "
+    "compiles the very step."
+)
+
+
+class Need(NamedTuple):
+    """Of a run on a machine: GiB a chip, and GiB that a chip has; hours in all."""
+
+    memory_gib: float
+    limit_gib: float
+    hours: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """Of a whole run: optimizer steps, tokens read (padding with them), parameters, and its need on every machine."""
+
+    steps: int
+    tokens: int
+    parameters: int
+    needs: dict[str, Need]
+
+    def to_dict(self) -> dict:
+        return dataclasses.asdict(self) | {"needs": {name: need._asdict() for name, need in self.needs.items()}}
+
+
+def forecast(config: Config) -> Forecast:
+    """Of a run of this config. Raises InputError as `train` does for its documents."""
+    steps = config.training.steps or _steps_of_epochs(config)
+    needs = {
+        name: Need(memory_gib(config, chips), chip.hbm / GIB, _hours(config, steps, chip, chips))
+        for name, (chip, chips) in MACHINES.items()
+    }
+    tokens = steps * config.training.batch_size * config.data.row_length
+    return Forecast(steps, tokens, parameters(config), needs)
+
+
+def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of text, one a run, and one with the hours of all."""
+    columns = ["run", "steps", "tokens", "parameters"]
+    for machine in MACHINES:
+        columns += [f"{machine}: GiB a chip", "hours"]
+    rows = []
+    for name, one in zip(names, forecasts, strict=True):
+        row = [name, f"{one.steps:,}", f"{one.tokens / 1e6:,.1f} M", f"{one.parameters / 1e6:,.1f} M"]
+        for need in one.needs.values():
+            row += [f"{need.memory_gib:.1f} of {need.limit_gib:.1f}", f"{need.hours:.2f}"]
+        rows.append(row)
+    total = ["all", "", f"{sum(one.tokens for one in forecasts) / 1e6:,.1f} M", ""]
+    for machine in MACHINES:
+        total += ["", f"{sum(one.needs[machine].hours for one in forecasts):.2f}"]
+    return columns, [*rows, total]
+
+
+def _steps_of_epochs(config: Config) -> int:
+    """As a run finds them: from its documents."""
+    about = tuple((name, value) for name, value in flatten(config).items() if name.startswith("data."))
+    rows = _rows(config.seed, about)
+    return steps_of(config, rows)
+
+
+@functools.lru_cache(maxsize=8)
+def _rows(seed: int, about: tuple) -> Rows:
+    data = DataConfig(**{name.removeprefix("data."): value for name, value in about})
+    corpus = load_corpus(Config(seed=seed, data=data))
+    return Rows(data, seed, corpus.mixture, corpus.tokens, corpus.identities, corpus.tokenizer.end_of_text)
+
+
+def _fsdp(config: Config, chips: int) -> int:
+    return chips // config.mesh.tensor if config.mesh.fsdp == -1 else config.mesh.fsdp
+
+
+def memory_gib(config: Config, chips: int) -> float:
+    """GiB a chip: parameters, moments, gradients, and what the backward pass finds saved.
+
+    Counts the arrays that model.py makes; buffers of the compiler come on top.
+    """
+    model, width = config.model, 4 if config.model.dtype == "float32" else 2
+    hidden = sum(sinks.partition(model, config.sinks))
+    keys_and_values = 2 * model.d_model * (model.kv_heads or model.heads) // model.heads
+    products = 2 * model.d_model + keys_and_values + hidden * (2 if model.family == "llama" else 1)
+    everything = products + 5 * model.d_model + 2 * hidden  # norms, residual stream, heads, activation, gated
+    kept = {
+        "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
+        "full": model.d_model,
+    }[config.compute.remat]  # fmt: skip
+    tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
+    layers = tokens * width * (kept * model.layers + everything)  # a layer is whole while it is gone through backwards
+    logits = tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width)
+    return ((_STATE + _GRADIENT) * parameters(config) / _fsdp(config, chips) + layers + logits) / GIB
+
+
+def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
+    arithmetic = flops_per_step(config)["causal"] / (chips * chip.peak * EFFICIENCY)
+    size = parameters(config)
+    traffic = 2 * (_STATE + _GRADIENT) * size / _fsdp(config, chips) / chip.hbm_bandwidth
+    talk = 0.0 if chips == 1 else 2 * 2 * size * (chips - 1) / chips / chip.ici  # bfloat16, each sum goes out and back
+    measured = config.data.held_out_documents + config.data.repeated_documents * (
+        2 if config.sinks.kind != "none" else 1
+    )
+    forward = flops_per_token(config)["causal"] / 3 * measured * config.data.row_length
+    evaluation = forward / (chips * chip.peak * EFFICIENCY)
+    evaluations = math.ceil(steps / config.training.evaluate_every)
+    return (steps * (max(arithmetic, talk) + traffic) + evaluations * evaluation) / 3600
