@@ -49,7 +49,7 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
 def partitions(config: Config) -> dict[str, Partition]:
     """{site: how it is split}: the MLPs' neurons, and the d_model outputs of attention, of which the last are sinks."""
     settings, width = config.sinks, config.model.d_model
-    count = 0 if settings.kind in ("none", "cut") else int(settings.attention_fraction * width)
+    count = int(settings.attention_fraction * width) if settings.kind in ("by_document", "by_chance") else 0
     return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
 
 

@@ -1,5 +1,9 @@
 """What is compared: every experiment trains its model in these variants. Configs name them: FILE:VARIANT."""
 
+import importlib.util
+import pathlib
+import types
+
 from memsinks_jax.config import Config
 
 # Fields that differ from the defaults, which are `sinks`.
@@ -41,3 +45,11 @@ def choose(file: str, choice: str, *tables: dict) -> list[str]:
         chosen[at] = name
         left.remove(at)
     return chosen
+
+
+def open_config(path: pathlib.Path) -> types.ModuleType:
+    """A config file as a module, for what stands in it besides `get_config`."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -5,7 +5,8 @@ import pathlib
 import pytest
 
 from memsinks_jax.claims import Claim, interval, with_interval
-from memsinks_jax.figures.figure_4 import claims, gap_closed, recovery_ratio, table
+from memsinks_jax.figures.figure_4 import claims, table
+from memsinks_jax.figures.losses import gap_closed, recovery_ratio
 from memsinks_jax.figures.runs import Run
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.config import Config, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -183,3 +183,41 @@ def test_gates_reach_the_positions_of_their_document():
     per_layer = jnp.stack([jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4))])
     assert sinks.apply_gates(per_layer, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1)).all()
     assert sinks.apply_gates(None, segments) == {}
+
+
+def settings(**fields) -> Config:
+    """6 hidden neurons, 3 of them sinks; 400 outputs of attention."""
+    return Config(
+        model=ModelConfig(layers=2, d_model=400, heads=4, hidden=6),
+        sinks=SinksConfig(**({"shared_fraction": 0.5, "attention_fraction": 0.5} | fields)),
+    )
+
+
+def test_attention_has_sinks_where_asked():
+    assert sinks.partitions(settings()) == {"mlp": (3, 3), "attention": (200, 200)}
+    assert sinks.partitions(settings(kind="by_chance"))["attention"] == (200, 200)
+    for kind in ("none", "cut"):
+        assert sinks.partitions(settings(kind=kind))["attention"] == (400, 0)
+        assert not sinks.has_sinks(settings(kind=kind))
+    assert sinks.has_sinks(settings(shared_fraction=1.0))
+    assert not sinks.has_sinks(settings(shared_fraction=1.0, attention_fraction=0.0))
+
+
+def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
+    identities, segments = jnp.asarray(hashed(2))[:, None], jnp.ones((2, 3), jnp.int32)
+    ones = jnp.ones((2, 3, 400))
+
+    def on(mode, site="attention", x=ones, **fields):
+        return np.asarray(sinks.interventions(settings(**fields), mode, identities, 0, segments)[site](x, jnp.int32(0)))
+
+    own = on("own")
+    assert (own[..., :200] == 1).all() and abs(own[..., 200:].mean() - 0.3) < 0.1
+    assert (own[:, :1] == own).all() and (own[0] != own[1]).any()
+    assert (on("drop")[..., 200:] == 0).all() and (on("drop")[..., :200] == 1).all()
+    assert (on("other") != own).any()
+    alike = settings(shared_fraction=0.5)
+    alike.model.hidden = 400  # as many sinks as attention has
+    both = sinks.interventions(alike, "own", identities, 0, segments)
+    assert (both["mlp"](ones, jnp.int32(0)) != both["attention"](ones, jnp.int32(0))).any()
+    assert set(sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)) == {"mlp"}
+    assert sinks.interventions(settings(), "all", identities, 0, segments) == {}

@@ -334,3 +334,9 @@ def test_sinks_are_dropped():
         sinks=dataclasses.replace(config.sinks, kind="none"),
     )  # fmt: skip
     np.testing.assert_allclose(Probe(smaller, cut).answers(prompts).logits, with_sinks, atol=1e-4)
+
+
+def test_a_model_with_sinks_in_attention_is_refused(tiny):
+    tiny.sinks.attention_fraction = 0.5
+    with pytest.raises(InputError, match="sinks in attention cannot be edited; export it"):
+        Probe(tiny, {})

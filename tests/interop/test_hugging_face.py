@@ -62,11 +62,11 @@ def export(folder, config, params, tokenizer, drop=True, dtype="float32"):
 
 
 def logits_of(config, params, tokens, mode="all"):
-    model, parts = build_model(config)
-    gates = sinks.gates_for_mode(mode, jnp.ones((len(tokens), 1, 2), jnp.uint32), 0, parts, config.sinks, 2)
+    model, _ = build_model(config)
     segments = jnp.ones_like(tokens)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    interventions = sinks.apply_gates(gates, segments)
+    identities = jnp.ones((len(tokens), 1, 2), jnp.uint32)
+    interventions = sinks.interventions(config, mode, identities, 0, segments)
     return model.apply({"params": params}, tokens, segments, positions, interventions)
 
 
@@ -107,6 +107,20 @@ def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     found, _, cut = open_folder(tmp_path / "hf")
     assert found.model.hidden == parts.shared
     np.testing.assert_allclose(logits_of(found, cut, TOKENS), logits_of(config, params, TOKENS, "drop"), atol=1e-4)
+
+
+def test_dropped_sinks_of_attention_are_set_to_zero(tokenizer, tmp_path):
+    config = config_of("gpt2")
+    config.sinks.attention_fraction = 0.5
+    params = random_params(config)
+    export(tmp_path / "hf", config, params, tokenizer)
+    found, _, cut = open_folder(tmp_path / "hf")
+    dropped = logits_of(config, params, TOKENS, "drop")
+    np.testing.assert_allclose(logits_of(found, cut, TOKENS), dropped, atol=1e-4)
+    export(tmp_path / "kept", config, params, tokenizer, drop=False)
+    kept, _, whole = open_folder(tmp_path / "kept")
+    assert kept.sinks == config.sinks
+    np.testing.assert_allclose(logits_of(kept, whole, TOKENS, "drop"), dropped, atol=1e-4)
 
 
 def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):

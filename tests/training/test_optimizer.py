@@ -1,10 +1,11 @@
 """Schedule and decay rules."""
 
 import jax
+import numpy as np
 import pytest
 
 from memsinks_jax.config import InputError, OptimizerConfig
-from memsinks_jax.training.optimizer import decay_mask, first_match, learning_rate, path_name
+from memsinks_jax.training.optimizer import decay_mask, first_match, learning_rate, make_optimizer, path_name
 from memsinks_jax.training.step import init_state
 
 
@@ -39,3 +40,27 @@ def test_matrices_decay_and_the_rest_does_not(tiny):
 def test_a_parameter_without_a_rule_is_refused():
     with pytest.raises(InputError, match="parameter gate_matrix is covered by no rule"):
         first_match(((r"_kernel$", True),), "gate_matrix")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
+    """16 of 32 neurons and the last 4 of 16 outputs of attention are sinks."""
+    tiny.model.family, tiny.sinks.attention_fraction = family, 0.25
+    params = init_state(tiny, 10).params
+
+    def updates_of(multiple):
+        tiny.sinks.learning_rate_multiple = multiple
+        optimizer = make_optimizer(tiny, 10)
+        update, _ = optimizer.update(params, optimizer.init(params), params)  # the parameters as gradients
+        return {path_name(path): np.asarray(a) for path, a in jax.tree_util.tree_leaves_with_path(update)}
+
+    one, three = updates_of(1.0), updates_of(3.0)
+    for name, update in one.items():
+        expected = update.copy()
+        if name.startswith(("layers/up_", "layers/gate_")):
+            expected[..., 16:] *= 3
+        if name == "layers/down_kernel":
+            expected[:, 16:] *= 3
+        if name == "layers/attention_output_kernel":
+            expected[:, 12:] *= 3
+        np.testing.assert_allclose(three[name], expected, rtol=1e-6, err_msg=name)

@@ -1,0 +1,20 @@
+"""Which learning rate, weight decay, shared and active fraction suit sinks? (paper table 3, by held-out loss, dropped)
+
+144 points; at the laptop preset some 2.5 minutes each on one core. To vary the two fractions alone, 16 points:
+
+    python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py:laptop --seeds=0 --out=runs/table_3 \
+        --config.optimizer.learning_rate=5e-3 --config.optimizer.weight_decay=0.4
+"""
+
+import pathlib
+
+from memsinks_jax.variants import open_config
+
+get_config = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py").get_config
+
+GRID = {
+    "optimizer.learning_rate": (6e-5, 6e-4, 6e-3), "optimizer.weight_decay": (1e-5, 1e-3, 1e-1),
+    "sinks.shared_fraction": (0.1, 0.3, 0.5, 0.7), "sinks.active_fraction": (0.1, 0.3, 0.5, 0.7),
+}  # fmt: skip
+MEASURE = "held_out_loss"
+CONTROL = "standard"

@@ -1,0 +1,18 @@
+"""Which shared and active fraction suit sinks in SmolLM-size models? (paper table 6)
+
+12 points for each size; the paper does not say how it chose: here by held-out loss, sinks dropped, as in table 3. For
+machines as in configs/smollm.py:
+
+    python -m memsinks_jax.sweep --config=configs/sweeps/table_6.py:360m --seeds=0 --out=runs/table_6 \
+        --config.data.files='corpus/*.jsonl' --config.data.tokenizer=SmolLM2-360M/tokenizer.json
+"""
+
+import pathlib
+
+from memsinks_jax.variants import open_config
+
+get_config = open_config(pathlib.Path(__file__).parents[1] / "smollm.py").get_config
+
+GRID = {"sinks.shared_fraction": (0.95, 0.9, 0.7, 0.5), "sinks.active_fraction": (0.1, 0.3, 0.5)}
+MEASURE = "held_out_loss"
+CONTROL = "standard"

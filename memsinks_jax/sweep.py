@@ -1,0 +1,150 @@
+"""Trains at every point of a grid: python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py --out=runs/table_3
+
+What is varied stands in the file (GRID), as does what the points are sorted by (MEASURE). A field that is set on the
+command line is not varied: --config.optimizer.learning_rate=5e-3. Runs on all cores, several at a time; the same command
+goes on where it was killed. Ends with results.json, a picture and index.html.
+"""
+
+import itertools
+import pathlib
+import statistics
+import sys
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+from absl import flags
+from ml_collections import config_flags
+
+from memsinks_jax import command_line, report
+from memsinks_jax.claims import with_interval
+from memsinks_jax.config import InputError
+from memsinks_jax.figures import losses
+from memsinks_jax.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
+from memsinks_jax.reproduce import parse_seeds
+from memsinks_jax.variants import open_config
+
+CONTROL = "control"  # name of the run that all others are compared with
+
+
+def grid(module, overrides: list[str], choice: str) -> dict[str, Variation]:
+    """{name: variation} of every point of GRID, without the fields that `overrides` fix; the control, if any, first."""
+    fixed = {flag.removeprefix("--config.").split("=")[0] for flag in overrides}
+    varied = {field: values for field, values in module.GRID.items() if field not in fixed}
+    if not varied:
+        raise InputError(f"every field of the grid is set: leave one of {', '.join(module.GRID)} to be varied")
+    found = {CONTROL: Variation(",".join(filter(None, (module.CONTROL, choice))))} if module.CONTROL else {}
+    for values in itertools.product(*varied.values()):
+        settings = dict(zip(varied, values, strict=True))
+        name = ",".join(f"{field.rsplit('.', 1)[-1]}={value:g}" for field, value in settings.items())
+        found[name] = Variation(choice, settings)
+    return found
+
+
+def order(runs: list[Run], measure: str) -> list[str]:
+    """Names of the points, best first: with the highest mean of gap_closed, or the lowest of a loss."""
+    groups = by_variant(runs)
+    control = groups.get(CONTROL, {})
+
+    def value(name: str) -> float:
+        group = groups[name]
+        if measure == "gap_closed":
+            return -statistics.mean(losses.gap_closed(run, control[seed]) for seed, run in group.items())
+        return statistics.mean(run.metrics[measure] for run in group.values())
+
+    return sorted((name for name in groups if name != CONTROL), key=value)
+
+
+def sweep(
+    path: pathlib.Path,
+    choice: str,
+    seeds: list[int],
+    overrides: list[str],
+    out: pathlib.Path,
+    at_once: int,
+    command: str,
+) -> dict:
+    """Trains, sorts, draws, writes -> the content of results.json. Raises as `train_all` does."""
+    module = _load(path)
+    jobs = make_jobs(path, "", grid(module, overrides, choice), seeds, overrides, out, {})
+    runs = train_all(jobs, at_once)
+    names = order(runs, module.MEASURE)
+    names = ([CONTROL] if module.CONTROL else []) + names
+    ordered = [run for name in names for run in by_variant(runs)[name].values()]
+    columns, rows = losses.table(ordered, lambda name: CONTROL)
+    cells = [[name, *(with_interval(values, 3) for values in row)] for name, row in zip(names, rows, strict=True)]
+    draw(ordered, out / "sweep.png")
+    content = {
+        "sweep": path.stem, "choice": choice, "seeds": seeds, "measure": module.MEASURE, "command": command,
+        "best": names[bool(module.CONTROL)], "runs": [run.to_dict() for run in ordered],
+    }  # fmt: skip
+    title = f"Sweep {path.stem}, sorted by {module.MEASURE.replace('_', ' ')}"
+    report.write_json(out / "results.json", content)
+    report.write_page(out / "index.html", title, [
+        report.paragraph(module.__doc__.splitlines()[0], "lead"),
+        report.picture(out / "sweep.png", title),
+        report.table(["point", *columns], [list(map(report.text, row)) for row in cells], ["", *["number"] * len(columns)]),
+        report.paragraph("Mean ± half of the 95% interval over seeds; losses in nats per token, sinks dropped.", "note"),
+        report.heading("How it was made"),
+        report.code(command),
+    ])  # fmt: skip
+    print(report.plain_table(["point", *columns], cells), file=sys.stderr)
+    print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
+    return content
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """Both losses of every point, in the order of `runs`; a dot a seed."""
+    groups = by_variant(runs)
+    figure, axis = plt.subplots(figsize=(9, 1.4 + 0.26 * len(groups)), layout="constrained")
+    for name, colour in (("held_out_loss", "#1f618d"), ("repeated_loss", "#c0392b")):
+        for place, group in enumerate(groups.values()):
+            values = [run.metrics[name] for run in group.values()]
+            axis.plot(values, [place] * len(values), "o", color=colour, alpha=0.6, markersize=5,
+                      label=f"{name.split('_loss')[0].replace('_', '-')}, dropped" if place == 0 else None)  # fmt: skip
+    axis.set_yticks(range(len(groups)), groups)
+    axis.invert_yaxis()
+    axis.set(xlabel="loss (nats per token)", xlim=(0, None))
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _load(path: pathlib.Path):
+    """Raises InputError for a config file that is no sweep's."""
+    module = open_config(path)
+    missing = [name for name in ("GRID", "MEASURE", "CONTROL") if not hasattr(module, name)]
+    if missing:
+        raise InputError(f"--config={path} has no {', '.join(missing)}; give a file of configs/sweeps")
+    return module
+
+
+def main() -> None:
+    config_flag = command_line.define_config()
+    seeds_flag = flags.DEFINE_list("seeds", "0", "Seeds; every point runs once with each.")
+    out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
+    jobs_flag = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: one a core on a CPU, else one.", lower_bound=0)
+
+    def run() -> dict:
+        command_line.read_config(config_flag)
+        if out_flag.value is None:
+            raise InputError("--out is missing; give a folder for results and runs")
+        seeds, overrides = parse_seeds(seeds_flag.value), command_line.overrides(config_flag)
+        name = config_flags.get_config_filename(flags.FLAGS[config_flag.name])
+        path, _, choice = name.partition(":")
+        command = " ".join([
+            f"python -m memsinks_jax.sweep --config={name} --seeds={','.join(map(str, seeds))}", *overrides,
+            f"--out={out_flag.value}",
+        ])  # fmt: skip
+        out, at_once = pathlib.Path(out_flag.value), jobs_flag.value or default_jobs()
+        return sweep(pathlib.Path(path), choice, seeds, overrides, out, at_once, command)
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What a run would need, by arithmetic: its parts, each where the answer is known."""
+
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.planning import forecast
+from memsinks_jax.training.flops import CHIPS, flops_per_step, parameters
+
+
+def test_steps_and_tokens_are_those_of_the_run():
+    config = tiny_config()
+    config.training.epochs, config.training.batch_size = 3, 10
+    found = forecast.forecast(config)
+    plan = load_corpus(config).mixture
+    assert found.steps == 3 * (len(plan.unique) + 8 * len(plan.repeated)) // 10
+    assert found.tokens == found.steps * 10 * 160
+    config.training.steps = 7
+    assert forecast.forecast(config).steps == 7
+
+
+def test_hours_of_a_long_step_are_its_flops():
+    config = tiny_config()
+    config.training.batch_size, config.training.steps, config.training.evaluate_every = 2**20, 1000, 1000
+    one = forecast.forecast(config).needs
+    arithmetic = 1000 * flops_per_step(config)["causal"] / forecast.EFFICIENCY / 3600
+    assert one["H200"].hours == pytest.approx(arithmetic / CHIPS["NVIDIA H200"].peak, rel=0.01)
+    assert one["v5e-16"].hours == pytest.approx(arithmetic / 16 / CHIPS["TPU v5 lite"].peak, rel=0.01)
+    config.training.evaluate_every = 1
+    assert forecast.forecast(config).needs["H200"].hours > one["H200"].hours
+
+
+def test_memory_is_the_state_and_what_is_kept():
+    config = tiny_config()
+    config.mesh.data, config.training.batch_size = -1, 16
+    state = 16 * parameters(config) / 2**30
+    small, large = forecast.memory_gib(config, 1), forecast.memory_gib(config, 16)
+    assert (small - state) == pytest.approx(16 * (large - state))
+    config.mesh.fsdp = -1
+    assert forecast.memory_gib(config, 16) == pytest.approx(large - state * 15 / 16)
+    kept = {}
+    for remat in ("none", "products", "attention", "full"):
+        config.compute.remat = remat
+        kept[remat] = forecast.memory_gib(config, 1)
+    assert kept["none"] > kept["products"] > kept["attention"] > kept["full"]
+
+
+def test_the_table_adds_the_hours():
+    config = tiny_config()
+    config.training.steps = 10**7
+    one = forecast.forecast(config)
+    _, rows = forecast.table(["a", "b"], [one, one])
+    assert float(rows[-1][-1]) == pytest.approx(2 * one.needs["H200"].hours, abs=0.01)

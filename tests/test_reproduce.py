@@ -1,0 +1,98 @@
+"""All figures at once, from made-up figures: trained together and once, measured once, one page of all claims."""
+
+import json
+import pathlib
+import types
+
+import pytest
+
+from memsinks_jax import reproduce
+from memsinks_jax.claims import Claim
+from memsinks_jax.config import InputError
+from memsinks_jax.figures.runs import Run
+
+ASKED = reproduce.Request("laptop", [0], [], 2)
+
+
+def figure(measured, told, value):
+    """A module of figures/ whose one claim is `value`; `told` gets a line when it is measured."""
+
+    def measure(runs):
+        told.append(f"measured {measured}")
+        return runs
+
+    def draw(runs, path):
+        path.write_bytes(b"a picture")
+
+    return types.SimpleNamespace(
+        TITLE=f"Title of {measured}", ANSWER=f"Answer of {measured}", CONFIG="ts_repetition.py", TABLE_NOTE="",
+        VARIANTS=("standard",), measure=measure, draw=draw, note=lambda runs: "", sections=lambda runs, out: [],
+        row_labels=lambda runs: ["standard"], table=lambda runs: (["held-out"], [[[1.0]]]),
+        claims=lambda runs: [Claim("c", f"claim of {measured}", "p", [value], at_least=0.5)],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def told(monkeypatch):
+    told = []
+
+    def train_all(jobs, at_once):
+        told.append(f"trained {len({job.workdir for job in jobs})} of {len(jobs)}")
+        return [Run(job.variant, job.seed, job.workdir, {}, []) for job in jobs]
+
+    monkeypatch.setattr(reproduce, "train_all", train_all)
+    monkeypatch.setattr(reproduce, "FIGURES", {"a": figure("a", told, 0.75), "b": figure("b", told, 0.25)})
+    return told
+
+
+def test_all_figures_share_their_runs_and_one_page(tmp_path, told):
+    content = reproduce.reproduce_all(ASKED, tmp_path)
+    assert told == ["trained 1 of 2", "trained 1 of 1", "measured a", "trained 1 of 1", "measured b"]
+    assert [(claim["id"], claim["holds"]) for claim in content["claims"]] == [("a: c", True), ("b: c", False)]
+    assert content == json.loads((tmp_path / "results.json").read_text())
+    page = (tmp_path / "index.html").read_text()
+    assert page.index("claim of b") < page.index("Answer of a")  # it opens with the claims
+    for words in ("1 of 2 claims hold", 'href="figure_b/index.html"', "≥ 0.5", "Title of b"):
+        assert words in page
+
+
+def test_a_figure_that_is_there_stays(tmp_path, told):
+    first = reproduce.reproduce_all(ASKED, tmp_path)
+    (tmp_path / "figure_b" / "index.html").unlink()  # killed before it was written
+    told.clear()
+    assert reproduce.reproduce_all(ASKED, tmp_path) == first
+    assert told == ["trained 1 of 2", "trained 1 of 1", "measured b"]
+    told.clear()
+    reproduce.reproduce_all(reproduce.Request("laptop", [0, 1], [], 2), tmp_path)
+    assert {"measured a", "measured b"} <= set(told)
+
+
+@pytest.mark.parametrize(
+    ("figure", "asked", "everything", "out", "words"),
+    [
+        (None, {}, False, "x", "--figure or --all"),
+        ("4", {}, True, "x", "--figure or --all"),
+        ("4", {}, False, None, "--out is missing"),
+        ("4", {"hf": "gpt2"}, False, "x", "figure 4 compares with no pretrained model"),
+        (None, {"hf": "gpt2"}, True, "x", "--all compares with no pretrained model"),
+        (None, {"variants": ["sinks"]}, True, "x", "--variants are of one figure"),
+        ("theory", {"overrides": ["--config.data.ids=index"]}, False, "x", "theory trains no model"),
+    ],
+)
+def test_flags_that_do_not_go_together(figure, asked, everything, out, words):
+    asked = {"preset": "laptop", "seeds": [0], "overrides": [], "at_once": 1} | asked
+    with pytest.raises(InputError, match=words):
+        reproduce._check(figure, reproduce.Request(**asked), everything, False, out)
+
+
+def test_studies_may_compare_with_what_was_published():
+    asked = reproduce.Request("laptop", [0], [], 1, hf="gpt2")
+    reproduce._check("local_memory", asked, False, False, "x")
+    with pytest.raises(InputError, match="no 'nix'; choose of standard, active_0.1"):
+        reproduce.jobs_of("5a", reproduce.Request("laptop", [0], [], 1, variants=["nix"]), pathlib.Path(), {})
+
+
+@pytest.mark.parametrize("seeds", [[], ["a"], ["0", "0"]])
+def test_seeds_are_different_whole_numbers(seeds):
+    with pytest.raises(InputError, match="different whole numbers"):
+        reproduce.parse_seeds(seeds)

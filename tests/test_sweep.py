@@ -1,0 +1,60 @@
+"""The sweep runner: points of the grid, their order, its files and pictures."""
+
+import pathlib
+import types
+
+import pytest
+from conftest import ROOT
+
+from memsinks_jax import sweep
+from memsinks_jax.config import InputError
+from memsinks_jax.figures.runs import Run, Variation, make_jobs
+from memsinks_jax.variants import open_config
+
+GRID = types.SimpleNamespace(
+    GRID={"sinks.shared_fraction": (0.5, 0.7), "sinks.active_fraction": (0.1, 0.3)}, MEASURE="x", CONTROL="standard"
+)
+
+
+def test_points_are_the_grid_without_what_is_set():
+    found = sweep.grid(GRID, [], "laptop")
+    assert list(found)[:2] == ["control", "shared_fraction=0.5,active_fraction=0.1"]
+    assert found["control"] == Variation("standard,laptop")
+    assert found["shared_fraction=0.7,active_fraction=0.3"].settings == {
+        "sinks.shared_fraction": 0.7, "sinks.active_fraction": 0.3,
+    }  # fmt: skip
+    assert list(sweep.grid(GRID, ["--config.sinks.active_fraction=0.2"], "")) == [
+        "control", "shared_fraction=0.5", "shared_fraction=0.7",
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="every field of the grid is set"):
+        sweep.grid(GRID, ["--config.sinks.active_fraction=0.2", "--config.sinks.shared_fraction=0.2"], "")
+
+
+def run(variant, held_out, repeated):
+    return Run(variant, 0, pathlib.Path(), {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}, [])
+
+
+RUNS = [run("control", 1.0, 0.2), run("a", 1.1, 0.4), run("b", 1.3, 1.2), run("c", 1.2, 0.9)]
+
+
+def test_points_are_sorted_by_the_measure(tmp_path):
+    assert sweep.order(RUNS, "held_out_loss") == ["a", "c", "b"]
+    assert sweep.order(RUNS, "gap_closed") == ["b", "c", "a"]
+    sweep.draw(RUNS, tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.py")), ids=lambda path: path.stem)
+def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
+    module = open_config(path)
+    assert f"python -m memsinks_jax.sweep --config=configs/sweeps/{path.name}" in module.__doc__
+    points = sweep.grid(module, [], "")
+    first_and_last = {name: points[name] for name in [*points][:2] + [*points][-1:]}
+    jobs = make_jobs(path, "", first_and_last, [0], [], tmp_path, {})
+    assert len({job.workdir for job in jobs}) == len(first_and_last)
+    assert not module.CONTROL or jobs[0].config.sinks.kind == "none"
+
+
+def test_a_config_that_is_no_sweep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has no GRID, MEASURE, CONTROL; give a file of configs/sweeps"):
+        sweep.sweep(ROOT / "configs" / "smoke.py", "", [0], [], tmp_path, 1, "")
