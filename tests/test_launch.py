@@ -62,12 +62,14 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in commands:
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        if "train" in command or "reproduce" in command:
+        if any(name in command for name in ("train", "reproduce", "sweep")):
             command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
             command += "" if "unique_documents" in command else " --config.data.unique_documents=40"
         if "--seeds=0,1,2" in command:
             command = command.replace("--seeds=0,1,2", "--seeds=0")
+        if "sweep" in command:
+            command += " --config.sinks.active_fraction=0.3"
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)
