@@ -70,7 +70,8 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
     for name, one in zip(names, forecasts, strict=True):
         row = [name, f"{one.steps:,}", f"{one.tokens / 1e6:,.1f} M", f"{one.parameters / 1e6:,.1f} M"]
         for need in one.needs.values():
-            row += [f"{need.memory_gib:.1f} of {need.limit_gib:.1f}", f"{need.hours:.2f}"]
+            too_much = " (too much)" if need.memory_gib > need.limit_gib else ""
+            row += [f"{need.memory_gib:.1f} of {need.limit_gib:.1f}{too_much}", f"{need.hours:.2f}"]
         rows.append(row)
     total = ["all", "", f"{sum(one.tokens for one in forecasts) / 1e6:,.1f} M", ""]
     for machine in MACHINES:
@@ -93,7 +94,7 @@ def _rows(seed: int, about: tuple) -> Rows:
 
 
 def _fsdp(config: Config, chips: int) -> int:
-    return chips // config.mesh.tensor if config.mesh.fsdp == -1 else config.mesh.fsdp
+    return chips // config.mesh.tensor if config.mesh.fsdp == -1 else min(config.mesh.fsdp, chips)
 
 
 def memory_gib(config: Config, chips: int) -> float:
