@@ -9,6 +9,7 @@ import pytest
 from memsinks_jax import reproduce
 from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
+from memsinks_jax.figures import theory
 from memsinks_jax.figures.runs import Run
 
 ASKED = reproduce.Request("laptop", [0], [], 2)
@@ -65,6 +66,27 @@ def test_a_figure_that_is_there_stays(tmp_path, told):
     told.clear()
     reproduce.reproduce_all(reproduce.Request("laptop", [0, 1], [], 2), tmp_path)
     assert {"measured a", "measured b"} <= set(told)
+
+
+def test_a_dry_run_tells_of_every_run_once_and_trains_nothing(told, capsys):
+    asked = reproduce.Request("paper", [3, 4], ["--config.training.steps=7"], 1)
+    content = reproduce.dry_run(["a", "b"], asked)
+    (one,) = content["runs"]
+    assert (one["run"], one["steps"], one["tokens"]) == ("a: standard", 7, 7 * 32 * 512)
+    assert one["parameters"] == 311_247_872
+    assert set(one["needs"]) == {"v5e-16", "H200"}
+    shown = capsys.readouterr().err
+    assert "a: standard" in shown and "v5e-16" in shown
+    assert told == []
+
+
+def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(theory, "THEOREMS", {"softmax": None})
+    content = reproduce.reproduce("theory", ASKED, tmp_path, [], "the command")
+    assert content == json.loads((tmp_path / "results.json").read_text())
+    assert (content["figure"], content["preset"], content["command"]) == ("theory", "laptop", "the command")
+    assert [Claim.from_dict(claim).bound for claim in content["claims"]][0] == "≤ 0"
+    assert (tmp_path / "figure_softmax.png").exists() and "the command" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

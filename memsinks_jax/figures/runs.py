@@ -19,6 +19,7 @@ from ml_collections import config_flags
 from memsinks_jax.command_line import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.config import Config, InputError, to_json, validate
 from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.variants import open_config
 
 logger = logging.getLogger(__name__)
 
@@ -116,18 +117,22 @@ def make_jobs(
                 if flag.split("=")[0] in given:
                     raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")
             choice = ",".join(filter(None, (one.choice, preset)))
-            flags = [f"--config={config}:{choice}", f"--config.seed={seed}", *overrides, *mine]
-            resolved = _resolve(flags)
+            changes = [f"--config.seed={seed}", *overrides, *mine]
+            resolved, flags = _resolve(config, choice, changes), [f"--config={config}:{choice}", *changes]
             workdir = workdirs.setdefault(to_json(resolved), out / "runs" / f"{name}-seed{seed}")
             made.append(Job(name, seed, flags, resolved, workdir))
     return made
 
 
-def _resolve(flags: list[str]) -> Config:
-    """The config that the train command makes of its flags."""
-    values = absl_flags.FlagValues()
-    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["", *flags])
-    values(["", *flags])
+def _resolve(file: pathlib.Path, choice: str, overrides: list[str]) -> Config:
+    """The config that the train command makes of --config=FILE:CHOICE and its overrides."""
+    try:
+        config = open_config(file).get_config(*[choice] * bool(choice))
+    except ValueError as error:
+        raise InputError(f"--config: {error}") from None
+    values, arguments = absl_flags.FlagValues(), ["", *overrides]
+    holder = config_flags.DEFINE_config_dataclass("config", config, flag_values=values, sys_argv=arguments)
+    values(arguments)
     return validate(holder.value)
 
 

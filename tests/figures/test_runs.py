@@ -24,6 +24,8 @@ def test_a_variation_sets_its_fields_beside_those_of_the_command_line(tmp_path):
     assert few.workdir == tmp_path / "runs" / "few-seed3"
     with pytest.raises(InputError, match="--config.sinks.active_fraction is what is varied here"):
         jobs(tmp_path, chosen, ["--config.sinks.active_fraction=0.2"])
+    with pytest.raises(InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, standard"):
+        jobs(tmp_path, {"one": Variation("sink")})
 
 
 def test_runs_of_the_same_config_have_one_workdir(tmp_path):
