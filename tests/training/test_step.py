@@ -121,10 +121,12 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
 
 def test_parts_of_a_batch_drop_out_their_own(tiny):
     """The control's chance is drawn anew for every part of a step."""
-    tiny.sinks.kind = "by_chance"
+    tiny.sinks.kind, tiny.sinks.attention_fraction = "by_chance", 0.5
     one, two = (training_gates(tiny, first_batches(tiny, 1)[0], draw, 0) for draw in (4, 5))
-    x = np.ones((8, tiny.data.row_length, 32), np.float32)
-    assert (one["mlp"](x, 0) != two["mlp"](x, 0)).any()
+    for site, width in (("mlp", 32), ("attention", 16)):
+        x = np.ones((8, tiny.data.row_length, width), np.float32)
+        assert (one[site](x, 0) != two[site](x, 0)).any()
+        assert (np.asarray(one[site](x, 0))[..., : width // 2] == 1).all()
 
 
 def test_loss_is_over_tokens_not_over_rows(tiny):
