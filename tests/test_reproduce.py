@@ -73,7 +73,7 @@ def test_a_dry_run_tells_of_every_run_once_and_trains_nothing(told, capsys):
     content = reproduce.dry_run(["a", "b"], asked)
     (one,) = content["runs"]
     assert (one["run"], one["steps"], one["tokens"]) == ("a: standard", 7, 7 * 32 * 512)
-    assert one["parameters"] == 311_247_872
+    assert one["parameters"] == (8192 + 512) * 1024 + 24 * (12 * 1024**2 + 13 * 1024) + 2 * 1024
     assert set(one["needs"]) == {"v5e-16", "H200"}
     shown = capsys.readouterr().err
     assert "a: standard" in shown and "v5e-16" in shown

@@ -143,7 +143,7 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
       InputError, Interrupted: as the train command that met it.
       RuntimeError: a run failed otherwise; the message names its log.
     """
-    waiting = list({job.workdir: job for job in jobs if not job.finished}.values())
+    waiting = list({job.workdir: job for job in reversed(jobs) if not job.finished}.values())[::-1]
     places = _shares_of_cores(min(at_once, len(waiting)))
     running: dict[int, tuple[subprocess.Popen, Job]] = {}
     bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting)

@@ -40,11 +40,11 @@ def test_runs_of_the_same_config_have_one_workdir(tmp_path):
 
 @pytest.fixture
 def started(monkeypatch):
-    """Names of the runs that were started, in the place of training."""
+    """Variants and workdirs of the runs that were started, in the place of training."""
     names = []
 
     def start(job, cores):
-        names.append(job.workdir.name)
+        names.append((job.variant, job.workdir.name))
         job.workdir.mkdir(parents=True, exist_ok=True)
         job.log.write_text("")
         (job.workdir / "metrics.jsonl").write_text('{"step": 1, "held_out_loss": 2.0}\n')
@@ -58,11 +58,11 @@ def test_what_is_finished_is_not_started_again(tmp_path, started):
     chosen = {"one": Variation("sinks"), "the same": Variation("sinks"), "other": Variation("standard")}
     planned = jobs(tmp_path, chosen)
     found = runs.train_all(planned, 2)
-    assert started == ["one-seed0", "other-seed0"]
+    assert started == [("one", "one-seed0"), ("other", "other-seed0")]
     assert [run.variant for run in found] == ["one", "the same", "other"]
     assert found[1].metrics["held_out_loss"] == 2.0
     runs.train_all(planned, 2)
     assert len(started) == 2
     planned[2].mark.write_text(to_json(planned[0].config))  # left behind by a run of another config
     runs.train_all(planned, 2)
-    assert started[2:] == ["other-seed0"]
+    assert started[2:] == [("other", "other-seed0")]
