@@ -9,20 +9,29 @@ from memsinks_jax.figures.runs import Run, Variation, by_variant
 TITLE = "Figure 5c: repeated documents under inconsistent ids"
 CONFIG = "ts_repetition.py"
 SINKS = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
+# The paper's caption can be read so: some documents come under a wrong id always, the others never.
+DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
 VARIANTS = {
     "standard": Variation("standard"),
     **{name: Variation("sinks", {"data.id_noise": chance}) for name, chance in SINKS.items()},
+    **{
+        name: Variation("sinks", {"data.id_noise": chance, "data.id_noise_per": "document"})
+        for name, chance in DOCUMENTS.items()
+    },
 }
 ANSWER = (
-    "Sinks only need to know a repeated document when they see it again most of the time. Whenever its id is wrong, the "
-    "document finds sinks that it has not memorized into, and the shared neurons learn some of it."
+    "Whenever the id of a repeated document is wrong, it finds sinks that it has not memorized into, and the shared "
+    "neurons learn some of it. What that costs is a matter of how the errors fall: on every document now and then, or on "
+    "some always."
 )
 TABLE_NOTE = knob.TABLE_NOTE
 note, sections = knob.note, knob.sections
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    return [f"sinks, noise {SINKS[name]:g}" if name in SINKS else name for name in by_variant(runs)]
+    labels = {name: f"sinks, noise {chance:g} an encounter" for name, chance in SINKS.items()}
+    labels |= {name: f"sinks, {chance:.0%} of the documents" for name, chance in DOCUMENTS.items()}
+    return [labels.get(name, name) for name in by_variant(runs)]
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
@@ -30,7 +39,10 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    knob.draw(runs, path, SINKS, lambda variant: "standard", "id noise")
+    knob.draw(
+        runs, path, SINKS, lambda variant: "standard", "id noise", label="an encounter",
+        other={"noise_0.0": 0.0, **DOCUMENTS}, other_label="so many documents, always",
+    )  # fmt: skip
 
 
 def claims(runs: list[Run]) -> list[Claim]:
@@ -40,11 +52,16 @@ def claims(runs: list[Run]) -> list[Claim]:
         return losses.gap_closed(noisy, standard) / losses.gap_closed(clean, standard)
 
     wanted = ((0.1, "holds up to 10%", {"at_least": 0.8}), (0.5, "fails at 50%", {"at_most": 0.5}))
+    readings = (
+        ("noise", "of the encounters under a wrong id"),
+        ("documents", "of the documents always under wrong ids"),
+    )
     return [
         claim
+        for name, reading in readings
         for chance, paper, bound in wanted
         for claim in losses.paired(
-            runs, f"noise_{chance}", f"share of the gap closed with {chance:.0%} of the ids wrong over that with none wrong",
-            paper, [f"noise_{chance}", "noise_0.0", "standard"], kept, **bound,
+            runs, f"{name}_{chance}", f"share of the gap closed with {chance:.0%} {reading} over that with none", paper,
+            [f"{name}_{chance}", "noise_0.0", "standard"], kept, **bound,
         )
     ]  # fmt: skip

@@ -39,7 +39,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def draw(
     runs: list[Run], path: pathlib.Path, places: dict[str, float], standard_of: Callable[[str], str], what: str,
-    log: bool = False,
+    log: bool = False, label: str | None = None, other: dict[str, float] | None = None, other_label: str | None = None,
 ) -> None:  # fmt: skip
     """Losses at the end and gap closed against what is varied; the repeated loss over training.
 
@@ -47,6 +47,7 @@ def draw(
       places: {variant with sinks: its place on the axis}.
       standard_of: the standard model that a variant is compared with.
       what: the axis. `log`: a logarithmic one.
+      label, other, other_label: places of further variants, for the gap alone, and what tells the two lines apart.
     """
     groups = by_variant(runs)
     shown = [variant for variant in places if variant in groups]
@@ -68,11 +69,15 @@ def draw(
         losses.band(ends, x, own, "repeated, own sinks on", _RED, ":")
     losses.finish(ends, runs, "losses at the end", what)
     ends.set_ylabel("loss (nats per token)")
-    if shown and compared:
+    for line, style, name in ((places, "o-", label), (other or {}, "s--", other_label)):
+        here = [variant for variant in line if variant in groups and standard_of(variant) in groups]
         values = [
-            [losses.gap_closed(run, groups[standard_of(v)][seed]) for seed, run in groups[v].items()] for v in shown
+            [losses.gap_closed(run, groups[standard_of(v)][seed]) for seed, run in groups[v].items()] for v in here
         ]
-        losses.band(closed, x, np.array(values).T, None, _BLUE, "o-")
+        if here:
+            losses.band(closed, [line[variant] for variant in here], np.array(values).T, name, _BLUE, style)
+    if other_label:
+        closed.legend(frameon=False, fontsize=8.5)
     closed.axhline(0, color=_GREY, linewidth=1)
     closed.axhline(1, color=_GREY, linewidth=1)
     losses.finish(closed, [], "share of the gap closed", what)

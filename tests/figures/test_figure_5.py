@@ -30,7 +30,8 @@ def runs_of(losses):
 ACTIVE = {"standard": (1.0, 0.2), "active_0.1": (1.0, 0.8), "active_0.3": (1.1, 0.9), "active_0.5": (1.2, 0.5),
           "active_0.7": (1.5, 0.45)}  # fmt: skip
 NOISE = {"standard": (1.0, 0.2), "noise_0.0": (1.0, 0.8), "noise_0.05": (1.0, 0.8), "noise_0.1": (1.0, 0.74),
-         "noise_0.2": (1.0, 0.6), "noise_0.5": (1.0, 0.35)}  # fmt: skip
+         "noise_0.2": (1.0, 0.6), "noise_0.5": (1.0, 0.35), "documents_0.1": (1.0, 0.71), "documents_0.5": (1.0, 0.5),
+}  # fmt: skip
 SIZES = {"standard_quarter": (2.0, 1.0), "sinks_quarter": (2.2, 1.6), "standard_half": (1.0, 0.2),
          "sinks_half": (1.0, 0.8), "standard_whole": (1.0, 0.2), "sinks_whole": (1.0, 0.8),
          "standard_one_and_a_half": (1.0, 0.0), "sinks_one_and_a_half": (1.0, 0.9)}  # fmt: skip
@@ -42,7 +43,7 @@ SIZES = {"standard_quarter": (2.0, 1.0), "sinks_quarter": (2.2, 1.6), "standard_
         (figure_5a, ACTIVE, {"robust_0.1": 0.75, "robust_0.3": 0.75, "breaks_down_repeated": 0.5,
                              "breaks_down_held_out": 1.5}),
         (figure_5b, SIZES, {"every_size": 0.4, "small_degrade": 0.1, "large_improve": 0.5}),
-        (figure_5c, NOISE, {"noise_0.1": 0.9, "noise_0.5": 0.25}),
+        (figure_5c, NOISE, {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5}),
     ],
 )  # fmt: skip
 def test_claims_are_paired_by_seed(module, losses, expected):
