@@ -21,6 +21,9 @@ from memsinks_jax.config import ModelConfig, SinksConfig
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
+# Kinds whose sinks are on for every document; what is told apart is whose gradient reaches them.
+MASKED = ("masked_weights", "masked_activations")
+
 # Salts of the key: draws for one purpose say nothing about the others.
 _OWN, _OTHER, _CHANCE = range(3)
 
@@ -96,7 +99,7 @@ def gates_for_mode(
     """
     if mode not in MODES:
         raise ValueError(f"sinks={mode!r}; choose one of: {', '.join(MODES)}")
-    if mode == "all" or not parts.sinks:
+    if mode == "all" or not parts.sinks or (sinks.kind in MASKED and mode != "drop"):
         return None
     if mode == "drop":
         return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)
