@@ -13,12 +13,12 @@ from absl import flags
 from memsinks_jax import command_line, report
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.config import InputError
-from memsinks_jax.figures import figure_4, local_memory
+from memsinks_jax.figures import figure_3, figure_4, local_memory
 from memsinks_jax.figures.runs import CONFIGS, Run, by_variant, default_jobs, results, train_all
 
 logger = logging.getLogger("memsinks_jax.reproduce")
 
-FIGURES = {"4": figure_4, "local_memory": local_memory}
+FIGURES = {"3": figure_3, "4": figure_4, "local_memory": local_memory}
 PRESETS = ("laptop", "paper")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from memsinks_jax import report
 from memsinks_jax.claims import Claim
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.curves import band
 from memsinks_jax.figures.runs import Run, by_variant
 
 TITLE = "Figure 4: memorization that can be switched off"
@@ -161,14 +162,15 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     panels = (("held_out_loss", "4a: held-out documents"), ("repeated_loss", "4b: repeated documents"))
     for axis, (name, title) in zip(axes, panels, strict=True):
         for variant, group in groups.items():
-            _band(axis, list(group.values()), name, LABELS[variant], _COLOURS[variant], "-")
+            band(axis, [run.curve(name) for run in group.values()], LABELS[variant], _COLOURS[variant])
         if floors:
             axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
         axis.set(title=title, xlabel="step", ylim=(0, None))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if "sinks" in groups:
-        _band(axes[1], list(groups["sinks"].values()), "repeated_loss_own", "sinks, own on", _COLOURS["sinks"], ":")
+        own = [run.curve("repeated_loss_own") for run in groups["sinks"].values()]
+        band(axes[1], own, "sinks, own on", _COLOURS["sinks"], ":")
     axes[0].set_ylabel("loss (nats per token)")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
@@ -177,10 +179,3 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     axes[0].set_ylim(0, highest * 1.05)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def _band(axis, runs: list[Run], name: str, label: str, colour: str, style: str) -> None:
-    steps = runs[0].curve(name)[0]
-    losses = np.array([run.curve(name)[1] for run in runs])
-    axis.plot(steps, losses.mean(axis=0), style, color=colour, label=label, linewidth=1.8)
-    axis.fill_between(steps, losses.min(axis=0), losses.max(axis=0), color=colour, alpha=0.18, linewidth=0)
