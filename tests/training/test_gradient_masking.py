@@ -64,10 +64,9 @@ def moved(config, batch, monkeypatch=None):
     return {key: after[key] - before[key] for key in before}
 
 
-@pytest.mark.parametrize(("rows", "family"), [("one_document", "gpt2"), ("packed", "llama")])
-def test_each_block_learns_from_its_documents_alone(rows, family, monkeypatch):
-    """A mixed batch moves every block as the documents of its kind alone would move it in an ordinary model."""
-    config = masked_config(rows=rows, family=family)
+def test_each_block_learns_from_its_documents_alone(monkeypatch):
+    """Rows of both kinds move every block as the documents of its kind alone would move it in an ordinary model."""
+    config = masked_config(rows="packed", family="llama")
     batch = mixed_batch(config)
     model, _ = build_model(config)
     params = step.init_state(config, 10).params
@@ -92,7 +91,7 @@ def test_each_block_learns_from_its_documents_alone(rows, family, monkeypatch):
             assert np.abs(of_repeated[name, block] - of_others[name, block]).max() > 1e-5, f"{name} {block}"
 
 
-@pytest.mark.parametrize(("repeated", "still", "dtype"), [(True, "shared", "float32"), (False, "sinks", "bfloat16")])
+@pytest.mark.parametrize(("repeated", "still", "dtype"), [(True, "shared", "bfloat16"), (False, "sinks", "float32")])
 def test_the_other_block_stays_to_the_bit_under_sgd(repeated, still, dtype, monkeypatch):
     config = masked_config(dtype=dtype)
     found = moved(config, only(mixed_batch(config), repeated), monkeypatch)
@@ -144,7 +143,7 @@ def test_detached_activations_pass_the_value_and_the_gradient_of_their_own():
 
 
 def test_a_mesh_and_parts_of_the_batch_change_nothing():
-    config = masked_config(rows="packed")
+    config = masked_config(rows="packed", layers=1)
     data = first_batches(config, 2)
     params, lines = train(config, single(config), data=data)
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 2, 2, 2
