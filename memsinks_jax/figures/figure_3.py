@@ -38,7 +38,7 @@ TABLE_NOTE = (
 LABELS = {
     "standard": "standard, with repeats",
     "gradient_masking": "gradient masking",
-    "gradient_detach": "gradient masking of activations",
+    "gradient_detach": "masking of activations",
     "sinks": "control: sinks",
 }
 _COLOURS = {
@@ -144,15 +144,14 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Held-out loss, kept and dropped, and the gap between them, over training."""
     groups = by_variant(runs)
-    figure, (losses, gaps) = plt.subplots(1, 2, figsize=(11.5, 4.4), layout="constrained")
+    figure, (losses, gaps) = plt.subplots(1, 2, figsize=(13, 4.4), layout="constrained")
     for variant, group in groups.items():
         colour, several = _COLOURS[variant], list(group.values())
         if variant == "standard":
             band(losses, [run.curve("held_out_loss") for run in several], LABELS[variant], colour)
             continue
-        if variant in MASKED:
-            band(losses, [run.curve("held_out_loss_own") for run in several], f"{LABELS[variant]}, kept", colour)
-            band(losses, [run.curve("held_out_loss") for run in several], f"{LABELS[variant]}, dropped", colour, ":")
+        band(losses, [run.curve("held_out_loss_own") for run in several], f"{LABELS[variant]}, kept", colour)
+        band(losses, [run.curve("held_out_loss") for run in several], f"{LABELS[variant]}, dropped", colour, ":")
         band(gaps, [(run.curve("held_out_loss")[0], gap(run)) for run in several], LABELS[variant], colour)
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if floors:
@@ -168,7 +167,6 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         axis.set_xlabel("step")
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-        if axis.get_legend_handles_labels()[1]:
-            axis.legend(frameon=False, fontsize="small")
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
