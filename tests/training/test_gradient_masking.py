@@ -59,7 +59,7 @@ def moved(config, batch, monkeypatch=None):
     """{(path, block): change} of one step on one device; by plain SGD with a rate of 1 if `monkeypatch` is given."""
     if monkeypatch:
         monkeypatch.setattr(step, "make_optimizer", lambda *_: optax.sgd(1.0))
-    before = blocks(jax.device_get(step.init_state(config, 10).params))
+    before = blocks(jax.device_get(jax.jit(lambda: step.init_state(config, 10))().params))  # as `train` begins
     after = blocks(train(config, single(config), data=[batch])[0])
     return {key: after[key] - before[key] for key in before}
 
