@@ -29,6 +29,8 @@ class DataConfig:
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
+    goldfish_every: int = 0  # goldfish loss, its k: every k-th token, by a hash, is left out of the loss; 0: none
+    goldfish_context: int = 13  # its h: the hash is of so many tokens before the one it is about
     rows: str = "one_document"  # one document a row, padded and truncated | packed: rows cut from one stream
     row_length: int = 128  # tokens in a row, and the model's context
     vocabulary_size: int = 2048  # at most; the model has as many embeddings
@@ -41,7 +43,9 @@ class DataConfig:
 class SinksConfig:
     """Which hidden neurons of every MLP are sinks, and who switches them on (paper section 5.1, appendix G)."""
 
-    kind: str = "by_document"  # by_document: sinks | by_chance: ordinary dropout of them | none | cut: never built
+    # by_document: sinks | by_chance: ordinary dropout of them | masked_weights, masked_activations: on for all, but learning
+    # from repeated documents alone (see training/gradient_masking.py) | none | cut: never built
+    kind: str = "by_document"
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
     active_fraction: float = 0.3  # the paper's p: fraction of the sinks that is ON for a document
     sampling: str = "bernoulli"  # each sink on with chance p | exact: exactly round(p * sinks) of them
@@ -143,7 +147,7 @@ CHOICES = {
     "data.id_noise_per": ("encounter", "document"),
     "data.rows": ("one_document", "packed"),
     "model.family": ("gpt2", "llama"),
-    "sinks.kind": ("by_document", "by_chance", "none", "cut"),
+    "sinks.kind": ("by_document", "by_chance", "masked_weights", "masked_activations", "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact"),
     "model.dtype": ("float32", "bfloat16"),
     "compute.attention": ("auto", "xla", "blocks", "splash", "cudnn"),
@@ -158,6 +162,8 @@ RANGES = {
     "data.repetitions": (1, None, True),
     "data.held_out_documents": (1, None, True),
     "data.id_noise": (0, 1, True),
+    "data.goldfish_every": (0, None, True),
+    "data.goldfish_context": (1, None, True),
     "data.row_length": (2, None, True),
     "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
     "sinks.shared_fraction": (0, 1, False),

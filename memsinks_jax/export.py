@@ -18,7 +18,7 @@ from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
-from memsinks_jax.sinks import has_sinks, partition, partitions
+from memsinks_jax.sinks import MASKED, has_sinks, partition, partitions
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
 
@@ -27,7 +27,8 @@ logger = logging.getLogger("memsinks_jax.export")
 _MEASURED_UP_TO = 2**30  # bytes: larger models are exported without being run for their speed
 _LOSSES = {
     "held_out_loss": "held-out documents, sinks dropped", "repeated_loss": "repeated documents, sinks dropped",
-    "repeated_loss_own": "repeated documents, their own sinks on", "entropy_floor": "entropy of the text, held-out",
+    "held_out_loss_own": "held-out documents, sinks on as in training",
+    "repeated_loss_own": "repeated documents, sinks on as in training", "entropy_floor": "entropy of the text, held-out",
 }  # fmt: skip
 
 
@@ -101,11 +102,12 @@ def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop:
     data = config.data
     source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
     if parts.sinks:
+        on = "all" if config.sinks.kind in MASKED else f"{config.sinks.active_fraction:g}"
         fate = "cut out of the weights" if drop else "kept, all of them on"
         sinks = (
             f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
-            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {config.sinks.active_fraction:g} of them on for a "
-            f"document). Here the sinks are {fate}."
+            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). "
+            f" Here the sinks are {fate}."
         )
         attention = partitions(config)["attention"]
         if attention.sinks:

@@ -24,6 +24,9 @@ MODES = ("own", "drop", "all", "other")
 
 SITES = ("mlp", "attention")  # of the model; either can have sinks
 
+# Kinds whose sinks are on for every document; what is told apart is whose gradient reaches them.
+MASKED = ("masked_weights", "masked_activations")
+
 # Salts of the key: draws for one purpose say nothing about the others. Those of attention come after these.
 _OWN, _OTHER, _CHANCE = range(3)
 _PURPOSES = 3
@@ -113,7 +116,7 @@ def gates_for_mode(
     """
     if mode not in MODES:
         raise ValueError(f"sinks={mode!r}; choose one of: {', '.join(MODES)}")
-    if mode == "all" or not parts.sinks:
+    if mode == "all" or not parts.sinks or (sinks.kind in MASKED and mode != "drop"):
         return None
     if mode == "drop":
         return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)

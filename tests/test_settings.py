@@ -68,6 +68,8 @@ BATCHES = {
     "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
+    "data.goldfish_every": (4, {}),
+    "data.goldfish_context": (5, {"data.goldfish_every": 4}),
     "data.rows": ("packed", {}),
     "data.row_length": (128, {}),
     "data.vocabulary_size": (600, {}),

@@ -162,6 +162,15 @@ def test_modes():
         sinks.gates_for_mode("off", *arguments)
 
 
+@pytest.mark.parametrize("kind", sinks.MASKED)
+def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
+    settings, parts, identities = SinksConfig(kind=kind), sinks.Partition(2, 3), jnp.ones((1, 1, 2), jnp.uint32)
+    drop = sinks.gates_for_mode("drop", identities, 0, parts, settings, 1)
+    assert drop[0, 0, 0].tolist() == [True, True, False, False, False]
+    for mode in ("own", "all", "other"):
+        assert sinks.gates_for_mode(mode, identities, 0, parts, settings, 1) is None
+
+
 def test_chance_gates_are_fresh_at_every_position_and_step():
     parts = sinks.Partition(5, 400)
     gates = [np.asarray(sinks.chance_gates(jnp.int32(s), (2, 3), 0, parts, SinksConfig()))[0] for s in (0, 1)]

@@ -2,10 +2,11 @@
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 where the target counts, 0 in the padding
+  weights (T,) float32                     1 where the target counts, 0 in the padding and where goldfish leaves it out
   segments (T,) int32                      which document of the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row, from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) where there is none
+  repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
 So the id of position t is identities[segments[t] - 1]: one lane pair a document instead of one a token.
 """
 
@@ -14,7 +15,7 @@ import functools
 import numpy as np
 
 from memsinks_jax.config import DataConfig
-from memsinks_jax.data import ids, mixture
+from memsinks_jax.data import goldfish, ids, mixture
 from memsinks_jax.data.tokenizer import PADDING
 
 
@@ -115,8 +116,15 @@ class Rows:
 
     def _document_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         encounter = int(self._order(epoch)[place])
-        tokens = self._tokens[self._plan.encounters[encounter]]
-        return document_row(tokens, self.identity(epoch, encounter), self._data.row_length, self._end_of_text)
+        document = int(self._plan.encounters[encounter])
+        tokens, length = self._tokens[document], self._data.row_length
+        row = document_row(tokens, self.identity(epoch, encounter), length, self._end_of_text)
+        used = min(len(tokens) + 1, length)
+        row["weights"][:used] = self._counted(np.append(tokens, self._end_of_text), 0, used)
+        return row | {"repeated": np.array([document in self._repeated])}
+
+    def _counted(self, document: np.ndarray, start: int, stop: int) -> np.ndarray:
+        return goldfish.counted(document, start, stop, self._data.goldfish_every, self._data.goldfish_context)
 
     def _packed_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         """A window of the epoch's stream `document, end of text, document, end of text, ...`.
@@ -129,15 +137,20 @@ class Rows:
         end = min(start + self._data.row_length + 1, int(offsets[-1]))
         first = int(np.searchsorted(offsets, start, side="right")) - 1
         last = int(np.searchsorted(offsets, end, side="left"))
-        pieces, owner, identities = [], [], []
+        pieces, counted, owner, identities, repeated = [], [], [], [], []
         for slot in range(first, last):
             encounter = int(order[slot])
-            document = np.append(self._tokens[self._plan.encounters[encounter]], self._end_of_text)
-            piece = document[max(start - offsets[slot], 0) : end - offsets[slot]]
-            pieces.append(piece)
-            owner.append(np.full(len(piece), slot - first))
+            index = int(self._plan.encounters[encounter])
+            document = np.append(self._tokens[index], self._end_of_text)
+            part = max(start - offsets[slot], 0), min(end - offsets[slot], len(document))
+            pieces.append(document[slice(*part)])
+            counted.append(self._counted(document, *part))
+            owner.append(np.full(len(pieces[-1]), slot - first))
             identities.append(self.identity(epoch, encounter))
-        return _row(
+            repeated.append(index in self._repeated)
+        row = _row(
             np.concatenate(pieces), np.concatenate(owner), np.stack(identities), self._data.row_length,
             self.documents_per_row,
         )  # fmt: skip
+        row["weights"][: end - start - 1] = np.concatenate(counted)[1:]
+        return row | {"repeated": np.resize(repeated + [False] * self.documents_per_row, self.documents_per_row)}

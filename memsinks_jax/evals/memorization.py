@@ -15,7 +15,9 @@ class Memorization:
 
     `run(params)` yields (name, nats per token):
       held_out_loss, repeated_loss      sinks dropped: the model that is handed over
-      repeated_loss_own                 each repeated document with its own sinks on, as in training; models with sinks
+      held_out_loss_own, repeated_loss_own
+                                        the sinks on as in training: each document's own, or all where gradients are
+                                        masked; models with sinks
       entropy_floor                     the lowest held_out_loss any model can reach, where it is known
     """
 
@@ -30,13 +32,13 @@ class Memorization:
                     tokens, identities, config.data.row_length, corpus.tokenizer.end_of_text, batch_size
                 )
         self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
-        self._own = sinks.has_sinks(config) and config.sinks.kind == "by_document" and "repeated" in self._batches
+        self._own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
         for name, batches in self._batches.items():
             yield f"{name}_loss", _mean(*self._loss(params, batches, "drop"))
-        if self._own:
-            yield "repeated_loss_own", _mean(*self._loss(params, self._batches["repeated"], "own"))
+            if self._own:
+                yield f"{name}_loss_own", _mean(*self._loss(params, batches, "own"))
         if self._floor is not None:
             yield "entropy_floor", self._floor
 

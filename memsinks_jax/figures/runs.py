@@ -43,7 +43,7 @@ class Run:
         return [step for step, _ in points], [value for _, value in points]
 
     def to_dict(self) -> dict:
-        names = ("held_out_loss", "repeated_loss", "repeated_loss_own", "train_loss")
+        names = ("held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "train_loss")
         curves = {name: dict(zip(("step", "value"), self.curve(name), strict=True)) for name in names}
         curves = {name: curve for name, curve in curves.items() if curve["step"]}
         result = {"variant": self.variant, "seed": self.seed, "metrics": self.metrics, "curves": curves}

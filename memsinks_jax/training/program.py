@@ -41,6 +41,7 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
     shardings = jax.tree.map(lambda shape: shape.sharding, state)
     platform = mesh.devices.flat[0].platform
+    batch["repeated"] = jax.ShapeDtypeStruct((size, documents_per_row), np.bool_, sharding=rows)
     step = jax.jit(
         make_train_step(config, steps, platform),
         in_shardings=(shardings, rows, whole),

@@ -13,6 +13,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.losses import token_losses, valid_weights
 from memsinks_jax.model import build_model
 from memsinks_jax.placement import BATCH, constrain
+from memsinks_jax.training import gradient_masking
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
@@ -37,6 +38,10 @@ def init_state(config: Config, steps: int) -> TrainState:
 
 def training_gates(config: Config, batch: dict, draw: jax.Array, seed: jax.Array) -> dict:
     """The interventions under which a batch is trained on, by `config.sinks.kind`; `draw` numbers those by chance."""
+    if config.sinks.kind == "masked_activations":
+        return gradient_masking.detached(
+            gradient_masking.repeated_positions(batch), sinks.partition(config.model, config.sinks)
+        )
     if config.sinks.kind == "by_chance":
         found = {}
         for site, parts in sinks.partitions(config).items():
@@ -54,13 +59,14 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     `invalid_labels` (targets that are no token of the vocabulary; they are left out), `gradient_norm` before clipping,
     `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is build_model's.
     """
-    model, _ = build_model(config, platform)
+    model, parts = build_model(config, platform)
     optimizer = make_optimizer(config, steps)
     schedule = learning_rate(config.optimizer, steps)
+    masks_weights = config.sinks.kind == "masked_weights"
 
-    def loss_of(params: dict, batch: dict, draw: jax.Array, seed: jax.Array, tokens: jax.Array) -> jax.Array:
-        """Of a batch or a part of one; `tokens` counts those of the whole, `draw` the parts of all steps before."""
-        losses_BT = model.apply(
+    def losses_of(params: dict, batch: dict, draw: jax.Array, seed: jax.Array) -> jax.Array:
+        """Of a batch or a part of one (B, T); `draw` counts the parts of all steps before."""
+        return model.apply(
             {"params": params},
             batch["inputs"],
             batch["segments"],
@@ -73,7 +79,6 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
                 chunks=config.compute.loss_chunks,
             ),
         )
-        return losses_BT.sum() / tokens
 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
         weights_BT = valid_weights(batch["targets"], batch["weights"], config.data.vocabulary_size)
@@ -83,15 +88,21 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
         def loss_and_gradients(part: dict, number: jax.Array | int) -> tuple[jax.Array, dict]:
             draw = state.step * config.compute.accumulate + number
-            return jax.value_and_grad(loss_of)(state.params, part, draw, seed, jnp.maximum(tokens, 1.0))
+            losses = partial(losses_of, batch=part, draw=draw, seed=seed)
+            count = jnp.maximum(tokens, 1.0)  # of the whole batch
+            if masks_weights:
+                repeated_BT = gradient_masking.repeated_positions(part)
+                return gradient_masking.masked_gradients(losses, state.params, repeated_BT, count, parts)
+            return jax.value_and_grad(lambda params: losses(params).sum() / count)(state.params)
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = judge(state.guard, loss, gradient_norm, config.training)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         updated = (optax.apply_updates(state.params, updates), optimizer_state)
-        params, optimizer_state = jax.tree.map(
-            lambda new, old: jnp.where(accept, new, old), updated, (state.params, state.optimizer)
+        taught = gradient_masking.taught(batch, parts) if masks_weights else lambda path: True
+        params, optimizer_state = jax.tree_util.tree_map_with_path(
+            lambda path, new, old: jnp.where(accept & taught(path), new, old), updated, (state.params, state.optimizer)
         )
         metrics = {
             "train_loss": loss,

@@ -64,12 +64,12 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     found = dict(Memorization(config, corpus, DocumentLoss(config)).run(params))
     for name, indices, mode in (
         ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
-        ("repeated_loss_own", corpus.mixture.repeated, "own"),
+        ("held_out_loss_own", corpus.mixture.held_out, "own"), ("repeated_loss_own", corpus.mixture.repeated, "own"),
     ):  # fmt: skip
         nats, tokens = losses(world, indices, mode)
         assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert found["repeated_loss"] != found["repeated_loss_own"]
-    assert set(found) == {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"}
+    assert set(found) == {"held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "entropy_floor"}
 
 
 def test_continuations_are_greedy(world):
