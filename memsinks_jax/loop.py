@@ -80,7 +80,7 @@ def train_and_evaluate(
         if not hosts.all_equal(fingerprints["documents"]):
             raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
         end_of_text = corpus.tokenizer.end_of_text
-        rows = Rows(config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, end_of_text)
+        rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, end_of_text)
         steps = steps_of(config, rows)
 
         # State: shapes give shardings, shardings place what is initialised or restored.

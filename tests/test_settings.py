@@ -118,7 +118,7 @@ def batches_of(config):
     """How many steps, what they read in two epochs, and what is kept for measuring."""
     corpus = load_corpus(config)
     rows = Rows(
-        config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, corpus.tokenizer.end_of_text
+        config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text
     )
     stream = batches(rows, config.training.batch_size)
     digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
