@@ -60,7 +60,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         losses_BT = model.apply(
             {"params": params},
             batch["inputs"],
-            batch["segments"],
+            jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
             batch["positions"],
             training_gates(config, parts, batch, draw, seed),
             read_out=partial(
