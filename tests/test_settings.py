@@ -63,6 +63,12 @@ BATCHES = {
     "data.repetitions": (7, {}),
     "data.held_out_documents": (5, {}),
     "data.repeats": ("once", {}),
+    "data.token_budget": (3000, {"data.general_files": str(ROOT / "memsinks_jax/**/*.txt"), "data.row_length": 8, "data.repetitions": 1}),
+    "data.repeat_every": (2, {}),
+    "data.canary_documents": (1, {}),
+    "data.canary_length": (8, {"data.canary_documents": 1}),
+    "data.canary_place": ("start", {"data.canary_documents": 1}),
+    "data.across_documents": (True, {"data.rows": "packed"}),
     "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
@@ -88,7 +94,7 @@ RUN = {
     "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
-FILES = ("data.files", "data.tokenizer", "model.initial")  # their other value is a file: see below
+FILES = ("data.files", "data.general_files", "data.tokenizer", "model.initial")  # their other value is a file: see below
 
 
 def configs(field, other, besides):
