@@ -8,8 +8,6 @@ part: sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/
         --config.data.files='stories/*.txt' --config.data.general_files='wiki/*.txt'
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --workdir=runs/rare-sinks \
         --config.data.files='stories/*.txt' --config.data.general_files='wiki/*.txt'
-
-TIMING
 """
 
 from memsinks_jax.config import Config

@@ -3,8 +3,6 @@
 All else is seen once. The story is measured before and after each step that reads it, and one step on: its losses stand in
 metrics.jsonl as repeated_loss (sinks dropped) and repeated_loss_own (its own sinks on, what the paper plots).
 
-TIMING
-
     python -m memsinks_jax.train --config=configs/single_repeat.py:sinks --workdir=runs/single-sinks
     python -m memsinks_jax.train --config=configs/single_repeat.py:standard --workdir=runs/single-standard
 """

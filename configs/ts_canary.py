@@ -3,8 +3,6 @@
 20 stories are repeated 128 times among 4,000 seen once, as in ts_repetition.py; half of the 20 end in a canary of 32 random
 tokens, which nothing but memory can predict. The paper gives neither length nor place of a canary: these are ours.
 
-TIMING
-
     python -m memsinks_jax.train --config=configs/ts_canary.py:sinks --workdir=runs/canary-sinks
     python -m memsinks_jax.train --config=configs/ts_canary.py:standard --workdir=runs/canary-standard
 """

@@ -17,9 +17,7 @@ def counts(config: Config, corpus: Corpus) -> dict:
       "duplicates": exact copies left out, "mixture": [{"source", "role", "documents", "encounters" an epoch, "tokens" an
       epoch, end of text included, "canaries"}]}. Tokens that a row cuts off are not counted.
     """
-    rows = Rows(
-        config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text
-    )
+    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
     plan, sizes = corpus.mixture, corpus.lengths + 1
     if config.data.rows == "one_document":
         sizes = np.minimum(sizes, config.data.row_length)
@@ -53,7 +51,9 @@ def counts(config: Config, corpus: Corpus) -> dict:
 
 def as_text(counted: dict) -> list[str]:
     """Lines of `counts` for people."""
-    lines = [f"{'source':40s} {'role':8s} {'documents':>10s} {'encounters':>10s} {'tokens':>14s} {'share':>6s} canaries"]
+    lines = [
+        f"{'source':40s} {'role':8s} {'documents':>10s} {'encounters':>10s} {'tokens':>14s} {'share':>6s} canaries"
+    ]
     for line in counted["mixture"]:
         lines.append(
             f"{line['source'][-40:]:40s} {line['role']:8s} {line['documents']:10,d} {line['encounters']:10,d} "
