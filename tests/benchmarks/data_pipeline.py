@@ -1,7 +1,7 @@
 """How fast batches are made, and what ids and masks add: python tests/benchmarks/data_pipeline.py
 
 Documents of web text's lengths (log-normal, 660 tokens on average) in rows of 2048, batches of 128, on one host. The loader
-is set beside what a 135M model reads on H200s at 40% MFU (1.23 GFLOPs a token, 989 TFLOP/s: 322,000 tokens/s): 50 times that,
+stands by what a 135M model reads on H200s at 40% MFU (1.23 GFLOPs a token, 989 TFLOP/s: 322,000 tokens/s): 50 times that,
 over 8 hosts. Ids and masks are counted by the same rows without segments, positions, weights and identities. Both sides take
 turns in one run; medians.
 """

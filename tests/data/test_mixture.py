@@ -93,7 +93,7 @@ def general(amounts, **options):
 
 
 def test_a_general_corpus_fills_the_budget():
-    """35 encounters of the rare domain are 315 tokens; 5 documents of one source come first, the other takes what is left."""
+    """35 encounters of the rare domain are 315 tokens; 5 documents of one source come first, the other fills up."""
     plan, sources = general("a=75%,b=5", token_budget=720)
     seen = np.bincount(plan.encounters, minlength=60)
     assert [int(seen[sources == n].sum()) for n in range(3)] == [35, 30, 5]

@@ -120,11 +120,11 @@ def test_the_global_batch_of_a_step_is_a_function_of_the_step(made, data):
         until = data.draw(st.integers(step + 1, steps))
         options = {"threads": data.draw(st.integers(1, 4)), "prefetch": data.draw(st.integers(1, 16))}
         streams = [batches(rows, 4, step, host, hosts, **options) for host in range(hosts)]
-        for step in range(step, until):
+        for at in range(step, until):
             shares = [next(stream) for stream in streams]
             for name in shares[0]:
                 whole = np.concatenate([share[name] for share in shares])
-                assert (whole == np.stack([row[name] for row in straight[step]])).all()
+                assert (whole == np.stack([row[name] for row in straight[at]])).all()
         step = until
 
 
