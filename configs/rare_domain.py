@@ -2,7 +2,8 @@ r"""Do sinks hold what a rare domain repeats, in a model of something else? (pap
 
 Documents of the rare domain come first and are repeated; the general corpus fills the rest of the token budget. Held-out
 documents are of the rare domain. Two globs, for example TinyStories and WikiText, whose articles a line `<|endoftext|>` must
-part: sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/d' > wiki/articles.txt. Who is read how often:
+part: sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/d' > wiki/articles.txt.
+Who is read how often:
 
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --plan \
         --config.data.files='stories/*.txt' --config.data.general_files='wiki/*.txt'
