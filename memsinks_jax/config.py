@@ -18,21 +18,30 @@ class InputError(Exception):
 
 @dataclasses.dataclass
 class DataConfig:
-    """TS-Repetition (paper section 3.1): few documents repeated often, many seen once, some never seen."""
+    """Few documents repeated often, many seen once, some never seen (paper section 3.1), beside a general corpus or not."""
 
     files: str = ""  # glob of .txt and .jsonl files; empty: the embedded stories, drawn from the run's seed
+    general_files: str = (
+        ""  # besides, seen once and never held out: GLOB, or GLOB=30%,GLOB=500: shares of the budget, documents
+    )
+    token_budget: int = 0  # of an epoch: what `files` leaves of it, general_files fill; 0: they are read whole
     unique_documents: int = 4000  # documents seen once; -1: all that are left
     repeated_documents: int = 20  # documents seen `repetitions` times
     repetitions: int = 128
     held_out_documents: int = 200  # documents never seen, for measuring
     repeats: str = "keep"  # keep | remove (no_repeat) | once (deduplicated)
+    repeat_every: int = 0  # steps; all repeated documents come in each so manyth batch. 0: `repetitions`, anywhere
+    canary_documents: int = 0  # of the repeated ones, so many carry a canary: random tokens
+    canary_length: int = 32  # tokens of a canary
+    canary_place: str = "end"  # end | start of the document
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
     goldfish_every: int = 0  # goldfish loss, its k: every k-th token, by a hash, is left out of the loss; 0: none
     goldfish_context: int = 13  # its h: the hash is of so many tokens before the one it is about
-    rows: str = "one_document"  # one document a row, padded and truncated | packed: rows cut from one stream
+    rows: str = "one_document"  # one a row, padded and cut off | packed: cut from one stream | best_fit: whole ones
     row_length: int = 128  # tokens in a row, and the model's context
+    across_documents: bool = False  # attention and positions go on over the documents of a row (paper appendix I)
     vocabulary_size: int = 2048  # at most; the model has as many embeddings
     tokenizer: str = (
         ""  # tokenizer.model, tokenizer.json or a folder with one; empty: trained on the training documents
@@ -145,7 +154,8 @@ CHOICES = {
     "data.repeats": ("keep", "remove", "once"),
     "data.ids": ("content", "index"),
     "data.id_noise_per": ("encounter", "document"),
-    "data.rows": ("one_document", "packed"),
+    "data.rows": ("one_document", "packed", "best_fit"),
+    "data.canary_place": ("end", "start"),
     "model.family": ("gpt2", "llama"),
     "sinks.kind": ("by_document", "by_chance", "masked_weights", "masked_activations", "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact"),
@@ -161,6 +171,10 @@ RANGES = {
     "data.repeated_documents": (0, None, True),
     "data.repetitions": (1, None, True),
     "data.held_out_documents": (1, None, True),
+    "data.token_budget": (0, None, True),
+    "data.repeat_every": (0, None, True),
+    "data.canary_documents": (0, None, True),
+    "data.canary_length": (1, None, True),
     "data.id_noise": (0, 1, True),
     "data.goldfish_every": (0, None, True),
     "data.goldfish_context": (1, None, True),
@@ -238,6 +252,22 @@ def validate(config: Config) -> Config:
         )
     if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
         raise InputError("config.model.d_model over config.model.heads is odd; rotary positions turn pairs")
+    data = config.data
+    if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
+        raise InputError(
+            f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not go "
+            f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
+        )
+    if data.canary_documents > data.repeated_documents:
+        raise InputError(
+            f"config.data.canary_documents is {data.canary_documents}, but only {data.repeated_documents} documents are "
+            "repeated; raise config.data.repeated_documents"
+        )
+    if data.canary_documents and data.canary_length > data.row_length - 2:
+        raise InputError(
+            f"config.data.canary_length is {data.canary_length}: a row of {data.row_length} has no room for it, one token "
+            "of the document and end of text; raise config.data.row_length"
+        )
     for axis in ("data", "fsdp"):
         if values[f"mesh.{axis}"] == 0:
             raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")

@@ -80,7 +80,7 @@ def train_and_evaluate(
         if not hosts.all_equal(fingerprints["documents"]):
             raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
         end_of_text = corpus.tokenizer.end_of_text
-        rows = Rows(config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, end_of_text)
+        rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, end_of_text)
         steps = steps_of(config, rows)
 
         # State: shapes give shardings, shardings place what is initialised or restored.
@@ -103,7 +103,7 @@ def train_and_evaluate(
         else:
             _tell_other_versions(progress["versions"], versions)
             start, tokens = progress["step"], progress["tokens"]
-            if start == steps and not _evaluation_is_due(config, workdir, start, steps):
+            if start == steps and not _missing_evaluation(config, workdir, start, steps):
                 return _summary(workdir)
             state = checkpoints.restore(program.state)
         if leads:
@@ -121,7 +121,9 @@ def train_and_evaluate(
 
         loss = DocumentLoss(config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll)
         parts = mesh.shape["data"] * mesh.shape["fsdp"]
-        memorization = Memorization(config, corpus, loss, math.ceil(BATCH_SIZE / parts) * parts)
+        # Documents that come every so many steps are few, and measured often: no rows of weight 0 beside them.
+        at_once = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
+        memorization = Memorization(config, corpus, loss, math.ceil(at_once / parts) * parts)
 
         # What is written and shown, by one host.
         writer = held.enter_context(contextlib.closing(MetricWriter(workdir, start))) if leads else None
@@ -168,11 +170,11 @@ def train_and_evaluate(
                     f"{workdir / 'skipped.jsonl'}; remove them or lower config.optimizer.learning_rate"
                 )
 
-        def evaluate() -> None:
+        def evaluate(what: str) -> None:
             nonlocal held_out_loss
             watchdog.phase(f"evaluating after step {step}")
             with clock.paused():
-                values = dict(memorization.run(state.params))
+                values = dict(getattr(memorization, what)(state.params))
             held_out_loss = values.get("held_out_loss")
             if leads:
                 writer.write(step, values)
@@ -184,8 +186,8 @@ def train_and_evaluate(
             checkpoints.save(step, state, tokens, held_out_loss)
 
         # The loop: step t is dispatched before the metrics of t - 1 are fetched, so the device never waits for Python.
-        if _evaluation_is_due(config, workdir, start, steps):
-            evaluate()  # the run was stopped in the middle of it
+        if missing := _missing_evaluation(config, workdir, start, steps):
+            evaluate(missing)  # the run was stopped in the middle of it
         for step in range(start + 1, steps + 1):
             watchdog.phase(f"waiting for the batch of step {step}")
             batch = next(stream)
@@ -202,9 +204,9 @@ def train_and_evaluate(
             checkpoints.check()
             stop = should_stop(step)
             try:
-                if step % config.training.evaluate_every == 0 or step == steps:
+                if due := _due_evaluation(config, step, steps):
                     fetch()
-                    evaluate()
+                    evaluate(due)
             except _StopInEvaluation:
                 stop = True
             if step % config.training.checkpoint_every == 0 or step == steps or stop:
@@ -235,11 +237,24 @@ def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
     return jax.tree.map(put, run.params, shapes)
 
 
-def _evaluation_is_due(config: Config, workdir: pathlib.Path, step: int, steps: int) -> bool:
-    """Whether the evaluation after `step` was asked for but is not in the metrics: the run was stopped in it."""
-    due = step > 0 and (step % config.training.evaluate_every == 0 or step == steps)
-    done = any(line["step"] == step and "held_out_loss" in line for line in read_metrics(workdir))
-    return bool(hosts.agree(due and not done))
+def _due_evaluation(config: Config, step: int, steps: int) -> str:
+    """What of Memorization is measured after a step: "run" (all), "repeated" or "" (nothing).
+
+    Documents that come every so many steps are measured before and after each step that sees them, and one step on: the
+    cycle of learning and forgetting (paper section 5.4).
+    """
+    if step % config.training.evaluate_every == 0 or step == steps:
+        return "run"
+    every = config.data.repeat_every
+    return "repeated" if every and step >= every - 1 and step % every in (every - 1, 0, 1) else ""
+
+
+def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps: int) -> str:
+    """What is due after `step` but not in the metrics, since the run was stopped in it; "" where nothing is missing."""
+    due = _due_evaluation(config, step, steps) if step > 0 else ""
+    name = {"run": "held_out_loss", "repeated": "repeated_loss", "": "step"}[due]
+    done = any(line["step"] == step and name in line for line in read_metrics(workdir))
+    return due if hosts.agree(bool(due) and not done) else ""
 
 
 def _documents_of(rows: Rows, step: int, batch_size: int) -> list[str]:

@@ -3,6 +3,7 @@
 The same command again resumes where the newest checkpoint left off, and ends in bitwise the same parameters.
 On several hosts the same command runs on each, with --coordinator=auto (TPU pods, Slurm) or --coordinator=HOST:PORT
 --processes=N --process=0 to N - 1.
+With --plan it prints who would be read how often, and ends: nothing is trained or written.
 """
 
 import logging
@@ -24,10 +25,18 @@ def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; made if missing, resumed if it exists.")
     host_flags = hosts.define_flags()
     profile_flag = flags.DEFINE_string("profile", "", "Steps to record with jax's profiler: FIRST:LAST, as in 10:14.")
+    plan_flag = flags.DEFINE_bool("plan", False, "Print the counts of the mixture instead of training.")
     logger = logging.getLogger("memsinks_jax.train")
 
     def run() -> dict:
         config = command_line.read_config(config_flag)
+        if plan_flag.value:
+            from memsinks_jax.data.corpus import load_corpus
+            from memsinks_jax.data.counts import as_text, counts
+
+            counted = counts(config, load_corpus(config))
+            logger.info("%s", "\n".join(as_text(counted)))
+            return counted
         if not workdir_flag.value:
             raise InputError("--workdir is missing; give a folder for the run, for example --workdir=runs/first")
         first, _, last = profile_flag.value.partition(":")

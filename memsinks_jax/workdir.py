@@ -144,7 +144,7 @@ def _hash(path: pathlib.Path) -> str:
 
 def _table(corpus: Corpus) -> str:
     sources = [document.source for document in corpus.documents]
-    return table(corpus.mixture, corpus.identities, [len(tokens) for tokens in corpus.tokens], sources)
+    return table(corpus.mixture, corpus.identities, corpus.lengths, sources)
 
 
 def _require(path: pathlib.Path) -> pathlib.Path:

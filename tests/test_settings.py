@@ -65,6 +65,11 @@ BATCHES = {
     "data.repetitions": (7, {}),
     "data.held_out_documents": (5, {}),
     "data.repeats": ("once", {}),
+    "data.repeat_every": (2, {}),
+    "data.canary_documents": (1, {}),
+    "data.canary_length": (8, {"data.canary_documents": 1}),
+    "data.canary_place": ("start", {"data.canary_documents": 1}),
+    "data.across_documents": (True, {"data.rows": "packed"}),
     "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
@@ -92,7 +97,8 @@ RUN = {
     "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
-FILES = ("data.files", "data.tokenizer", "model.initial")  # their other value is a file: see below
+# Their other value is a file, or matters beside one: see the tests of what reads them.
+FILES = ("data.files", "data.general_files", "data.token_budget", "data.tokenizer", "model.initial")
 
 
 def configs(field, other, besides):
@@ -121,9 +127,7 @@ def program_of(config):
 def batches_of(config):
     """How many steps, what they read in two epochs, and what is kept for measuring."""
     corpus = load_corpus(config)
-    rows = Rows(
-        config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, corpus.tokenizer.end_of_text
-    )
+    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
     stream = batches(rows, config.training.batch_size)
     digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
     for _ in range(2 * steps_of(config, rows)):

@@ -2,13 +2,15 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids, stories
+from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, read_documents
-from memsinks_jax.data.mixture import Mixture, plan_mixture
+from memsinks_jax.data.mixture import Mixture, fill_up, general_sources, plan_mixture
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 
@@ -17,7 +19,9 @@ class Corpus:
     """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
 
     documents: list[Document]
-    tokens: list[np.ndarray]  # int32 (tokens,), without end of text
+    tokens: Sequence[np.ndarray]  # int32 (tokens,), without end of text
+    lengths: np.ndarray  # int64 (documents,), of the tokens
+    sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general_files
     identities: np.ndarray  # uint32 (documents, 2)
     mixture: Mixture
     tokenizer: AnyTokenizer
@@ -31,15 +35,18 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
       tokenizer: of an earlier run; by default the one that the config names, or else a new one, trained on the training
         documents, each taken once, so that variants of one experiment share it.
     Raises:
-      InputError: files that cannot be read, too few documents, a document without tokens, a tokenizer with more pieces
-        than the model has embeddings.
+      InputError: files that cannot be read, too few documents or tokens for the plan, a document without tokens, a
+        tokenizer with more pieces than the model has embeddings.
     """
-    documents, duplicates = without_copies(_gather(config))
-    mixture = plan_mixture(config.data, len(documents), config.seed)
+    gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.data))]
+    source_of = {id(document): number for number, there in enumerate(gathered) for document in there}
+    documents, duplicates = without_copies([document for there in gathered for document in there])
+    sources = np.array([source_of[id(document)] for document in documents])
+    mixture = plan_mixture(config.data, int((sources == 0).sum()), config.seed)
     if tokenizer is None and config.data.tokenizer:
         tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
     elif tokenizer is None:
-        training = np.concatenate([mixture.repeated, mixture.unique])
+        training = np.concatenate([mixture.repeated, mixture.unique, np.flatnonzero(sources)])
         tokenizer = train_tokenizer([documents[i].text for i in np.sort(training)], config.data.vocabulary_size)
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
@@ -47,11 +54,18 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
             f"{config.data.tokenizer or 'of the run'} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
         )
     tokens = tokenise(documents, tokenizer)
+    for index in mixture.canaries.tolist():
+        tokens[index] = with_canary(config.data, config.seed, index, tokens[index], tokenizer)
+        source = f"{documents[index].source} with a canary"
+        documents[index] = Document(tokenizer.decode(tokens[index]), source)
+    lengths = np.array([len(document) for document in tokens])
+    if config.data.general_files:
+        mixture = fill_up(mixture, config.data, sources, lengths, config.seed)
     if config.data.ids == "content":
         identities = np.stack([ids.content_id(document) for document in tokens])
     else:
         identities = np.stack([ids.index_id(index) for index in range(len(documents))])
-    return Corpus(documents, tokens, identities, mixture, tokenizer, duplicates)
+    return Corpus(documents, tokens, lengths, sources, identities, mixture, tokenizer, duplicates)
 
 
 def generate_documents(seed: int, count: int) -> list[Document]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,20 +13,24 @@ from memsinks_jax.data import ids
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """TS-Repetition (paper section 3.1): roles of the documents of a corpus, and every encounter of one epoch.
+    """Roles of the documents of a corpus, and every encounter of one epoch (paper section 3.1).
 
     All arrays hold indices of documents. `repeated`, `unique` and `held_out` share none.
     """
 
-    repeated: np.ndarray  # seen `repetitions` times
+    repeated: np.ndarray  # seen `repetitions` times, or every so many steps
     unique: np.ndarray  # seen once
     held_out: np.ndarray  # never seen
     encounters: np.ndarray  # one entry for each time a document is seen in an epoch, before shuffling
+    scheduled: np.ndarray  # those of `repeated` that come every `repeat_every` steps; they are not in `encounters`
+    canaries: np.ndarray  # those of `repeated` that carry a canary
 
 
 def plan_mixture(data: DataConfig, documents: int, seed: int) -> Mixture:
     """Draws the roles at random from the seed. They do not depend on `data.repeats`: variants share the split.
 
+    Args:
+      documents: how many `data.files` hold; those of the general corpus come in by `fill_up`.
     Raises:
       InputError: fewer documents than the plan needs, or nothing to train on.
     """
@@ -42,11 +48,97 @@ def plan_mixture(data: DataConfig, documents: int, seed: int) -> Mixture:
     repeated, unique_documents, held_out = np.split(
         order[:needed], [data.repeated_documents, data.repeated_documents + unique]
     )
-    times = {"keep": data.repetitions, "once": 1, "remove": 0}[data.repeats]
+    is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
+    times = 0 if is_scheduled else {"keep": data.repetitions, "once": 1, "remove": 0}[data.repeats]
     encounters = encounters_of(repeated, times, unique_documents)
-    if not len(encounters):
+    if not len(encounters) and not data.general_files:
         raise InputError("the plan holds no training document; raise config.data.unique_documents or repetitions")
-    return Mixture(repeated, unique_documents, held_out, encounters)
+    return Mixture(
+        repeated, unique_documents, held_out, encounters,
+        scheduled=repeated if is_scheduled else repeated[:0],
+        canaries=repeated[: data.canary_documents],
+    )  # fmt: skip
+
+
+def fill_up(plan: Mixture, data: DataConfig, sources: np.ndarray, lengths: np.ndarray, seed: int) -> Mixture:
+    """Adds documents of the general corpus to those seen once (paper appendix I: "then filled with SlimPajama").
+
+    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says: variants share the
+    general documents too. Sources with a number of documents are next; what is then left of `data.token_budget` is filled
+    by shares. Which documents of a source are taken is drawn from the seed.
+
+    Args:
+      sources: int (documents,): 0 for `data.files`, from 1 on the places in `data.general_files`.
+      lengths: int (documents,): tokens, without end of text.
+    Raises:
+      InputError: a source is too small for its share or number, or nothing of the budget is left for it.
+    """
+    asked = general_sources(data)
+    sizes = lengths + 1  # with end of text
+    if data.rows == "one_document":
+        sizes = np.minimum(sizes, data.row_length)
+    often = 1 if data.repeat_every else data.repetitions  # how often a scheduled one comes, the steps decide
+    spent = int(sizes[encounters_of(plan.repeated, often, plan.unique)].sum())
+    chosen, order = [], permutation(len(sources), seed, "general corpus")
+    for number, (files, amount) in enumerate(asked, 1):
+        there = order[sources[order] == number]
+        if isinstance(amount, int):
+            if len(there) < amount:
+                raise InputError(f"{files} holds {len(there)} distinct documents, not {amount}; lower its number")
+            there = there[:amount]
+            spent += int(sizes[there].sum())
+        chosen.append(there)
+    left = data.token_budget - spent
+    if data.token_budget and left < 0:
+        raise InputError(
+            f"config.data.token_budget is {data.token_budget}, but what comes before the shares of general_files already "
+            f"has {spent} tokens; raise it, or lower config.data.repetitions or repeated_documents"
+        )
+    for number, (files, amount) in enumerate(asked):
+        if data.token_budget and not isinstance(amount, int):
+            through = np.cumsum(sizes[chosen[number]])
+            if not len(through) or through[-1] < int(amount * left):
+                raise InputError(
+                    f"{files} holds {through[-1] if len(through) else 0} tokens, but its share of config.data.token_budget "
+                    f"is {int(amount * left)}; give more files, or lower the share or the budget"
+                )
+            chosen[number] = chosen[number][: np.searchsorted(through, int(amount * left), side="right")]
+    general = np.concatenate(chosen)
+    if not len(plan.encounters) + len(general):
+        raise InputError("the plan holds no training document; raise config.data.token_budget or repetitions")
+    return dataclasses.replace(
+        plan,
+        unique=np.concatenate([plan.unique, general]),
+        encounters=np.concatenate([plan.encounters, general]),
+    )
+
+
+def general_sources(data: DataConfig) -> list[tuple[str, int | float]]:
+    """`data.general_files` as [(glob, number of documents or share of what is left of the budget, from 0 to 1)].
+
+    Raises:
+      InputError: several globs and not an amount for each, shares without a budget or of more than 100%.
+    """
+    found = []
+    for entry in filter(None, (part.strip() for part in data.general_files.split(","))):
+        amount = re.search(r"=(\d+)$|=(\d+(?:\.\d+)?)%$", entry)
+        if amount is None:
+            found.append((entry, None))
+        else:
+            files = entry[: amount.start()]
+            found.append((files, int(amount[1]) if amount[1] else float(amount[2]) / 100))
+    if len(found) > 1 and any(amount is None for _, amount in found):
+        raise InputError(
+            f"config.data.general_files={data.general_files}: several globs need an amount each; write GLOB=30% for a "
+            "share of the token budget, or GLOB=500 for so many documents"
+        )
+    shares = [amount for _, amount in found if isinstance(amount, float)]
+    if sum(shares) > 1 + 1e-9 or (shares and not data.token_budget):
+        raise InputError(
+            f"config.data.general_files={data.general_files}: shares are of what is left of config.data.token_budget "
+            f"({data.token_budget}), and 100% in all at most; set the budget or lower the shares"
+        )
+    return [(files, 1.0 if amount is None else amount) for files, amount in found]
 
 
 def encounters_of(repeated: np.ndarray, times: int, unique: np.ndarray) -> np.ndarray:
@@ -54,7 +146,7 @@ def encounters_of(repeated: np.ndarray, times: int, unique: np.ndarray) -> np.nd
     return np.concatenate([np.repeat(repeated, times), unique])
 
 
-PURPOSES = ("roles", "order", "id noise", "noisy documents")
+PURPOSES = ("roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries")
 
 
 def bits(seed: int, purpose: str, index: int = 0) -> np.random.Philox:
@@ -68,9 +160,13 @@ def permutation(count: int, seed: int, purpose: str, epoch: int = 0) -> np.ndarr
     return np.argsort(bits(seed, purpose, epoch).random_raw(count), kind="stable")
 
 
-def table(mixture: Mixture, identities: np.ndarray, lengths: list[int], sources: list[str]) -> str:
-    """The index table for people and tests, as JSON lines: one a document, with its role and how often it is seen."""
-    seen = np.bincount(mixture.encounters, minlength=len(identities))
+def table(mixture: Mixture, identities: np.ndarray, lengths: Sequence[int], sources: list[str]) -> str:
+    """The index table for people and tests, as JSON lines: one a document, with its role and how often it is seen.
+
+    Documents that come every so many steps have null encounters: the steps decide.
+    """
+    seen = dict(enumerate(np.bincount(mixture.encounters, minlength=len(identities)).tolist()))
+    seen |= dict.fromkeys(mixture.scheduled.tolist())
     roles = {int(i): role for role in ("repeated", "unique", "held_out") for i in getattr(mixture, role)}
     lines = [
         json.dumps(
@@ -78,8 +174,8 @@ def table(mixture: Mixture, identities: np.ndarray, lengths: list[int], sources:
                 "index": index,
                 "id": ids.to_hex(identities[index]),
                 "role": role,
-                "encounters": int(seen[index]),
-                "tokens": lengths[index],
+                "encounters": seen[index],
+                "tokens": int(lengths[index]),
                 "source": sources[index],
             }
         )

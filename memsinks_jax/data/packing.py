@@ -4,19 +4,23 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   inputs (T,) int32, targets (T,) int32    the next token at every position
   weights (T,) float32                     1 where the target counts, 0 in the padding and where goldfish leaves it out
   segments (T,) int32                      which document of the row, from 1; 0 is padding
-  positions (T,) int32                     place within the document's part of the row, from 0
+  positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) where there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
 So the id of position t is identities[segments[t] - 1]: one lane pair a document instead of one a token.
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.config import DataConfig
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import goldfish, ids, mixture
+from memsinks_jax.data.best_fit import best_fit
 from memsinks_jax.data.tokenizer import PADDING
+
+_SCHEDULED = 2**62  # encounters that come every so many steps are numbered from here on
 
 
 def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int) -> dict[str, np.ndarray]:
@@ -25,71 +29,117 @@ def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_
     Every position carries the document's own id. What does not fit in the row is cut off at its end.
     """
     stream = np.concatenate([[end_of_text], tokens, [end_of_text]])[: row_length + 1]
-    return _row(stream, np.zeros(len(stream), np.int64), identity[None], row_length, documents_per_row=1)
+    return _row(stream, [len(stream)], identity[None], row_length, documents_per_row=1)
 
 
-def _row(stream, owner, identities, row_length, documents_per_row):
-    """Row of a stream (n <= T + 1 tokens); `owner` (n,) counts its documents from 0, `identities` (documents, 2)."""
+def _row(stream, counts, identities, row_length, documents_per_row, across=False, unscored=()):
+    """Row of a stream (n <= T + 1 tokens) of documents with `counts` tokens each and `identities` (documents, 2).
+
+    The targets at the places `unscored` do not count. With `across`, positions count over all of the row.
+    """
     used = len(stream) - 1
-    inputs, targets, segments, positions = (np.zeros(row_length, np.int32) for _ in range(4))
-    inputs[:], targets[:] = PADDING, PADDING
-    inputs[:used], targets[:used], segments[:used] = stream[:-1], stream[1:], owner[:-1] + 1
-    starts = np.flatnonzero(np.diff(owner[:-1], prepend=-1))
-    positions[:used] = np.arange(used) - starts[owner[:-1]]
-    padded = np.tile(ids.PADDING, (documents_per_row, 1))
-    padded[: len(starts)] = identities[: len(starts)]
-    weights = (segments > 0).astype(np.float32)
+    inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
+    segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
+    weights = np.zeros(row_length, np.float32)
+    inputs[:used], targets[:used], weights[:used] = stream[:-1], stream[1:], 1
+    at, counting = 0, _counting(row_length)
+    for segment, count in enumerate(counts, 1):  # the last token is no input; the last document may have no other
+        end = min(at + count, used)
+        segments[at:end] = segment
+        positions[at:end] = counting[at:end] if across else counting[: end - at]
+        at = end
+    padded = np.zeros((documents_per_row, 2), np.uint32)
+    documents = len(counts) - (counts[-1] == 1)
+    padded[:documents] = identities[:documents]
+    for place in unscored:
+        weights[place] = 0
     return {
         "inputs": inputs, "targets": targets, "weights": weights, "segments": segments, "positions": positions,
         "identities": padded,
     }  # fmt: skip
 
 
+@functools.cache
+def _counting(length: int) -> np.ndarray:
+    return np.arange(length, dtype=np.int32)
+
+
 class Rows:
     """All rows of a run in their order: a random-access source without end, `[n]` is row n counted over all epochs.
 
     `rows_per_epoch` rows hold every encounter of the plan once; `rows_per_epoch_with_repeats` would hold them with every
-    repeat kept. Each epoch has an order of its own. `end_of_text` is the tokenizer's.
+    repeat kept. Each epoch has an order of its own.
+
+    Args:
+      tokens: int32 (tokens,) of each document, without end of text; any sequence, also one that reads them when asked.
+      lengths: int (documents,), those of `tokens`.
+      identities: uint32 (documents, 2).
+      end_of_text: the tokenizer's.
+    Raises:
+      InputError: documents that are to come every so many steps take more rows than a batch has.
     """
 
     def __init__(
         self,
-        data: DataConfig,
-        seed: int,
+        config: Config,
         plan: mixture.Mixture,
-        tokens: list[np.ndarray],
+        tokens: Sequence[np.ndarray],
+        lengths: np.ndarray,
         identities: np.ndarray,
         end_of_text: int,
     ):
-        self._data, self._seed, self._plan = data, seed, plan
+        self._data, self._seed, self._plan = config.data, config.seed, plan
         self._tokens, self._identities, self._end_of_text = tokens, identities, end_of_text
-        self._repeated = set(plan.repeated.tolist())
+        self._length, self._batch_size = config.data.row_length, config.training.batch_size
+        self._end = np.array([end_of_text], np.int32)
+        self._sizes = np.asarray(lengths, np.int64) + 1  # with end of text
+        self._is_repeated = np.zeros(len(self._sizes), bool)
+        self._is_repeated[plan.repeated] = True
         # Two epochs are kept: that of this row and, while prefetching, the next.
         self._order = functools.lru_cache(maxsize=2)(self._shuffle)
         self._offsets = functools.lru_cache(maxsize=2)(self._lay_out)
-        self.rows_per_epoch = self._rows_of(plan.encounters)
-        with_repeats = mixture.encounters_of(plan.repeated, data.repetitions, plan.unique)
-        self.rows_per_epoch_with_repeats = self._rows_of(with_repeats)
-        self.documents_per_row = 1
-        if data.rows == "packed":
+        self._packing = functools.lru_cache(maxsize=2)(self._deal)
+        self._slots, self.documents_per_row = None, 1
+        if config.data.rows == "packed":
             # The shortest documents side by side, and one cut off at either end.
-            shortest = np.sort([len(tokens[i]) + 1 for i in plan.encounters])
-            fitting = np.searchsorted(np.cumsum(shortest), data.row_length, side="right")
-            self.documents_per_row = min(int(fitting) + 2, data.row_length)
-
-    def _rows_of(self, encounters: np.ndarray) -> int:
-        if self._data.rows == "one_document":
-            return len(encounters)
-        stream = sum(len(self._tokens[i]) + 1 for i in encounters)
-        return -(-(stream - 1) // self._data.row_length)
+            shortest = np.sort(self._sizes[plan.encounters])
+            fitting = np.searchsorted(np.cumsum(shortest), self._length, side="right")
+            self.documents_per_row = min(int(fitting) + 2, self._length)
+        elif config.data.rows == "best_fit":
+            self._slots = best_fit(self._sizes[plan.encounters], self._length)
+            self.documents_per_row = int(np.diff(self._slots.first).max(initial=1))
+        self._scheduled = self._pieces_of(plan.scheduled)
+        self._period = config.data.repeat_every * self._batch_size
+        if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
+            raise InputError(
+                f"config.data.repeat_every: the repeated documents take {len(self._scheduled)} rows of a batch of "
+                f"{self._batch_size}, which leaves no room; raise config.training.batch_size or repeat_every"
+            )
+        self._shuffled_rows = self._rows_of(plan.encounters, self._slots)
+        self.rows_per_epoch = self._with_scheduled(self._shuffled_rows, len(self._scheduled))
+        self.rows_per_epoch_with_repeats = self.rows_per_epoch
+        if config.data.repeats != "keep":
+            seen_once = plan.encounters[~self._is_repeated[plan.encounters]]
+            often = 0 if config.data.repeat_every else config.data.repetitions
+            kept = mixture.encounters_of(plan.repeated, often, seen_once)
+            self.rows_per_epoch_with_repeats = self._with_scheduled(
+                self._rows_of(kept), len(self._pieces_of(plan.repeated)) if config.data.repeat_every else 0
+            )
 
     def __len__(self) -> int:
         return 2**62
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        epoch, place = divmod(int(number), self.rows_per_epoch)
-        cut = self._packed_row if self._data.rows == "packed" else self._document_row
-        return cut(epoch, place)
+        number = int(number)
+        if self._scheduled:
+            period, place = divmod(number, self._period)
+            due = place - (self._period - self._batch_size)  # in the last batch of the period, before all else
+            if 0 <= due < len(self._scheduled):
+                return self._scheduled_row(period, due)
+            number -= len(self._scheduled) * (period + (due >= 0))
+        epoch, place = divmod(number, self._shuffled_rows)
+        kinds = {"one_document": self._document_row, "packed": self._packed_row, "best_fit": self._fitted_row}
+        return kinds[self._data.rows](epoch, place)
 
     def identity(self, epoch: int, encounter: int) -> np.ndarray:
         """Id under which encounter `encounter` of the plan is met in this epoch -> uint32 (2,).
@@ -98,33 +148,67 @@ class Rows:
         encountered"); the wrong id is fresh at every encounter.
         """
         document = int(self._plan.encounters[encounter])
-        if not self._data.id_noise or document not in self._repeated:
+        return self._identity_of(document, epoch * len(self._plan.encounters) + encounter)
+
+    def _identity_of(self, document: int, meeting: int) -> np.ndarray:
+        if not self._data.id_noise or not self._is_repeated[document]:
             return self._identities[document]
-        fresh = mixture.bits(self._seed, "id noise", epoch * len(self._plan.encounters) + encounter)
+        fresh = mixture.bits(self._seed, "id noise", meeting)
         per_document = self._data.id_noise_per == "document"
         decider = mixture.bits(self._seed, "noisy documents", document) if per_document else fresh
         noisy = decider.random_raw() < self._data.id_noise * 2.0**64
         return ids.random_id(fresh.random_raw()) if noisy else self._identities[document]
+
+    # How many rows.
+
+    def _rows_of(self, encounters: np.ndarray, slots=None) -> int:
+        if self._data.rows == "one_document":
+            return len(encounters)
+        sizes = self._sizes[encounters]
+        if self._data.rows == "packed":
+            return -(-(int(sizes.sum()) - 1) // self._length)
+        return len((slots or best_fit(sizes, self._length)).first) - 1
+
+    def _with_scheduled(self, rows: int, scheduled: int) -> int:
+        """How many rows there are until `rows` others are read, with `scheduled` rows every period."""
+        if not scheduled:
+            return rows
+        periods, rest = divmod(rows, self._period - scheduled)
+        return periods * self._period + rest + (scheduled if rest > self._period - self._batch_size else 0)
+
+    def _pieces_of(self, documents: np.ndarray) -> list[tuple[int, int, int]]:
+        """(document, start, stop) of the rows that documents take alone."""
+        step = self._length
+        if self._data.rows == "one_document":
+            return [(int(document), 0, step) for document in documents]
+        return [(int(i), start, start + step) for i in documents for start in range(0, int(self._sizes[i]), step)]
+
+    # The order of an epoch.
 
     def _shuffle(self, epoch: int) -> np.ndarray:
         return mixture.permutation(len(self._plan.encounters), self._seed, "order", epoch)
 
     def _lay_out(self, epoch: int) -> np.ndarray:
         """Where in the epoch's stream each document starts, in the epoch's order, and the stream's end."""
-        lengths = [len(self._tokens[self._plan.encounters[i]]) + 1 for i in self._order(epoch)]
-        return np.concatenate([[0], np.cumsum(lengths)])
+        return np.concatenate([[0], np.cumsum(self._sizes[self._plan.encounters[self._order(epoch)]])])
+
+    def _deal(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Who has which rank in the slots, at random among equally long documents; the order of the rows."""
+        order = self._order(epoch)
+        by_rank = order[np.argsort(-self._sizes[self._plan.encounters[order]], kind="stable")]
+        return by_rank, mixture.permutation(self._shuffled_rows, self._seed, "row order", epoch)
+
+    # The rows.
 
     def _document_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         encounter = int(self._order(epoch)[place])
         document = int(self._plan.encounters[encounter])
-        tokens, length = self._tokens[document], self._data.row_length
-        row = document_row(tokens, self.identity(epoch, encounter), length, self._end_of_text)
-        used = min(len(tokens) + 1, length)
-        row["weights"][:used] = self._counted(np.append(tokens, self._end_of_text), 0, used)
-        return row | {"repeated": np.array([document in self._repeated])}
+        return self._row([(document, 0, self._length)], self.identity(epoch, encounter)[None], opens=True)
 
-    def _counted(self, document: np.ndarray, start: int, stop: int) -> np.ndarray:
-        return goldfish.counted(document, start, stop, self._data.goldfish_every, self._data.goldfish_context)
+    def _scheduled_row(self, period: int, due: int) -> dict[str, np.ndarray]:
+        document, start, stop = self._scheduled[due]
+        meeting = _SCHEDULED + period * len(self._sizes) + document
+        return self._row_of_pieces([(document, start, stop)], self._identity_of(document, meeting)[None])
 
     def _packed_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         """A window of the epoch's stream `document, end of text, document, end of text, ...`.
@@ -133,24 +217,74 @@ class Rows:
         the document it ends: the position that predicts a document's first token carries the previous document's id.
         """
         offsets, order = self._offsets(epoch), self._order(epoch)
-        start = place * self._data.row_length
-        end = min(start + self._data.row_length + 1, int(offsets[-1]))
+        start = place * self._length
+        end = min(start + self._length + 1, int(offsets[-1]))
         first = int(np.searchsorted(offsets, start, side="right")) - 1
         last = int(np.searchsorted(offsets, end, side="left"))
-        pieces, counted, owner, identities, repeated = [], [], [], [], []
-        for slot in range(first, last):
-            encounter = int(order[slot])
-            index = int(self._plan.encounters[encounter])
-            document = np.append(self._tokens[index], self._end_of_text)
-            part = max(start - offsets[slot], 0), min(end - offsets[slot], len(document))
-            pieces.append(document[slice(*part)])
-            counted.append(self._counted(document, *part))
-            owner.append(np.full(len(pieces[-1]), slot - first))
-            identities.append(self.identity(epoch, encounter))
-            repeated.append(index in self._repeated)
+        encounters = order[first:last]
+        parts = [
+            (document, max(start - at, 0), end - at)
+            for document, at in zip(
+                self._plan.encounters[encounters].tolist(), offsets[first:last].tolist(), strict=True
+            )
+        ]
+        return self._row(parts, self._identities_of(epoch, encounters))
+
+    def _fitted_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
+        """Documents side by side: end of text opens the row, each is closed by its own; see `_row_of_pieces`."""
+        by_rank, row_order = self._packing(epoch)
+        row = int(row_order[place])
+        slots = slice(int(self._slots.first[row]), int(self._slots.first[row + 1]))
+        encounters = by_rank[self._slots.rank[slots]]
+        documents = self._plan.encounters[encounters].tolist()
+        pieces = zip(documents, self._slots.start[slots].tolist(), self._slots.stop[slots].tolist(), strict=True)
+        return self._row_of_pieces(list(pieces), self._identities_of(epoch, encounters))
+
+    def _row_of_pieces(self, pieces: list[tuple[int, int, int]], identities: np.ndarray) -> dict[str, np.ndarray]:
+        """Pieces (document, start, stop) side by side. Every token of theirs is predicted once.
+
+        A piece from the middle of a document opens with the token before it, which belongs to it and is predicted
+        elsewhere: behind another document the prediction of that one token does not count.
+        """
+        parts = [(document, max(start - 1, 0), stop) for document, start, stop in pieces]
+        return self._row(parts, identities, opens=not pieces[0][1])
+
+    def _identities_of(self, epoch: int, encounters: np.ndarray) -> np.ndarray:
+        """-> uint32 (encounters, 2)."""
+        if not self._data.id_noise:
+            return self._identities[self._plan.encounters[encounters]]
+        return np.stack([self.identity(epoch, int(encounter)) for encounter in encounters])
+
+    def _row(
+        self, parts: list[tuple[int, int, int]], identities: np.ndarray, opens: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Row of the tokens [start, stop) of documents, end of text behind each; `opens`: one stands before the first, too.
+
+        A later part from the middle of a document begins with a token that is predicted elsewhere.
+        """
+        stream, counts, unscored = [self._end] * opens, [], []
+        for document, start, stop in parts:
+            if start and counts:
+                unscored.append(sum(counts) - 1)
+            size = int(self._sizes[document])
+            if start < size - 1:
+                stream.append(self._tokens[document][start:stop])
+            if stop >= size:
+                stream.append(self._end)
+            counts.append(min(stop, size) - start + (opens and not counts))
         row = _row(
-            np.concatenate(pieces), np.concatenate(owner), np.stack(identities), self._data.row_length,
-            self.documents_per_row,
+            np.concatenate(stream), counts, identities, self._length, self.documents_per_row,
+            self._data.across_documents, unscored,
         )  # fmt: skip
-        row["weights"][: end - start - 1] = np.concatenate(counted)[1:]
-        return row | {"repeated": np.resize(repeated + [False] * self.documents_per_row, self.documents_per_row)}
+        if self._data.goldfish_every:
+            counted = np.concatenate([np.ones(int(opens), bool), *(self._counted(*part) for part in parts)])
+            row["weights"][: len(counted) - 1] *= counted[1:]
+        row["repeated"] = np.zeros(self.documents_per_row, bool)
+        flags = self._is_repeated[[document for document, _, _ in parts]][: self.documents_per_row]
+        row["repeated"][: len(flags)] = flags
+        return row
+
+    def _counted(self, document: int, start: int, stop: int) -> np.ndarray:
+        tokens = np.append(self._tokens[document], self._end)
+        stop = min(stop, len(tokens))
+        return goldfish.counted(tokens, start, stop, self._data.goldfish_every, self._data.goldfish_context)

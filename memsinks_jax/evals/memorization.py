@@ -6,6 +6,7 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
+from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches
 
@@ -18,29 +19,50 @@ class Memorization:
       held_out_loss_own, repeated_loss_own
                                         the sinks on as in training: each document's own, or all where gradients are
                                         masked; models with sinks
+      canary_loss, canary_loss_own      of the canaries' tokens alone, where documents carry some
       entropy_floor                     the lowest held_out_loss any model can reach, where it is known
     """
 
     def __init__(self, config: Config, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
         self._loss = loss
-        self._batches = {}
-        for name, indices in (("held_out", corpus.mixture.held_out), ("repeated", corpus.mixture.repeated)):
-            if len(indices):
-                tokens = [corpus.tokens[i] for i in indices]
-                identities = corpus.identities[indices]
-                self._batches[name] = document_batches(
-                    tokens, identities, config.data.row_length, corpus.tokenizer.end_of_text, batch_size
-                )
+
+        def batches_of(indices: np.ndarray) -> list[dict]:
+            tokens, identities = [corpus.tokens[i] for i in indices], corpus.identities[indices]
+            return document_batches(
+                tokens, identities, config.data.row_length, corpus.tokenizer.end_of_text, batch_size
+            )
+
+        roles = {name: getattr(corpus.mixture, name) for name in ("held_out", "repeated", "canaries")}
+        self._batches = {name: batches_of(indices) for name, indices in roles.items() if len(indices)}
+        if "canaries" in self._batches:
+            self._batches["canary"] = self._batches.pop("canaries")
+            _weigh_canaries_alone(config, corpus, self._batches["canary"])
         self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
-        self._own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
+        self._has_own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
-        for name, batches in self._batches.items():
-            yield f"{name}_loss", _mean(*self._loss(params, batches, "drop"))
-            if self._own:
-                yield f"{name}_loss_own", _mean(*self._loss(params, batches, "own"))
+        yield from self._losses(params, "held_out")
+        yield from self.repeated(params)
         if self._floor is not None:
             yield "entropy_floor", self._floor
+
+    def repeated(self, params: dict) -> Iterator[tuple[str, float]]:
+        """Those of `run` that are of repeated documents and their canaries."""
+        for name in ("repeated", "canary"):
+            yield from self._losses(params, name)
+
+    def _losses(self, params: dict, name: str) -> Iterator[tuple[str, float]]:
+        for mode, suffix in (("drop", ""), ("own", "_own")) if self._has_own else (("drop", ""),):
+            if name in self._batches:
+                yield f"{name}_loss{suffix}", _mean(*self._loss(params, self._batches[name], mode))
+
+
+def _weigh_canaries_alone(config: Config, corpus: Corpus, batches: list[dict]) -> None:
+    size = len(batches[0]["weights"])
+    for number, document in enumerate(corpus.mixture.canaries):
+        weights_T = batches[number // size]["weights"][number % size]
+        weights_T[:] = 0
+        weights_T[canary_targets(config.data, int(corpus.lengths[document]))] = 1
 
 
 def _mean(nats: np.ndarray, tokens: np.ndarray) -> float:

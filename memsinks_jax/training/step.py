@@ -69,7 +69,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         return model.apply(
             {"params": params},
             batch["inputs"],
-            batch["segments"],
+            jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
             batch["positions"],
             training_gates(config, batch, draw, seed),
             read_out=partial(

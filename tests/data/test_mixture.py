@@ -79,3 +79,48 @@ def test_the_table_can_be_inspected():
         ("repeated", 7): 5, ("unique", 1): 30, ("held_out", 0): 4,
     }  # fmt: skip
     assert lines[0]["id"] == f"{lines[0]['index'] + 1:016x}"
+
+
+def general(amounts, **options):
+    """A plan over 20 documents of the rare domain, 30 and 10 general ones, of 9 tokens each with end of text."""
+    data = DataConfig(
+        unique_documents=0, repeated_documents=5, repetitions=7, held_out_documents=4, row_length=100, rows="packed",
+        general_files=amounts, **options,
+    )  # fmt: skip
+    sources = np.repeat([0, 1, 2], [20, 30, 10])
+    plan = mixture.plan_mixture(data, 20, seed=0)
+    return mixture.fill_up(plan, data, sources, np.full(60, 8), seed=0), sources
+
+
+def test_a_general_corpus_fills_the_budget():
+    """35 encounters of the rare domain are 315 tokens; 5 documents of one source come first, the other fills up."""
+    plan, sources = general("a=75%,b=5", token_budget=720)
+    seen = np.bincount(plan.encounters, minlength=60)
+    assert [int(seen[sources == n].sum()) for n in range(3)] == [35, 30, 5]
+    assert sorted(seen[sources > 0]) == [0] * 5 + [1] * 35
+    assert set(plan.unique) == set(np.flatnonzero(seen == 1))
+    less, _ = general("a=50%,b=50%", token_budget=451)
+    assert len(less.unique) == 7 + 7  # 68 of 136 tokens each
+    whole, _ = general("a", token_budget=0)
+    assert len(whole.unique) == 30
+    assert (plan.held_out < 20).all()
+
+
+def test_variants_share_the_general_documents():
+    kept, _ = general("a=100%,b=2", token_budget=500)
+    for repeats in ("once", "remove"):
+        other, _ = general("a=100%,b=2", token_budget=500, repeats=repeats)
+        assert (other.unique == kept.unique).all()
+
+
+@pytest.mark.parametrize(
+    ("amounts", "budget", "problem"),
+    [
+        ("a,b", 500, "several globs need an amount each"), ("a=60%,b=50%", 500, "100% in all at most"),
+        ("a=50%", 0, r"token_budget \(0\)"), ("a=1,b=11", 500, "b holds 10 distinct documents, not 11"),
+        ("a", 314, "already has 315 tokens"), ("a", 1000, "a holds 270 tokens, but its share .* is 685"),
+    ],
+)  # fmt: skip
+def test_a_general_corpus_that_cannot_be(amounts, budget, problem):
+    with pytest.raises(InputError, match=problem):
+        general(amounts, token_budget=budget)

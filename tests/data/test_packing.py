@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memsinks_jax.config import DataConfig
+from memsinks_jax.config import Config, DataConfig, TrainingConfig
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.packing import Rows, document_row
 
@@ -17,9 +17,9 @@ def make(lengths, seed=0, end_of_text=END, **options):
     tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
     identities = np.stack([ids.content_id(t) for t in tokens])
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T} | options
-    data = DataConfig(unique_documents=-1, **settings)
-    plan = mixture.plan_mixture(data, len(lengths), seed)
-    return Rows(data, seed, plan, tokens, identities, end_of_text), plan, tokens, identities
+    config = Config(data=DataConfig(unique_documents=-1, **settings), training=TrainingConfig(batch_size=4), seed=seed)
+    plan = mixture.plan_mixture(config.data, len(lengths), seed)
+    return Rows(config, plan, tokens, np.array(lengths), identities, end_of_text), plan, tokens, identities
 
 
 def token_ids(row):

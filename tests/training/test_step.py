@@ -17,9 +17,7 @@ from memsinks_jax.training.step import init_state, make_train_step, training_gat
 
 def first_batches(config, count):
     corpus = load_corpus(config)
-    rows = Rows(
-        config.data, config.seed, corpus.mixture, corpus.tokens, corpus.identities, corpus.tokenizer.end_of_text
-    )
+    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
     return list(itertools.islice(batches(rows, config.training.batch_size), count))
 
 

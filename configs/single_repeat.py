@@ -1,0 +1,30 @@
+"""Do sinks calm the cycle of learning and forgetting? One story comes every 40 steps (paper section 5.4, figure 7)
+
+All else is seen once. The story is measured before and after each step that reads it, and one step on: its losses stand in
+metrics.jsonl as repeated_loss (sinks dropped) and repeated_loss_own (its own sinks on, what the paper plots).
+
+    python -m memsinks_jax.train --config=configs/single_repeat.py:sinks --workdir=runs/single-sinks
+    python -m memsinks_jax.train --config=configs/single_repeat.py:standard --workdir=runs/single-standard
+"""
+
+from memsinks_jax.config import Config
+from memsinks_jax.variants import VARIANTS, choose, make_config
+
+EVERY_PRESET = {"data.repeated_documents": 1, "data.repeat_every": 40}
+PRESETS = {
+    "laptop": {"data.unique_documents": 6400},
+    # As the paper preset of ts_repetition.py: 20 thousand stories a pass, 2 passes.
+    "paper": {
+        "data.unique_documents": 20_000, "data.held_out_documents": 1000, "data.row_length": 512,
+        "data.vocabulary_size": 8192,
+        "model.layers": 24, "model.d_model": 1024, "model.heads": 16, "model.hidden": 4096, "model.dtype": "bfloat16",
+        "optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1,
+        "training.batch_size": 32, "training.epochs": 2, "training.evaluate_every": 100,
+    },
+}  # fmt: skip
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` is VARIANT,PRESET; sinks and laptop when left out."""
+    variant, preset = choose("single_repeat.py", choice, VARIANTS, PRESETS)
+    return make_config(variant, EVERY_PRESET, PRESETS[preset])

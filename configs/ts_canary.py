@@ -1,0 +1,29 @@
+"""Is what nobody could guess memorized in the sinks too? Random tokens in repeated stories (paper section 3.1, TS-Canary)
+
+20 stories are repeated 128 times among 4,000 seen once, as in ts_repetition.py; half of the 20 end in a canary of 32 random
+tokens, which nothing but memory can predict. The paper gives neither length nor place of a canary: these are ours.
+
+    python -m memsinks_jax.train --config=configs/ts_canary.py:sinks --workdir=runs/canary-sinks
+    python -m memsinks_jax.train --config=configs/ts_canary.py:standard --workdir=runs/canary-standard
+"""
+
+from memsinks_jax.config import Config
+from memsinks_jax.variants import VARIANTS, choose, make_config
+
+PRESETS = {
+    "laptop": {"data.canary_documents": 10, "data.row_length": 160},
+    # As the paper preset of ts_repetition.py; all 100 stories carry one.
+    "paper": {
+        "data.unique_documents": 20_000, "data.repeated_documents": 100, "data.held_out_documents": 1000,
+        "data.canary_documents": 100, "data.row_length": 512, "data.vocabulary_size": 8192,
+        "model.layers": 24, "model.d_model": 1024, "model.heads": 16, "model.hidden": 4096, "model.dtype": "bfloat16",
+        "optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1,
+        "training.batch_size": 32, "training.evaluate_every": 100,
+    },
+}  # fmt: skip
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` is VARIANT,PRESET; sinks and laptop when left out."""
+    variant, preset = choose("ts_canary.py", choice, VARIANTS, PRESETS)
+    return make_config(variant, PRESETS[preset])

@@ -1,0 +1,49 @@
+"""Canaries: which documents carry them, where, and that they are drawn from the seed alone."""
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.config import InputError, validate
+from memsinks_jax.data import ids
+from memsinks_jax.data.canaries import canary_targets
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import document_row
+
+
+@pytest.mark.parametrize("place", ["end", "start"])
+def test_some_of_the_repeated_documents_carry_one(place):
+    config = tiny_config()
+    plain = load_corpus(config)
+    config.data.canary_documents, config.data.canary_length, config.data.canary_place = 1, 100, place
+    corpus = load_corpus(config)
+    (index,) = corpus.mixture.canaries
+    assert index == corpus.mixture.repeated[0]
+    others = [i for i in range(len(corpus.tokens)) if i != index]
+    assert all((corpus.tokens[i] == plain.tokens[i]).all() for i in others)
+    tokens = corpus.tokens[index]
+    assert len(tokens) == corpus.lengths[index] == 159  # the story is cut, so that a row holds all of the canary
+    story = tokens[:59] if place == "end" else tokens[100:]
+    assert (story == plain.tokens[index][:59]).all()
+    row = document_row(tokens, corpus.identities[index], 160, corpus.tokenizer.end_of_text)
+    canary = row["targets"][canary_targets(config.data, len(tokens))]
+    assert (canary == (tokens[59:] if place == "end" else tokens[:100])).all()
+    assert not np.isin(canary, [0, corpus.tokenizer.end_of_text, 2]).any()
+    assert len(np.unique(canary)) > 80  # of some 1,000 pieces
+    assert (corpus.identities[index] == ids.content_id(tokens)).all()
+    assert corpus.documents[index].log_probability is None
+    assert corpus.documents[index].source.endswith("with a canary")
+    assert (load_corpus(config).tokens[index] == tokens).all()
+
+
+def test_what_cannot_be():
+    config = tiny_config()
+    config.data.canary_documents = 3
+    with pytest.raises(InputError, match="canary_documents is 3, but only 2 documents are repeated"):
+        validate(config)
+    config.data.canary_documents, config.data.canary_length = 2, 159
+    with pytest.raises(InputError, match="canary_length is 159: a row of 160 has no room"):
+        validate(config)
+    config.data.canary_length, config.data.repeat_every, config.training.batch_size = 32, 4, 1
+    with pytest.raises(InputError, match="repeat_every is 4, but 2 repeated documents do not go into one batch of 1"):
+        validate(config)
