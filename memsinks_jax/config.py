@@ -20,12 +20,13 @@ class InputError(Exception):
 class DataConfig:
     """TS-Repetition (paper section 3.1): few documents repeated often, many seen once, some never seen."""
 
-    files: str = ""  # glob of .txt and .jsonl files; empty: the embedded stories, drawn from the run's seed
+    files: str = ""  # glob of .txt and .jsonl files, or a folder of memsinks_jax.prepare; empty: the embedded stories
     unique_documents: int = 4000  # documents seen once; -1: all that are left
     repeated_documents: int = 20  # documents seen `repetitions` times
     repetitions: int = 128
     held_out_documents: int = 200  # documents never seen, for measuring
     repeats: str = "keep"  # keep | remove (no_repeat) | once (deduplicated)
+    # Of a prepared corpus also group: hash of the group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
@@ -137,7 +138,7 @@ class Config:
 
 CHOICES = {
     "data.repeats": ("keep", "remove", "once"),
-    "data.ids": ("content", "index"),
+    "data.ids": ("content", "index", "group", "near_duplicate"),
     "data.id_noise_per": ("encounter", "document"),
     "data.rows": ("one_document", "packed"),
     "model.family": ("gpt2", "llama"),

@@ -122,7 +122,7 @@ def main() -> None:
     )  # fmt: skip
     max_document = flags.DEFINE_integer("max_document_mib", DEFAULTS["max_document_mib"], "Longest document.", lower_bound=1)
     shard = flags.DEFINE_integer(
-        "shard_mib", DEFAULTS["shard_mib"], "Input a shard, in MiB; 0: a 256th of all, from 4 to 512.", lower_bound=0
+        "shard_mib", DEFAULTS["shard_mib"], "Input a shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
     )
     executor = flags.DEFINE_enum("executor", "local", ["local", "ray", "slurm"], "What runs the tasks.")
     workers = flags.DEFINE_integer("workers", 0, "Tasks at a time; 0: one a core.", lower_bound=0)

@@ -1,5 +1,6 @@
 """The tokenised documents of a run: from the config to tokens, ids and roles. The first half of the data's way."""
 
+import collections.abc
 import dataclasses
 import pathlib
 
@@ -9,6 +10,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids, stories
 from memsinks_jax.data.documents import Document, read_documents
 from memsinks_jax.data.mixture import Mixture, plan_mixture
+from memsinks_jax.data.prepared import Prepared, Tokens, is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 
@@ -16,8 +18,8 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_toke
 class Corpus:
     """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
 
-    documents: list[Document]
-    tokens: list[np.ndarray]  # int32 (tokens,), without end of text
+    documents: collections.abc.Sequence[Document]
+    tokens: collections.abc.Sequence[np.ndarray]  # int32 (tokens,), without end of text
     identities: np.ndarray  # uint32 (documents, 2)
     mixture: Mixture
     tokenizer: AnyTokenizer
@@ -34,6 +36,8 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
       InputError: files that cannot be read, too few documents, a document without tokens, a tokenizer with more pieces
         than the model has embeddings.
     """
+    if is_prepared(config.data.files):
+        return _open_prepared(config, tokenizer)
     documents, duplicates = without_copies(_gather(config))
     mixture = plan_mixture(config.data, len(documents), config.seed)
     if tokenizer is None and config.data.tokenizer:
@@ -41,17 +45,61 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     elif tokenizer is None:
         training = np.concatenate([mixture.repeated, mixture.unique])
         tokenizer = train_tokenizer([documents[i].text for i in np.sort(training)], config.data.vocabulary_size)
-    if tokenizer.vocabulary_size > config.data.vocabulary_size:
-        raise InputError(
-            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
-            f"{config.data.tokenizer or 'of the run'} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
-        )
+    _check_vocabulary(config, tokenizer, config.data.tokenizer or "of the run")
     tokens = tokenise(documents, tokenizer)
     if config.data.ids == "content":
         identities = np.stack([ids.content_id(document) for document in tokens])
+    elif config.data.ids == "index":
+        identities = _index_ids(len(documents))
     else:
-        identities = np.stack([ids.index_id(index) for index in range(len(documents))])
+        raise InputError(
+            f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
+            "and give its folder as config.data.files, or choose content or index"
+        )
     return Corpus(documents, tokens, identities, mixture, tokenizer, duplicates)
+
+
+def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
+    """A folder of `memsinks_jax.prepare`: tokens stay on disk until they are asked for."""
+    prepared = Prepared(config.data.files)
+    if tokenizer is not None:
+        prepared.check_tokenizer(tokenizer, "the run's")
+    elif config.data.tokenizer:
+        given = open_tokenizer(pathlib.Path(config.data.tokenizer), prepared.manifest["end_of_text"])
+        prepared.check_tokenizer(given, config.data.tokenizer)
+    tokenizer = prepared.tokenizer()
+    _check_vocabulary(config, tokenizer, f"of {config.data.files}")
+    kept = prepared.first_copies()
+    mixture = plan_mixture(config.data, len(kept), config.seed)
+    identities = _index_ids(len(kept)) if config.data.ids == "index" else prepared.ids_of(config.data.ids)[kept]
+    documents = _PreparedDocuments(prepared, kept, tokenizer)
+    return Corpus(documents, Tokens(prepared, kept), identities, mixture, tokenizer, len(prepared) - len(kept))
+
+
+class _PreparedDocuments(collections.abc.Sequence):
+    """Documents of a prepared corpus, whose text is decoded when one is asked for."""
+
+    def __init__(self, prepared: Prepared, kept: np.ndarray, tokenizer: AnyTokenizer):
+        self._prepared, self._kept, self._tokenizer = prepared, kept, tokenizer
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, place: int) -> Document:
+        number = int(self._kept[place])
+        return Document(self._tokenizer.decode(self._prepared.tokens[number]), self._prepared.source(number))
+
+
+def _check_vocabulary(config: Config, tokenizer: AnyTokenizer, name: str) -> None:
+    if tokenizer.vocabulary_size > config.data.vocabulary_size:
+        raise InputError(
+            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
+            f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
+        )
+
+
+def _index_ids(documents: int) -> np.ndarray:
+    return np.stack([ids.index_id(index) for index in range(documents)])
 
 
 def generate_documents(seed: int, count: int) -> list[Document]:

@@ -20,7 +20,7 @@ _READABLE = ".txt and .jsonl (both also .gz or .zst), .parquet, .arrow"
 # A shard is what one piece of the input makes. About so many of them, whatever the size of the corpus, within bounds:
 # a worker each, all of them open at once when near-duplicates are looked for, and little lost when one is killed.
 _PIECES = 256
-_SMALLEST, _LARGEST = 4, 512  # MiB
+_SMALLEST, _LARGEST = 4, 256  # MiB
 _END = 2**62  # beyond the text of any compressed file, whose length nobody knows
 
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import secrets
 import signal
 import time
@@ -44,14 +45,18 @@ class Task(PipelineStep):
         self.steps, self.work, self.stage = steps, str(work), stage
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        if multiprocess.parent_process() is not None:
+        parent = _parent()
+        if parent is not None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends the rest
+        # Stage 2 has a file of every shard open.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
         with _lock_held(pathlib.Path(self.work) / "workers.lock"):
             try:
                 for step in self.steps:
                     data = step(data, rank, world_size)
                 for _ in data or ():
                     pass
+                _end_if_alone(parent)
             except Exception as error:
                 note = {
                     "kind": "input" if isinstance(error, InputError) else "os" if isinstance(error, OSError) else "other",
@@ -62,6 +67,17 @@ class Task(PipelineStep):
                 with contextlib.suppress(OSError):  # a full disk takes no note; where it can, the error itself gets through
                     failure_file(pathlib.Path(self.work), self.stage, rank).write_text(json.dumps(note))
                 raise
+
+
+def _parent() -> int | None:
+    """Whose worker this process is; None if it is the command itself."""
+    return os.getppid() if multiprocess.parent_process() is not None else None
+
+
+def _end_if_alone(parent: int | None) -> None:
+    """Ends a worker whose command was killed; nobody waits for it any more."""
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def failure_file(work: pathlib.Path, stage: str, rank: int) -> pathlib.Path:
@@ -193,16 +209,14 @@ class Progress:
 
     def __init__(self, work: pathlib.Path, rank: int):
         self._path, self._last = work / f"{rank:05d}.progress", 0.0
-        # Of a worker of a pool whose command was killed; nobody waits for it any more.
-        self._parent = os.getppid() if multiprocess.parent_process() is not None else None
+        self._parent = _parent()
 
     def note(self, consumed: int, documents: int) -> None:
         if time.monotonic() - self._last < _SECONDS_BETWEEN_NOTES:
             return
         self._last = time.monotonic()
         self._path.write_text(f"{consumed} {documents}")
-        if self._parent is not None and os.getppid() != self._parent:
-            os._exit(1)
+        _end_if_alone(self._parent)
 
     def done(self, documents: int) -> None:
         self._path.write_text(f"-1 {documents}")
