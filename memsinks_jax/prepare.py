@@ -106,28 +106,41 @@ def _write(path: pathlib.Path, content: bytes) -> None:
 
 
 def main() -> None:
-    inputs = flags.DEFINE_multi_string("input", None, "File, folder, quoted glob or hf://dataset[:split]; may be repeated.")
+    inputs = flags.DEFINE_multi_string(
+        "input", None, "File, folder, quoted glob or hf://dataset[:split]; may be repeated."
+    )
     tokenizer = flags.DEFINE_string("tokenizer", None, "tokenizer.model, tokenizer.json or a folder with one.")
     out = flags.DEFINE_string("out", None, "Folder to write, or to go on with.")
-    text_field = flags.DEFINE_string("text_field", DEFAULTS["text_field"], "Field of a record with the text; a.b is b in a.")
+    text_field = flags.DEFINE_string(
+        "text_field", DEFAULTS["text_field"], "Field of a record with the text; a.b is b in a."
+    )
     group_field = flags.DEFINE_string(
-        "group_field", DEFAULTS["group_field"], "Field with the group (domain, author, licence), for config.data.ids=group."
+        "group_field",
+        DEFAULTS["group_field"],
+        "Field with the group (domain, author, licence), for config.data.ids=group.",
     )
     on_error = flags.DEFINE_enum(
-        "on_error", DEFAULTS["on_error"], ["stop", "skip"], "What a record that cannot be used does; skip counts and lists it."
+        "on_error",
+        DEFAULTS["on_error"],
+        ["stop", "skip"],
+        "What a record that cannot be used does; skip counts and lists it.",
     )
     near_duplicates = flags.DEFINE_enum(
         "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
         "Look for edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
     )  # fmt: skip
-    max_document = flags.DEFINE_integer("max_document_mib", DEFAULTS["max_document_mib"], "Longest document.", lower_bound=1)
+    max_document = flags.DEFINE_integer(
+        "max_document_mib", DEFAULTS["max_document_mib"], "Longest document.", lower_bound=1
+    )
     shard = flags.DEFINE_integer(
         "shard_mib", DEFAULTS["shard_mib"], "Input a shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
     )
     executor = flags.DEFINE_enum("executor", "local", ["local", "ray", "slurm"], "What runs the tasks.")
     workers = flags.DEFINE_integer("workers", 0, "Tasks at a time; 0: one a core.", lower_bound=0)
     slurm = flags.DEFINE_list(
-        "slurm", [], "For --executor=slurm, options of sbatch: partition=NAME,time=HH:MM:SS,account=...; --out must be shared."
+        "slurm",
+        [],
+        "For --executor=slurm, options of sbatch: partition=NAME,time=HH:MM:SS,account=...; --out must be shared.",
     )
 
     def run() -> dict:

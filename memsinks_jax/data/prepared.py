@@ -36,7 +36,9 @@ INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4"), (
 _HEADER = struct.Struct("<2I2IIQQ")
 
 
-def pack_record(tokens: np.ndarray, identity: np.ndarray, group: np.ndarray, source: int, start: int, stop: int) -> bytes:
+def pack_record(
+    tokens: np.ndarray, identity: np.ndarray, group: np.ndarray, source: int, start: int, stop: int
+) -> bytes:
     """`tokens` (n,) of the type that the file stores; ids uint32 (2,)."""
     return _HEADER.pack(*identity.tolist(), *group.tolist(), source, start, stop) + tokens.tobytes()
 

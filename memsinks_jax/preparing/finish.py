@@ -30,7 +30,9 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer_file: str, end_of_text: int,
     shards = [_read_shard(out, rank) for rank in range(len(plan.pieces))]
     documents = sum(len(index) for index, _ in shards)
     if not documents:
-        raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and mend the input")
+        raise InputError(
+            f"{out}: no document is left of the input; see {work} for what was skipped, and mend the input"
+        )
     index = np.zeros(documents, prepared.INDEX)
     numbers, offset, clusters = {}, 0, {}
     index["near_duplicate"] = np.arange(documents)
@@ -175,11 +177,21 @@ def _write_page(path: pathlib.Path, summary: dict, plan: Plan) -> None:
     ]
     most = max(entry["documents"] for entry in summary["lengths"])
     histogram = [
-        [f"{entry['from']:,} to {entry['to']:,}", f"{entry['documents']:,}", "█" * round(40 * entry["documents"] / most)]
+        [
+            f"{entry['from']:,} to {entry['to']:,}",
+            f"{entry['documents']:,}",
+            "█" * round(40 * entry["documents"] / most),
+        ]
         for entry in summary["lengths"]
     ]
     repeated = [
-        [f"{entry['times']:,}", entry["id"], f"{entry['tokens']:,}", report.text(entry["first"]), report.text(entry["text"])]
+        [
+            f"{entry['times']:,}",
+            entry["id"],
+            f"{entry['tokens']:,}",
+            report.text(entry["first"]),
+            report.text(entry["text"]),
+        ]
         for entry in summary["most_repeated"]
     ]
     skipped = [[report.text(record["place"]), report.text(record["reason"])] for record in summary["skipped_first"]]
@@ -195,5 +207,7 @@ def _write_page(path: pathlib.Path, summary: dict, plan: Plan) -> None:
         report.table(["where", "why"], skipped, ["note", ""]) if skipped else report.paragraph("None."),
     ]
     if summary["skipped"] > len(skipped):
-        sections.append(report.paragraph(f"The first {len(skipped)} of {summary['skipped']:,}; all are in skipped.jsonl.", "note"))
+        sections.append(
+            report.paragraph(f"The first {len(skipped)} of {summary['skipped']:,}; all are in skipped.jsonl.", "note")
+        )
     report.write_page(path, "Prepared corpus", sections)

@@ -60,7 +60,8 @@ class Plan:
         """On disk; of a file that is read in parts, parts of it."""
         parts = collections.Counter(segment.source for piece in self.pieces for segment in piece)
         return [
-            sum(self.sources[segment.source].bytes // parts[segment.source] for segment in piece) for piece in self.pieces
+            sum(self.sources[segment.source].bytes // parts[segment.source] for segment in piece)
+            for piece in self.pieces
         ]
 
     def to_json(self) -> str:
@@ -184,9 +185,9 @@ def _parts(source: Source, full: int) -> list[tuple[int, int, int]]:
         parts = hub.parts(source.path, source.revision)
         return [(part, parts, 0) for part in range(parts)]
     if source.is_text and not source.compression:
-        return [(at, min(at + full, source.bytes), min(full, source.bytes - at)) for at in range(0, source.bytes, full)] or [
-            (0, 0, 0)
-        ]
+        return [
+            (at, min(at + full, source.bytes), min(full, source.bytes - at)) for at in range(0, source.bytes, full)
+        ] or [(0, 0, 0)]
     if source.kind == "parquet":
         try:
             groups = pyarrow.parquet.read_metadata(source.path).num_row_groups

@@ -87,7 +87,9 @@ def bucket_step(work: pathlib.Path, config: MinhashConfig) -> MinhashDedupBucket
 
 
 def cluster_step(work: pathlib.Path, config: MinhashConfig) -> Clusters:
-    return Clusters(str(work / "pairs"), str(work / "clusters"), config=config, save_cluster_id=True, lines_to_buffer=1024)
+    return Clusters(
+        str(work / "pairs"), str(work / "clusters"), config=config, save_cluster_id=True, lines_to_buffer=1024
+    )
 
 
 def read_clusters(work: pathlib.Path, rank: int) -> np.ndarray:

@@ -38,7 +38,9 @@ class Where:
 
     executor: str  # of EXECUTORS
     workers: int
-    slurm: dict[str, str] = dataclasses.field(default_factory=dict)  # sbatch options; `partition` and `time` must be there
+    slurm: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # sbatch options; `partition` and `time` must be there
 
 
 @contextlib.contextmanager
@@ -97,8 +99,8 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
     if incomplete:
         why = f" ({' '.join(str(failure).split())})" if failure else ""
         raise InputError(
-            f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not end{why}; look into {work / stage}, then run "
-            "the same command again"
+            f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not end{why}; look into {work / stage}, then "
+            "run the same command again"
         )
 
 
@@ -116,9 +118,13 @@ def _executor(stage: str, task: Task, tasks: int, work: pathlib.Path, where: Whe
         return LocalPipelineExecutor([task], tasks=tasks, workers=min(where.workers, tasks), logging_dir=log)
     if where.executor == "ray":
         _start_ray()
-        return RayPipelineExecutor([task], tasks=tasks, workers=min(where.workers, tasks), logging_dir=log, mem_per_cpu_gb=1)
+        return RayPipelineExecutor(
+            [task], tasks=tasks, workers=min(where.workers, tasks), logging_dir=log, mem_per_cpu_gb=1
+        )
     options = dict(where.slurm)
-    environment = f"export PATH={pathlib.Path(sys.executable).parent}:$PATH PYTHONPATH={_ROOT}:$PYTHONPATH; cd {os.getcwd()}"
+    environment = (
+        f"export PATH={pathlib.Path(sys.executable).parent}:$PATH PYTHONPATH={_ROOT}:$PYTHONPATH; cd {os.getcwd()}"
+    )
     return SlurmPipelineExecutor(
         [task], tasks=tasks, workers=where.workers, logging_dir=log, job_name=f"prepare-{stage}",
         time=options.pop("time"), partition=options.pop("partition"), qos=options.pop("qos", None),
@@ -172,7 +178,11 @@ class Watch:
         on_terminal = sys.stderr.isatty()
         # The bar's own pace would count what a killed command had done.
         shape = "{desc}: {percentage:3.0f}%|{bar}| {postfix}"
-        bar = tqdm.tqdm(total=total or None, desc="prepare", bar_format=shape, dynamic_ncols=True) if on_terminal else None
+        bar = (
+            tqdm.tqdm(total=total or None, desc="prepare", bar_format=shape, dynamic_ncols=True)
+            if on_terminal
+            else None
+        )
         last = time.monotonic()
         while not self._end.wait(0.5 if on_terminal else 1.0):
             done, documents = self._state()

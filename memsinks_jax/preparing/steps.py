@@ -59,12 +59,18 @@ class Task(PipelineStep):
                 _end_if_alone(parent)
             except Exception as error:
                 note = {
-                    "kind": "input" if isinstance(error, InputError) else "os" if isinstance(error, OSError) else "other",
+                    "kind": "input"
+                    if isinstance(error, InputError)
+                    else "os"
+                    if isinstance(error, OSError)
+                    else "other",
                     "message": " ".join(str(error).split()) or type(error).__name__,
                     "errno": getattr(error, "errno", None),
                     "trace": traceback.format_exc(),
                 }
-                with contextlib.suppress(OSError):  # a full disk takes no note; where it can, the error itself gets through
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk takes no note; where it can, the error itself gets through
                     failure_file(pathlib.Path(self.work), self.stage, rank).write_text(json.dumps(note))
                 raise
 
@@ -88,7 +94,9 @@ def failure_file(work: pathlib.Path, stage: str, rank: int) -> pathlib.Path:
 def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
     """A shared lock for as long as a task runs: a command whose predecessor was killed waits until its workers are gone."""
     with open(path, "a+") as file:
-        with contextlib.suppress(OSError):  # file systems without locks; two commands at once are then the user's affair
+        with contextlib.suppress(
+            OSError
+        ):  # file systems without locks; two commands at once are then the user's affair
             fcntl.lockf(file, fcntl.LOCK_SH)
         yield
 

@@ -1,8 +1,8 @@
-"""How fast `prepare` is beside datasets.map, and whether its memory grows with the corpus: python tests/benchmarks/prepare.py
+"""How fast `prepare` is beside datasets.map, and whether its memory grows: python tests/benchmarks/prepare.py
 
 Both sides tokenise the same jsonl with the same tokenizer.json in the same number of processes. Of `datasets` only the map
-is counted, not the start of Python nor the conversion to Arrow before it; of `prepare` all of it, from file to report. Memory
-is the most that all processes of a run held together, at a corpus and at one ten times as large.
+is counted, not the start of Python nor the conversion to Arrow before it; of `prepare` all of it, from file to report.
+Memory is the most that all processes of a run held together, at a corpus and at one ten times as large.
 """
 
 import json
@@ -16,25 +16,25 @@ import time
 
 import tokenizers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from memsinks_jax.data import stories
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROCESSES, MEGABYTES, REPEATS = 2, 48, 3
 AT_LEAST, AT_MOST = 1.0, 1.10  # times as fast; times the memory
 
 DATASETS = """
 import sys, time, datasets, tokenizers
 datasets.disable_progress_bars()
-path, model, cache = sys.argv[1:]
+path, model, cache, processes = sys.argv[1:]
 tokenizer = tokenizers.Tokenizer.from_file(model)
 data = datasets.load_dataset("json", data_files=path, split="train", cache_dir=cache)
 start = time.perf_counter()
 encode = lambda batch: {"tokens": [e.ids for e in tokenizer.encode_batch(batch["text"], add_special_tokens=False)]}
-data.map(encode, batched=True, num_proc=%d, remove_columns=data.column_names)
+data.map(encode, batched=True, num_proc=int(processes), remove_columns=data.column_names)
 print(time.perf_counter() - start)
-""" % PROCESSES  # noqa: UP031  # braces are Python's own here
+"""
 
 
 def write_corpus(path, megabytes):
@@ -102,16 +102,24 @@ def main():
 
         def prepare(name, kind, number):
             out = scratch / f"{name}-{kind}-{number}"
-            flags = [f"--input={scratch / name}.jsonl", f"--tokenizer={scratch}", f"--out={out}", f"--workers={PROCESSES}"]
+            flags = [
+                f"--input={scratch / name}.jsonl",
+                f"--tokenizer={scratch}",
+                f"--out={out}",
+                f"--workers={PROCESSES}",
+            ]
             return run([sys.executable, "-m", "memsinks_jax.prepare", *flags, f"--near_duplicates={kind}"])
 
         ratios = []
         for number in range(REPEATS):
             files = [str(scratch / name) for name in ("large.jsonl", "tokenizer.json", f"cache{number}")]
-            theirs = float(run([sys.executable, "-c", DATASETS, *files])[2])
+            theirs = float(run([sys.executable, "-c", DATASETS, *files, str(PROCESSES)])[2])
             ours, large, _ = prepare("large", "none", number)
             ratios.append(theirs / ours)
-            print(f"datasets.map {MEGABYTES / theirs:6.2f} MB/s   prepare {MEGABYTES / ours:6.2f} MB/s   ratio {ratios[-1]:.2f}")
+            print(
+                f"datasets.map {MEGABYTES / theirs:6.2f} MB/s   prepare {MEGABYTES / ours:6.2f} MB/s   "
+                f"ratio {ratios[-1]:.2f}"
+            )
         small = prepare("small", "none", 0)[1]
         clustered = prepare("large", "close", 0)[0]
         print(f"with near-duplicates {MEGABYTES / clustered:6.2f} MB/s")

@@ -134,6 +134,7 @@ def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeyp
 
 def test_a_full_disk_is_told_as_such(tmp_path):
     """array_record says it in the text of a RuntimeError."""
+
     def fill():
         with steps._shard_writer(tmp_path / "a.array_record", []) as writer:
             writer.write(b"x")
@@ -221,7 +222,9 @@ def test_a_run_reads_a_prepared_corpus(folder):
 
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl")
-    plain = prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none")
+    plain = prepare(
+        [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none"
+    )
     assert plain["near_duplicate_clusters"] == 0
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(tmp_path / "out"), -1
@@ -258,7 +261,9 @@ def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tm
     code = "import sys, memsinks_jax.prepare; assert not {'datatrove', 'pyarrow', 'jax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": nul}\n')
-    run = command(f"--input={tmp_path}", f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}", "--workers=2")
+    run = command(
+        f"--input={tmp_path}", f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}", "--workers=2"
+    )
     _, stderr = run.communicate()
     assert run.returncode == 2
     assert stderr.count("\n") == 1 and f"{tmp_path}/a.jsonl:2: not JSON" in stderr
