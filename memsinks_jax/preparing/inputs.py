@@ -108,7 +108,7 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
     """Raises InputError where `found` is not what the folder was begun with."""
     for name, value in found.settings.items():
         before = stored.settings.get(name)
-        if before == value:
+        if before == value or (name == "on_error" and value == "skip"):  # nothing was skipped until now
             continue
         if name == "tokenizer_sha256":
             raise InputError(f"{folder} was begun with another tokenizer; give that one, or another --out")

@@ -23,7 +23,7 @@ from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.config import InputError
-from memsinks_jax.preparing.steps import Task
+from memsinks_jax.preparing.steps import Task, running_file
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
@@ -88,7 +88,8 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
         return
     failure = None
     try:
-        executor.run()
+        with _workers_watched(work, stage) if where.executor == "local" else contextlib.nullcontext():
+            executor.run()
     except (InputError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
         failure = error  # the notes of the tasks say more, or nothing is incomplete after all
     for path in sorted(work.glob(f"failed-{stage}-*.json")):
@@ -102,6 +103,45 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
             f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not end{why}; look into {work / stage}, then "
             "run the same command again"
         )
+
+
+@contextlib.contextmanager
+def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator[None]:
+    """Ends the wait for a worker that was killed, for want of memory for example: a pool would wait for it for ever."""
+    for stale in work.glob(running_file(work, stage, "*").name):
+        stale.unlink()
+    ended = threading.Event()
+
+    def watch():
+        while not ended.wait(1.0):
+            for path in work.glob(running_file(work, stage, "*").name):
+                with contextlib.suppress(OSError, ValueError):  # it ends just now
+                    if not _is_alive(int(path.read_text())) and path.exists():
+                        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                        return
+
+    def tell(*_):
+        raise InputError(
+            "a worker was killed, perhaps for want of memory; run the same command again, with fewer --workers if need be"
+        )
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _raise(note: dict, path: pathlib.Path) -> None:

@@ -49,7 +49,10 @@ class Task(PipelineStep):
         if parent is not None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends the rest
         # Stage 2 has a file of every shard open.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        with contextlib.suppress(ValueError, OSError):  # some systems name a limit they do not allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        running = running_file(pathlib.Path(self.work), self.stage, rank)
+        running.write_text(str(os.getpid()))
         with _lock_held(pathlib.Path(self.work) / "workers.lock"):
             try:
                 for step in self.steps:
@@ -73,6 +76,13 @@ class Task(PipelineStep):
                 ):  # a full disk takes no note; where it can, the error itself gets through
                     failure_file(pathlib.Path(self.work), self.stage, rank).write_text(json.dumps(note))
                 raise
+            finally:
+                running.unlink(missing_ok=True)
+
+
+def running_file(work: pathlib.Path, stage: str, rank: int | str) -> pathlib.Path:
+    """Holds the process of a task for as long as it runs."""
+    return work / f"running-{stage}-{rank if isinstance(rank, str) else f'{rank:05d}'}"
 
 
 def _parent() -> int | None:
@@ -120,7 +130,12 @@ class ReadPiece(PipelineStep):
             check_source(source)
             record = None
             for record in read_segment(source, segment, fields):
-                metadata = {"source": segment.source, "record": record, "consumed": consumed + record.consumed}
+                metadata = {
+                    "source": segment.source,
+                    "path": source.path,
+                    "record": record,
+                    "consumed": consumed + record.consumed,
+                }
                 yield Document(record.text, id="", metadata=metadata)
             check_source(source)
             consumed += record.consumed if record is not None else 0
@@ -151,7 +166,8 @@ class WriteShard(PipelineStep):
                 record = document.metadata["record"]
                 tokens = None if record.problem else tokenizer.encode(record.text)
                 if tokens is not None and not len(tokens):
-                    record.problem, record.place = "no tokens are left of it", f"bytes {record.start} to {record.stop}"
+                    record.problem = "the document is empty after tokenization; remove it"
+                    record.place = f"{document.metadata['path']}:{record.start}-{record.stop}"
                 if record.problem:
                     if self.on_error == "stop":
                         raise InputError(f"{record.place}: {record.problem}, or give --on_error=skip")

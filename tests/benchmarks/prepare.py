@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from memsinks_jax.data import stories
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROCESSES, MEGABYTES, REPEATS = 2, 48, 3
+PROCESSES, MEGABYTES, REPEATS = 2, 32, 3
 AT_LEAST, AT_MOST = 1.0, 1.10  # times as fast; times the memory
 
 DATASETS = """

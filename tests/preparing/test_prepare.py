@@ -153,9 +153,9 @@ def test_stop_and_skip(folder, tmp_path):
     with pytest.raises(InputError, match='a.jsonl:4: field "text" is null.*or give --on_error=skip'):
         prepare(*arguments, tmp_path / "stop", group_field="domain")
     assert not list((tmp_path / "stop" / "shards").iterdir())
-    found = prepare(*arguments, tmp_path / "skip", group_field="domain", on_error="skip")
+    found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")  # as the line says
     assert (found["documents"], found["skipped"]) == (5, 3)
-    skipped = [json.loads(line) for line in (tmp_path / "skip" / "skipped.jsonl").read_text().splitlines()]
+    skipped = [json.loads(line) for line in (tmp_path / "stop" / "skipped.jsonl").read_text().splitlines()]
     assert [record["place"] for record in skipped] == [f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)]
     write_lines(tmp_path / "a.jsonl", rows[3:6])
     with pytest.raises(InputError, match="no document is left of the input"):
@@ -169,8 +169,8 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     before = content(tmp_path / "out")
     with pytest.raises(InputError, match="begun with another tokenizer"):
         prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
-    with pytest.raises(InputError, match="begun with --on_error=stop, not skip"):
-        prepare(*given, near_duplicates="none", on_error="skip")
+    with pytest.raises(InputError, match="begun with --near_duplicates=none, not loose"):
+        prepare(*given, near_duplicates="loose")
     write_lines(tmp_path / "b.jsonl")
     with pytest.raises(InputError, match="b.jsonl is new since"):
         prepare(*given, near_duplicates="none")
@@ -292,6 +292,24 @@ def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path):
     run = command(*flags, f"--out={tmp_path / 'killed'}")
     assert run.communicate() and run.returncode == 0
     assert content(tmp_path / "killed") == content(tmp_path / "straight")
+
+
+def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
+    write_lines(tmp_path / "a.jsonl", [{"text": STORIES[number % 60]} for number in range(20_000)])
+    flags = [
+        f"--input={tmp_path}",
+        f"--tokenizer={folder / 'tokenizer.model'}",
+        f"--out={tmp_path / 'out'}",
+        "--workers=2",
+    ]
+    run = command(*flags, "--shard_mib=1")
+    running = []
+    while not running and run.poll() is None:
+        time.sleep(0.05)
+        running = [path.read_text() for path in (tmp_path / "out" / "work").glob("running-tokens-*")]
+    os.kill(int(running[0]), signal.SIGKILL)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 2 and "a worker was killed" in stderr
 
 
 @pytest.mark.slow
