@@ -152,6 +152,9 @@ def main() -> None:
         options = dict(option.partition("=")[::2] for option in slurm.value)
         if executor.value == "slurm" and not options.keys() >= {"partition", "time"}:
             raise InputError("--executor=slurm needs --slurm=partition=NAME,time=HH:MM:SS")
+        from memsinks_jax.preparing.stages import end_forks_with_us  # as in prepare
+
+        end_forks_with_us()
         start = time.monotonic()
         result = prepare(
             inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,

@@ -53,12 +53,15 @@ def claimed(work: pathlib.Path) -> collections.abc.Iterator[None]:
         if not _locked(workers, _SECONDS_TO_END):
             raise InputError(f"{work.parent}: workers of an earlier prepare still write there; end them first")
         fcntl.lockf(workers, fcntl.LOCK_UN)
-        if sys.platform == "linux":
-            # multiprocess's manager, which datatrove starts, is a fork that would live on when this process is killed.
-            die_with_parent = 1  # PR_SET_PDEATHSIG of prctl.h
-            library = ctypes.CDLL(None)
-            os.register_at_fork(after_in_child=lambda: library.prctl(die_with_parent, signal.SIGKILL))
         yield
+
+
+def end_forks_with_us() -> None:
+    """For a command: multiprocess's manager, which datatrove starts, is a fork that would live on when we are killed."""
+    if sys.platform == "linux":
+        die_with_parent = 1  # PR_SET_PDEATHSIG of prctl.h
+        library = ctypes.CDLL(None)
+        os.register_at_fork(after_in_child=lambda: library.prctl(die_with_parent, signal.SIGKILL))
 
 
 def _locked(file, seconds: float) -> bool:
