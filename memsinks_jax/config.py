@@ -20,7 +20,7 @@ class InputError(Exception):
 class DataConfig:
     """Few documents repeated often, many seen once, some never seen (paper section 3.1), beside a general corpus or not."""
 
-    files: str = ""  # glob of .txt and .jsonl files; empty: the embedded stories, drawn from the run's seed
+    files: str = ""  # glob of .txt and .jsonl files, or a folder of memsinks_jax.prepare; empty: the embedded stories
     general_files: str = (
         ""  # besides, seen once and never held out: GLOB, or GLOB=30%,GLOB=500: shares of the budget, documents
     )
@@ -34,6 +34,7 @@ class DataConfig:
     canary_documents: int = 0  # of the repeated ones, so many carry a canary: random tokens
     canary_length: int = 32  # tokens of a canary
     canary_place: str = "end"  # end | start of the document
+    # Of a prepared corpus also group: hash of the group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
@@ -152,7 +153,7 @@ class Config:
 
 CHOICES = {
     "data.repeats": ("keep", "remove", "once"),
-    "data.ids": ("content", "index"),
+    "data.ids": ("content", "index", "group", "near_duplicate"),
     "data.id_noise_per": ("encounter", "document"),
     "data.rows": ("one_document", "packed", "best_fit"),
     "data.canary_place": ("end", "start"),

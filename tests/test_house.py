@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "claims": set(),
     "report": {"claims"},
     "data": {"config"},
+    "preparing": {"config", "report", "data"},
     "sinks": {"config"},
     "placement": set(),
     "products": set(),

@@ -11,6 +11,7 @@ from memsinks_jax.data import ids, stories
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, read_documents
 from memsinks_jax.data.mixture import Mixture, fill_up, general_sources, plan_mixture
+from memsinks_jax.data.prepared import Prepared, Tokens, as_numbers, is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 
@@ -18,7 +19,7 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_toke
 class Corpus:
     """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
 
-    documents: list[Document]
+    documents: Sequence[Document]
     tokens: Sequence[np.ndarray]  # int32 (tokens,), without end of text
     lengths: np.ndarray  # int64 (documents,), of the tokens
     sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general_files
@@ -38,6 +39,8 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
       InputError: files that cannot be read, too few documents or tokens for the plan, a document without tokens, a
         tokenizer with more pieces than the model has embeddings.
     """
+    if is_prepared(config.data.files):
+        return _open_prepared(config, tokenizer)
     gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.data))]
     source_of = {id(document): number for number, there in enumerate(gathered) for document in there}
     documents, duplicates = without_copies([document for there in gathered for document in there])
@@ -48,11 +51,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     elif tokenizer is None:
         training = np.concatenate([mixture.repeated, mixture.unique, np.flatnonzero(sources)])
         tokenizer = train_tokenizer([documents[i].text for i in np.sort(training)], config.data.vocabulary_size)
-    if tokenizer.vocabulary_size > config.data.vocabulary_size:
-        raise InputError(
-            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
-            f"{config.data.tokenizer or 'of the run'} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
-        )
+    _check_vocabulary(config, tokenizer, config.data.tokenizer or "of the run")
     tokens = tokenise(documents, tokenizer)
     for index in mixture.canaries.tolist():
         tokens[index] = with_canary(config.data, config.seed, index, tokens[index], tokenizer)
@@ -63,9 +62,73 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
         mixture = fill_up(mixture, config.data, sources, lengths, config.seed)
     if config.data.ids == "content":
         identities = np.stack([ids.content_id(document) for document in tokens])
+    elif config.data.ids == "index":
+        identities = _index_ids(len(documents))
     else:
-        identities = np.stack([ids.index_id(index) for index in range(len(documents))])
+        raise InputError(
+            f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
+            "and give its folder as config.data.files, or choose content or index"
+        )
     return Corpus(documents, tokens, lengths, sources, identities, mixture, tokenizer, duplicates)
+
+
+def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
+    """Folders of `memsinks_jax.prepare`: tokens stay on disk until they are asked for."""
+    folders = [config.data.files, *(files for files, _ in general_sources(config.data))]
+    for folder in folders:
+        if not is_prepared(folder):
+            raise InputError(f"{folder} is not prepared, but {folders[0]} is; run memsinks_jax.prepare on it too")
+    if config.data.canary_documents:
+        raise InputError(f"config.data.canary_documents: {folders[0]} is prepared; canaries go into text files only")
+    parts = [Prepared(folder) for folder in folders]
+    if tokenizer is not None:
+        parts[0].check_tokenizer(tokenizer, "the run's")
+    elif config.data.tokenizer:
+        given = open_tokenizer(pathlib.Path(config.data.tokenizer), parts[0].manifest["end_of_text"])
+        parts[0].check_tokenizer(given, config.data.tokenizer)
+    tokenizer = parts[0].tokenizer()
+    for part in parts[1:]:
+        part.check_tokenizer(tokenizer, f"that of {folders[0]}")
+    _check_vocabulary(config, tokenizer, f"of {folders[0]}")
+    content = np.concatenate([part.identities for part in parts])
+    kept = np.sort(np.unique(as_numbers(content), return_index=True)[1])  # the first of exact copies
+    tokens = Tokens(parts, kept)
+    sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[kept]
+    mixture = plan_mixture(config.data, int((sources == 0).sum()), config.seed)
+    if config.data.general_files:
+        mixture = fill_up(mixture, config.data, sources, tokens.lengths, config.seed)
+    if config.data.ids == "index":
+        identities = _index_ids(len(kept))
+    else:
+        identities = np.concatenate([part.ids_of(config.data.ids) for part in parts])[kept]
+    documents = _PreparedDocuments(tokens, tokenizer)
+    return Corpus(documents, tokens, tokens.lengths, sources, identities, mixture, tokenizer, len(content) - len(kept))
+
+
+class _PreparedDocuments(Sequence):
+    """Documents of prepared corpora, whose text is decoded when one is asked for."""
+
+    def __init__(self, tokens: Tokens, tokenizer: AnyTokenizer):
+        self._tokens, self._tokenizer = tokens, tokenizer
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, place: int) -> Document:
+        prepared, number = self._tokens.home(place)
+        return Document(self._tokenizer.decode(self._tokens[place]), prepared.source(number))
+
+
+def _check_vocabulary(config: Config, tokenizer: AnyTokenizer, name: str) -> None:
+    if tokenizer.vocabulary_size > config.data.vocabulary_size:
+        raise InputError(
+            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
+            f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
+        )
+
+
+def _index_ids(documents: int) -> np.ndarray:
+    return np.stack([ids.index_id(index) for index in range(documents)])
 
 
 def generate_documents(seed: int, count: int) -> list[Document]:

@@ -1,0 +1,183 @@
+"""Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --tokenizer=tokenizer.json --out=prepared
+
+Reads .txt, .jsonl (both also .gz, .zst), .parquet, .arrow, folders, globs and hf://dataset:split; writes tokenised documents
+with their ids, ready for --config.data.files=prepared, and index.html, which says what is in them. The same command goes
+on where another was killed, and writes the same bytes, whatever the number of workers.
+"""
+
+import json
+import logging
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from absl import flags
+
+from memsinks_jax import command_line
+from memsinks_jax.config import InputError
+from memsinks_jax.data import prepared
+from memsinks_jax.data.tokenizer import open_tokenizer
+
+logger = logging.getLogger("memsinks_jax.prepare")
+
+DEFAULTS = {
+    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "max_document_mib": 16,
+    "shard_mib": 0,
+}  # fmt: skip
+
+
+def prepare(
+    inputs: list[str],
+    tokenizer: str,
+    out: pathlib.Path,
+    executor: str = "local",
+    workers: int = 1,
+    slurm: dict | None = None,
+    **settings,
+) -> dict:
+    """Writes the folder `out`, or goes on with it.
+
+    Args:
+      inputs: files, folders, globs, hf://dataset[:split].
+      tokenizer: tokenizer.model, tokenizer.json or a folder with one.
+      workers: tasks at a time.
+      settings: see DEFAULTS.
+    Returns:
+      The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.
+    Raises:
+      InputError, OSError: nothing is half-written; the folder can be gone on with.
+    """
+    # Here, so that whoever imports the package has no second of waiting for what only this command needs.
+    from memsinks_jax.preparing import near_duplicates, steps
+    from memsinks_jax.preparing.finish import finish
+    from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
+    from memsinks_jax.preparing.stages import Watch, Where, claimed, run_stage
+
+    opened = open_tokenizer(pathlib.Path(tokenizer))
+    settings = DEFAULTS | settings | {"tokenizer_sha256": prepared.sha256(opened.model)}
+    plan = make_plan(inputs, settings)
+    if (out / prepared.MANIFEST).exists() and not (out / "work").exists():
+        return _check_finished(out, plan)
+    if out.exists() and not (out / "work").exists() and any(out.iterdir()):
+        raise InputError(f"{out} holds something else; give an empty or a new --out")
+    work = out / "work"
+    with claimed(work):
+        if (work / "plan.json").exists():
+            check_unchanged(Plan.from_json((work / "plan.json").read_text()), plan, out)
+        (out / "shards").mkdir(exist_ok=True)
+        _write(out / opened.file_name, opened.model)
+        _write(work / "plan.json", plan.to_json().encode())
+        where = Where(executor, workers, slurm or {})
+        pieces = len(plan.pieces)
+        tokenise = [
+            steps.ReadPiece(work / "plan.json"),
+            steps.WriteShard(out, opened.file_name, opened.end_of_text, settings["on_error"]),
+        ]
+        closeness = settings["near_duplicates"]
+        config = near_duplicates.minhash_config(closeness) if closeness != "none" else None
+        if config is not None:
+            tokenise.append(near_duplicates.Signatures(work / "signatures", config))
+        with Watch(work, plan.bytes_of_pieces()):
+            run_stage("tokens", tokenise, pieces, work, where)
+        if config is not None:
+            run_stage("pairs", [near_duplicates.bucket_step(work, config)], config.num_buckets, work, where)
+            run_stage("clusters", [near_duplicates.cluster_step(work, config)], 1, work, where)
+        summary = finish(out, plan, opened.file_name, opened.end_of_text, opened.vocabulary_size)
+    return summary
+
+
+def _check_finished(out: pathlib.Path, plan) -> dict:
+    """The report of a folder that is done, if it is of the same input and settings."""
+    from memsinks_jax.preparing.inputs import Plan, Source, check_unchanged
+
+    manifest = json.loads((out / prepared.MANIFEST).read_text())
+    sources = [Source(**source) for source in manifest["sources"]]
+    check_unchanged(Plan(manifest["settings"], sources, plan.pieces, plan.copies), plan, out)
+    logger.info("%s is prepared already", out)
+    return json.loads((out / "report.json").read_text())
+
+
+def _write(path: pathlib.Path, content: bytes) -> None:
+    scratch = path.with_name(path.name + ".new")
+    scratch.write_bytes(content)
+    os.replace(scratch, path)
+
+
+def main() -> None:
+    inputs = flags.DEFINE_multi_string(
+        "input", None, "File, folder, quoted glob or hf://dataset[:split]; may be repeated."
+    )
+    tokenizer = flags.DEFINE_string("tokenizer", None, "tokenizer.model, tokenizer.json or a folder with one.")
+    out = flags.DEFINE_string("out", None, "Folder to write, or to go on with.")
+    text_field = flags.DEFINE_string(
+        "text_field", DEFAULTS["text_field"], "Field of a record with the text; a.b is b in a."
+    )
+    group_field = flags.DEFINE_string(
+        "group_field",
+        DEFAULTS["group_field"],
+        "Field with the group (domain, author, licence), for config.data.ids=group.",
+    )
+    on_error = flags.DEFINE_enum(
+        "on_error",
+        DEFAULTS["on_error"],
+        ["stop", "skip"],
+        "What a record that cannot be used does; skip counts and lists it.",
+    )
+    near_duplicates = flags.DEFINE_enum(
+        "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
+        "Look for edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
+    )  # fmt: skip
+    max_document = flags.DEFINE_integer(
+        "max_document_mib", DEFAULTS["max_document_mib"], "Longest document.", lower_bound=1
+    )
+    shard = flags.DEFINE_integer(
+        "shard_mib", DEFAULTS["shard_mib"], "Input a shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
+    )
+    executor = flags.DEFINE_enum("executor", "local", ["local", "ray", "slurm"], "What runs the tasks.")
+    workers = flags.DEFINE_integer("workers", 0, "Tasks at a time; 0: one a core.", lower_bound=0)
+    slurm = flags.DEFINE_list(
+        "slurm",
+        [],
+        "For --executor=slurm, options of sbatch: partition=NAME,time=HH:MM:SS,account=...; --out must be shared.",
+    )
+
+    def run() -> dict:
+        for name, flag in (("input", inputs), ("tokenizer", tokenizer), ("out", out)):
+            if not flag.value:
+                raise InputError(f"--{name} is missing; python -m memsinks_jax.prepare --help says what there is")
+        for asked in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(asked, _interrupt)
+        options = dict(option.partition("=")[::2] for option in slurm.value)
+        if executor.value == "slurm" and not options.keys() >= {"partition", "time"}:
+            raise InputError("--executor=slurm needs --slurm=partition=NAME,time=HH:MM:SS")
+        from memsinks_jax.preparing.stages import end_forks_with_us  # as in prepare
+
+        end_forks_with_us()
+        start = time.monotonic()
+        result = prepare(
+            inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
+            text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
+            near_duplicates=near_duplicates.value, max_document_mib=max_document.value, shard_mib=shard.value,
+        )  # fmt: skip
+        logger.info(
+            "%s documents, %s tokens, %s exact duplicates, %s near-duplicate clusters, %s skipped, %.0f s: %s",
+            *(f"{result[name]:,}" for name in ("documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped")),
+            time.monotonic() - start, pathlib.Path(out.value) / "index.html",
+        )  # fmt: skip
+        return {name: value for name, value in result.items() if not isinstance(value, list)}
+
+    command_line.run(run)
+
+
+def _interrupt(*_) -> None:
+    raise command_line.Interrupted("what is written stays")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

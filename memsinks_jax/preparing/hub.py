@@ -1,0 +1,68 @@
+"""Data sets of the Hugging Face hub, read as a stream: `hf://dataset[:split]`, such as hf://roneneldan/TinyStories:train.
+
+`datasets` is not among our requirements, since it brings pandas and more: who reads from the hub installs it.
+"""
+
+import collections.abc
+
+from memsinks_jax.config import InputError
+
+PREFIX = "hf://"
+
+
+def revision(path: str) -> str:
+    """The commit that a data set's name stands for now, so that a run that goes on reads the same."""
+    import huggingface_hub
+
+    name, _ = _name_and_split(path)
+    return _asked(path, lambda: huggingface_hub.HfApi().dataset_info(name, timeout=30).sha)
+
+
+def parts(path: str, commit: str) -> int:
+    """How many parts the data set can be read in."""
+    return _asked(path, lambda: _load(path, commit).num_shards)
+
+
+def rows(path: str, commit: str, part: int, of: int) -> collections.abc.Iterator[dict]:
+    """Rows of one part, in order."""
+    from datatrove.pipeline.readers import HuggingFaceDatasetReader
+
+    name, split = _name_and_split(path)
+    reader = HuggingFaceDatasetReader(
+        name,
+        dataset_options={"split": split, "revision": commit},
+        streaming=True,
+        # All of the row, whatever is in it: the reader would drop rows without text in silence.
+        adapter=lambda self, row, source, number: {"text": "row", "id": number, "metadata": {"row": row}},
+    )
+    stream = reader.run(None, part, of)
+    while (document := _asked(path, lambda: next(stream, None))) is not None:
+        yield document.metadata["row"]
+
+
+def _load(path: str, commit: str):
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(f"{path}: reading from the hub needs `datasets`; pip install 'memsinks_jax[hub]'") from None
+    name, split = _name_and_split(path)
+    return datasets.load_dataset(name, split=split, revision=commit, streaming=True)
+
+
+def _name_and_split(path: str) -> tuple[str, str]:
+    name, _, split = path.removeprefix(PREFIX).partition(":")
+    return name, split or "train"
+
+
+def _asked(path: str, question):
+    """The hub's answer; whatever goes wrong on the way there is the user's to know in one line."""
+    try:
+        return question()
+    except InputError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise InputError(
+            f"{path}: the hub cannot be read ({lines[0]}); check the name and the network, or download the files and "
+            "give their folder"
+        ) from None

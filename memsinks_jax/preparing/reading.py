@@ -1,0 +1,337 @@
+"""Records of a piece of a file, one after the other. What cannot be used comes as a record with a problem.
+
+Not datatrove's own readers, because those pass over damaged lines, null texts and cut files without a word, and lose the
+place in the file.
+"""
+
+import collections.abc
+import dataclasses
+import io
+import json
+import typing
+
+import pyarrow
+import pyarrow.parquet
+
+from memsinks_jax.data.documents import SEPARATOR
+from memsinks_jax.preparing import hub
+from memsinks_jax.preparing.inputs import Segment, Source
+
+_BLOCK = 1 << 20
+_ROWS = 256  # of a table at a time
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """One document, or what stands in a document's place: then `problem` says why it cannot be used, and `place` where.
+
+    `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is how many bytes
+    of the segment on disk are behind us.
+    """
+
+    start: int
+    stop: int
+    consumed: int
+    text: str = ""
+    group: str | None = None
+    problem: str = ""
+    place: str = ""
+
+
+class Fields(typing.NamedTuple):
+    text: str  # name of the field with the text; a.b is field b of field a
+    group: str  # of the field with the group; empty: none
+    longest: int  # bytes a document may have
+
+
+def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """All records that begin in a segment. A file that is cut or damaged ends with one record that says so."""
+    reader = {"txt": _texts, "jsonl": _json_lines, "parquet": _parquet, "arrow": _arrow, "hub": _hub}[source.kind]
+    last = None
+    if not source.bytes and source.kind != "hub":
+        yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", place=source.path)
+        return
+    try:
+        for last in reader(source, segment, fields):
+            yield last
+    except (OSError, EOFError, pyarrow.ArrowException) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        after = "" if last is None else f", after byte {last.stop}" if source.is_text else f", after row {last.start}"
+        at, consumed = (segment.start, 0) if last is None else (last.stop, last.consumed)
+        problem = f"the file is cut or damaged from here on ({reason}); replace it"
+        yield Record(at, at, consumed, problem=problem, place=source.path + after)
+
+
+class _Lines:
+    """Lines of a text file from a byte on: iterates over (first byte, line without its end or None if it is too long).
+
+    A line belongs to the segment in which it begins, so segments share none and lose none.
+    """
+
+    def __init__(self, source: Source, start: int, longest: int):
+        self._source, self._start, self._longest = source, start, longest
+        self._raw = open(source.path, "rb", buffering=0)  # noqa: SIM115  # as long as the lines last
+        stream = self._raw
+        if source.compression:
+            stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(self._raw, mode="r"), source.compression)
+        self._file = io.BufferedReader(stream, _BLOCK if not source.compression else 1 << 16)
+        self._position, self._number, self._before = start, 0, None
+        if start:
+            self._file.seek(start - 1)
+            self._position -= 1
+            self._rest_of_line()
+
+    def __iter__(self) -> collections.abc.Iterator[tuple[int, bytes | None]]:
+        while line := self._file.readline(self._longest + 2):
+            first, self._number = self._position, self._number + 1
+            self._position += len(line)
+            if not line.endswith(b"\n") and len(line) > self._longest:
+                self._rest_of_line()
+                line = None
+            yield first, line and line.removesuffix(b"\n")
+
+    @property
+    def position(self) -> int:
+        """Of the first byte not yet read, in the (decompressed) text."""
+        return self._position
+
+    def consumed(self) -> int:
+        return self._raw.tell() if self._source.compression else self._position - self._start
+
+    def place(self, line: int | None = None) -> str:
+        """FILE:LINE of the line just read, or of the one with this number among those read."""
+        if self._before is None:
+            self._before = _line_breaks(self._source.path, self._start)
+        return f"{self._source.path}:{self._before + (line or self._number)}"
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def _rest_of_line(self) -> None:
+        while line := self._file.readline(_BLOCK):
+            self._position += len(line)
+            if line.endswith(b"\n"):
+                return
+
+
+def _line_breaks(path: str, until: int) -> int:
+    """Line breaks that end in the first bytes; counted only where a problem is to be placed in the middle of a file."""
+    count = 0
+    with open(path, "rb") as file:
+        while block := file.read(min(_BLOCK, until - file.tell())):
+            count += block.count(b"\n")
+            last = block[-1:]
+    # A segment begins with the first line that begins in it: one that began before is not ours.
+    return count + (until > 0 and last != b"\n")
+
+
+def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Documents between lines that read SEPARATOR. One belongs to the segment in which the separator before it begins."""
+    lines = _Lines(source, segment.start, fields.longest)
+    within = segment.start == 0  # else: after the first separator that begins here
+    parts, first, size, number = [], 0, 0, 1
+    try:
+        for begin, line in lines:
+            if line is None or line.strip() != SEPARATOR.encode():
+                if within:
+                    size += lines.position - begin
+                    if size <= fields.longest and line is not None:
+                        parts.append(line)
+                    else:
+                        parts, size = [], fields.longest + 1
+                elif begin >= segment.stop:
+                    return
+                continue
+            if within:
+                yield _text(parts, first, begin, size, number, lines, fields)
+            if begin >= segment.stop:
+                return
+            within, parts, first, size, number = True, [], lines.position, 0, lines.number + 1
+        if within and (any(part.strip() for part in parts) or size > fields.longest):  # not after a last separator
+            yield _text(parts, first, lines.position, size, number, lines, fields)
+        elif within and not first:
+            yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", place=source.path)
+    finally:
+        lines.close()
+
+
+def _text(parts, first, stop, size, number, lines, fields) -> Record:
+    record = Record(first, stop, lines.consumed())
+    if size > fields.longest:
+        record.problem = _too_long(fields) + f", or separate its documents with lines that read {SEPARATOR}"
+    else:
+        _decode(record, b"\n".join(parts).replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    if record.problem:
+        record.place = lines.place(number)
+    return record
+
+
+def _json_lines(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    lines = _Lines(source, segment.start, fields.longest)
+    try:
+        for begin, line in lines:
+            if begin >= segment.stop:
+                return
+            if line is not None and not line.strip():
+                continue
+            record = Record(begin, lines.position, lines.consumed())
+            if line is None:
+                record.problem = _too_long(fields)
+            else:
+                _parse(record, line, fields)
+            if record.problem:
+                record.place = lines.place()
+            yield record
+    finally:
+        lines.close()
+
+
+def _parse(record: Record, line: bytes, fields: Fields) -> None:
+    try:
+        parsed = json.loads(line)
+    except UnicodeDecodeError as error:
+        record.problem = f"not UTF-8 at byte {record.start + error.start}; convert the file to UTF-8"
+    except (json.JSONDecodeError, RecursionError) as error:
+        what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+        record.problem = f"not JSON ({what}); mend or remove the line"
+    else:
+        _take(record, parsed, fields)
+
+
+def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Rows of the row groups [start, stop) of a file."""
+    with pyarrow.parquet.ParquetFile(source.path, pre_buffer=False) as file:
+        if problem := _missing(file.schema_arrow, fields):
+            yield Record(0, 0, 0, problem=problem, place=source.path)
+            return
+        metadata = file.metadata
+        groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
+        row = sum(metadata.row_group(group).num_rows for group in range(segment.start))
+        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=[name for name in fields[:2] if name])
+        yield from _rows(source, batches, row, fields, source.bytes / max(metadata.num_rows, 1))
+
+
+def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Rows of an Arrow IPC file or stream (`datasets` writes the latter)."""
+    with pyarrow.memory_map(source.path) as mapped:
+        is_file = mapped.read(6) == b"ARROW1"
+        mapped.seek(0)
+        opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
+        if problem := _missing(opened.schema, fields):
+            yield Record(0, 0, 0, problem=problem, place=source.path)
+            return
+        whole = (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
+        slices = (batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS))
+        row = 0
+        for batch in slices:
+            yield from _rows(source, [batch], row, fields, 0)
+            row += batch.num_rows
+
+
+def _hub(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    for row, values in enumerate(hub.rows(source.path, source.revision, segment.start, segment.stop)):
+        record = Record(row, row + 1, 0)
+        _take(record, values, fields)
+        if record.problem:
+            record.place = f"{source.path}, part {segment.start} of {segment.stop}, row {row}"
+        yield record
+
+
+def _missing(schema: pyarrow.Schema, fields: Fields) -> str:
+    columns = schema.names
+    for flag, name in (("text", fields.text), ("group", fields.group)):
+        if name and name not in columns and name.split(".")[0] not in columns:
+            return f"no column {name!r} among {', '.join(columns)}; give --{flag}_field"
+    kind = schema.field(fields.text).type if fields.text in columns else None
+    kind = kind.value_type if kind is not None and pyarrow.types.is_dictionary(kind) else kind
+    if kind is not None and not any(
+        test(kind) for test in (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
+    ):
+        return f"column {fields.text!r} is of type {kind}, not text; give --text_field"
+    return ""
+
+
+def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator[Record]:
+    first = row
+    names = [name if name else None for name in fields[:2]]
+    for batch in batches:
+        top = {name.split(".")[0] if name not in batch.schema.names else name for name in names if name}
+        columns = {name: _values(batch.column(name)) for name in top}
+        for place in range(batch.num_rows):
+            record = Record(row, row + 1, int((row - first + 1) * bytes_a_row))
+            values = {name: column[place] for name, column in columns.items()}
+            if isinstance(values.get(fields.text), UnicodeDecodeError):
+                record.problem = f"not UTF-8 ({values[fields.text].reason}); mend or remove the row"
+            else:
+                _take(record, values, fields)
+            if len(record.text.encode()) > fields.longest:
+                record.problem = _too_long(fields)
+            if record.problem:
+                record.place = f"{source.path}, row {row}"
+            row += 1
+            yield record
+
+
+def _values(column: pyarrow.Array) -> list:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pyarrow.Scalar):
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error
+
+
+def _take(record: Record, values, fields: Fields) -> None:
+    """Text and group out of a JSON object or a row."""
+    text = _field(values, fields.text)
+    if not isinstance(text, str):
+        null = isinstance(values, dict) and fields.text in values and text is None
+        what = "is null" if null else "is missing or no string"
+        record.problem = f'field "{fields.text}" {what}; mend or remove the record, or give --text_field'
+        return
+    if fields.group:
+        group = _field(values, fields.group)
+        if group is None or isinstance(group, (dict, list)):
+            record.problem = f'field "{fields.group}" is missing or no single value; mend the record or --group_field'
+            return
+        record.group = str(group)
+    _finish(record, text)
+
+
+def _field(values, name: str):
+    if not isinstance(values, dict) or name in values or "." not in name:
+        return values.get(name) if isinstance(values, dict) else None
+    head, rest = name.split(".", 1)
+    return _field(values.get(head), rest)
+
+
+def _decode(record: Record, content: bytes) -> None:
+    try:
+        _finish(record, content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        record.problem = f"not UTF-8 near byte {record.start + error.start}; convert the file to UTF-8"
+
+
+def _finish(record: Record, text: str) -> None:
+    """White space at both ends is no part of a document, as in data/documents.py."""
+    record.text = text.strip()
+    if not record.text:
+        record.problem = "the document is empty; remove it"
+    try:
+        record.text.encode()
+    except UnicodeEncodeError as error:  # JSON may spell half of a character
+        record.problem = f"no text: half a character at {error.start}; mend or remove the record"
+        record.text = ""
+
+
+def _too_long(fields: Fields) -> str:
+    return f"longer than {fields.longest / 2**20:g} MiB; cut it, raise --max_document_mib"

@@ -1,0 +1,246 @@
+"""What happens to a piece of the input, as steps of a datatrove pipeline: its records are read, tokenised and written."""
+
+import collections.abc
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import resource
+import secrets
+import signal
+import time
+import traceback
+
+import loguru
+import multiprocess
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids, prepared
+from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.preparing.inputs import Plan, check_source
+from memsinks_jax.preparing.reading import Fields, read_segment
+
+# datatrove logs pages to stderr, and failures with their trace; the command says what there is to say.
+loguru.logger.disable("datatrove")
+
+_SECONDS_BETWEEN_NOTES = 0.5
+_NO_GROUP = np.zeros(2, np.uint32)
+# What the file system may refuse; array_record tells it in the text of a RuntimeError only.
+_REFUSALS = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
+
+
+class Task(PipelineStep):
+    """The steps of a stage as one, so that a failure of any leaves a note: executors on clusters keep it to themselves."""
+
+    type, name = "memsinks_jax", "task"
+
+    def __init__(self, steps: list[PipelineStep], work: pathlib.Path, stage: str):
+        super().__init__()
+        self.steps, self.work, self.stage = steps, str(work), stage
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        parent = _parent()
+        if parent is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends the rest
+        # Stage 2 has a file of every shard open.
+        with contextlib.suppress(ValueError, OSError):  # some systems name a limit they do not allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        running = running_file(pathlib.Path(self.work), self.stage, rank)
+        running.write_text(str(os.getpid()))
+        with _lock_held(pathlib.Path(self.work) / "workers.lock"):
+            try:
+                for step in self.steps:
+                    data = step(data, rank, world_size)
+                for _ in data or ():
+                    pass
+                _end_if_alone(parent)
+            except Exception as error:
+                note = {
+                    "kind": "input"
+                    if isinstance(error, InputError)
+                    else "os"
+                    if isinstance(error, OSError)
+                    else "other",
+                    "message": " ".join(str(error).split()) or type(error).__name__,
+                    "errno": getattr(error, "errno", None),
+                    "trace": traceback.format_exc(),
+                }
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk takes no note; where it can, the error itself gets through
+                    failure_file(pathlib.Path(self.work), self.stage, rank).write_text(json.dumps(note))
+                raise
+            finally:
+                running.unlink(missing_ok=True)
+
+
+def running_file(work: pathlib.Path, stage: str, rank: int | str) -> pathlib.Path:
+    """Holds the process of a task for as long as it runs."""
+    return work / f"running-{stage}-{rank if isinstance(rank, str) else f'{rank:05d}'}"
+
+
+def _parent() -> int | None:
+    """Whose worker this process is; None if it is the command itself."""
+    return os.getppid() if multiprocess.parent_process() is not None else None
+
+
+def _end_if_alone(parent: int | None) -> None:
+    """Ends a worker whose command was killed; nobody waits for it any more."""
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def failure_file(work: pathlib.Path, stage: str, rank: int) -> pathlib.Path:
+    return work / f"failed-{stage}-{rank:05d}.json"
+
+
+@contextlib.contextmanager
+def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
+    """A shared lock for as long as a task runs: a command whose predecessor was killed waits until its workers are gone."""
+    with open(path, "a+") as file:
+        with contextlib.suppress(
+            OSError
+        ):  # file systems without locks; two commands at once are then the user's affair
+            fcntl.lockf(file, fcntl.LOCK_SH)
+        yield
+
+
+class ReadPiece(PipelineStep):
+    """Piece `rank` of the plan, record by record. A record is the metadata of a datatrove document."""
+
+    type, name = "memsinks_jax", "read"
+
+    def __init__(self, plan: pathlib.Path):
+        super().__init__()
+        self.plan = str(plan)
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        plan = Plan.from_json(pathlib.Path(self.plan).read_text())
+        settings = plan.settings
+        fields = Fields(settings["text_field"], settings["group_field"], settings["max_document_mib"] << 20)
+        consumed = 0
+        for segment in plan.pieces[rank]:
+            source = plan.sources[segment.source]
+            check_source(source)
+            record = None
+            for record in read_segment(source, segment, fields):
+                metadata = {
+                    "source": segment.source,
+                    "path": source.path,
+                    "record": record,
+                    "consumed": consumed + record.consumed,
+                }
+                yield Document(record.text, id="", metadata=metadata)
+            check_source(source)
+            consumed += record.consumed if record is not None else 0
+
+
+class WriteShard(PipelineStep):
+    """Tokenises documents and writes them as shard `rank`; passes on what it wrote, with metadata["tokens"].
+
+    The shard, its index and its list of skipped records get their names when they are whole.
+    """
+
+    type, name = "memsinks_jax", "write"
+
+    def __init__(self, out: pathlib.Path, tokenizer: str, end_of_text: int, on_error: str):
+        super().__init__()
+        self.out, self.tokenizer, self.end_of_text, self.on_error = str(out), tokenizer, end_of_text, on_error
+
+    def run(self, data, rank: int = 0, world_size: int = 1):
+        out = pathlib.Path(self.out)
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+        path = out / self.tokenizer
+        tokenizer = open_tokenizer(path, self.end_of_text if path.suffix == ".json" else None)
+        kind = prepared.token_type(tokenizer.vocabulary_size)
+        progress = Progress(out / "work", rank)
+        lengths, identities, groups, names, skipped = [], [], [], {}, []
+        with _shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
+            for document in data:
+                record = document.metadata["record"]
+                tokens = None if record.problem else tokenizer.encode(record.text)
+                if tokens is not None and not len(tokens):
+                    record.problem = "the document is empty after tokenization; remove it"
+                    record.place = f"{document.metadata['path']}:{record.start}-{record.stop}"
+                if record.problem:
+                    if self.on_error == "stop":
+                        raise InputError(f"{record.place}: {record.problem}, or give --on_error=skip")
+                    skipped.append(json.dumps({"place": record.place, "reason": record.problem}))
+                    continue
+                identity, group = ids.content_id(tokens), _NO_GROUP
+                if record.group is not None:
+                    if record.group not in names:
+                        names[record.group] = prepared.group_id(record.group)
+                    group = names[record.group]
+                writer.write(
+                    prepared.pack_record(
+                        tokens.astype(kind), identity, group, document.metadata["source"], record.start, record.stop
+                    )
+                )
+                lengths.append(len(tokens))
+                identities.append(identity)
+                groups.append(group)
+                progress.note(document.metadata["consumed"], len(lengths))
+                document.metadata["tokens"] = tokens
+                yield document
+        index = np.zeros(len(lengths), SHARD_INDEX)
+        index["length"] = lengths
+        index["identity"], index["group"] = (np.reshape(lanes, (-1, 2)) for lanes in (identities, groups))
+        np.save(out / "work" / f"{rank:05d}.npy", index)
+        # After a kill all of these are written again, with the same content.
+        (out / "work" / f"{rank:05d}.groups.json").write_text(json.dumps(list(names)))
+        (out / "work" / f"{rank:05d}.skipped.jsonl").write_text("".join(line + "\n" for line in skipped))
+        progress.done(len(lengths))
+
+
+SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2)])
+
+
+@contextlib.contextmanager
+def _shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator[ArrayRecordWriter]:
+    """Writes beside and renames, if as many records as `written` has entries can be read back."""
+    # A name of its own: the worker of a killed command may still be writing the same shard.
+    scratch = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.new")
+    try:
+        try:
+            # Groups of one: any document is reached alone, and Grain's own reader asks for it.
+            writer = ArrayRecordWriter(str(scratch), "group_size:1,uncompressed")
+            yield writer
+            writer.close()
+            reader = ArrayRecordReader(str(scratch))
+            count = reader.num_records()
+            reader.close()
+        except RuntimeError as error:
+            for text, code in _REFUSALS.items():
+                if text in str(error):
+                    raise OSError(code, text, str(path)) from None
+            raise
+        if count != len(written):
+            raise OSError(errno.EIO, f"{count} of {len(written)} records can be read back", str(path))
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+class Progress:
+    """Notes for the command that waits: bytes of the input and documents that a piece is through with."""
+
+    def __init__(self, work: pathlib.Path, rank: int):
+        self._path, self._last = work / f"{rank:05d}.progress", 0.0
+        self._parent = _parent()
+
+    def note(self, consumed: int, documents: int) -> None:
+        if time.monotonic() - self._last < _SECONDS_BETWEEN_NOTES:
+            return
+        self._last = time.monotonic()
+        self._path.write_text(f"{consumed} {documents}")
+        _end_if_alone(self._parent)
+
+    def done(self, documents: int) -> None:
+        self._path.write_text(f"-1 {documents}")

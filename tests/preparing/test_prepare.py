@@ -1,0 +1,361 @@
+"""From files of every kind to a corpus: nothing is lost, a killed run goes on, and what cannot be is refused."""
+
+import errno
+import gzip
+import json
+import os
+import pathlib
+import pickle
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from conftest import ROOT, tiny_config
+from test_tokenizer import byte_level
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids, stories
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.prepared import Prepared, group_id
+from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
+from memsinks_jax.prepare import prepare
+from memsinks_jax.preparing import steps
+
+STORIES = [stories.story(1, index).text for index in range(60)]
+TEXTS = [
+    *STORIES, "a", "says <|endoftext|> within", "\u6f22\u5b57 \U0001f600\nand\n\nlines", " ".join(STORIES), STORIES[3],
+]  # fmt: skip
+ROWS = [{"text": text, "domain": f"d{number % 3}"} for number, text in enumerate(TEXTS)]
+
+
+def write_lines(path, rows=ROWS):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Input of every kind with the same documents, one copy in each, and a tokenizer of either kind."""
+    folder = tmp_path_factory.mktemp("prepare")
+    (folder / "input").mkdir()
+    write_lines(folder / "input" / "a.jsonl")
+    body = (folder / "input" / "a.jsonl").read_bytes()
+    (folder / "input" / "b.jsonl.gz").write_bytes(gzip.compress(body))
+    (folder / "input" / "c.jsonl.zst").write_bytes(pyarrow.compress(body, codec="zstd", asbytes=True))
+    table = pyarrow.Table.from_pylist(ROWS)
+    pyarrow.parquet.write_table(table, folder / "input" / "d.parquet", row_group_size=20)
+    for name, new in (("e.arrow", pyarrow.ipc.new_stream), ("f.arrow", pyarrow.ipc.new_file)):
+        with pyarrow.OSFile(str(folder / "input" / name), "wb") as file, new(file, table.schema) as writer:
+            writer.write_table(table)
+    (folder / "tokenizer.model").write_bytes(train_tokenizer(STORIES, 600).model)
+    (folder / "tokenizer.json").write_bytes(byte_level())
+    prepare([str(folder / "input")], str(folder / "tokenizer.model"), folder / "out", group_field="domain")
+    return folder
+
+
+def content(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_every_document_of_every_kind_of_file_comes_back(folder):
+    corpus = Prepared(folder / "out")
+    tokenizer = corpus.tokenizer()
+    assert len(corpus) == 6 * len(TEXTS)
+    for number in range(len(corpus)):
+        row, tokens = ROWS[number % len(TEXTS)], corpus.tokens[number]
+        assert tokenizer.decode(tokens) == row["text"]
+        assert tokens.dtype == np.int32 and len(tokens) == corpus.lengths[number]
+        assert (corpus.identities[number] == ids.content_id(tokens)).all()
+        assert corpus.group_names[corpus.groups[number]] == row["domain"]
+    # The place is the document's own.
+    path, start, stop = re.fullmatch(r"(.*):(\d+)-(\d+)", corpus.source(5)).groups()
+    assert json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)]) == ROWS[5]
+    assert corpus.source(3 * len(TEXTS) + 21).endswith("d.parquet:21-22")
+    assert pickle.loads(pickle.dumps(corpus)).tokens[7].tolist() == corpus.tokens[7].tolist()
+
+
+def test_text_files_and_a_tokenizer_json(folder, tmp_path):
+    write = "\n<|endoftext|>\n".join(TEXTS)
+    (tmp_path / "a.txt").write_text(write)
+    prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.json"), tmp_path / "out", near_duplicates="none")
+    corpus = Prepared(tmp_path / "out")
+    assert [corpus.tokenizer().decode(corpus.tokens[i]) for i in range(len(corpus))] == TEXTS
+    assert corpus.tokenizer().end_of_text == 600
+
+
+def test_the_report_counts(folder):
+    found = json.loads((folder / "out" / "report.json").read_text())
+    distinct = len(set(TEXTS))
+    assert found["documents"] == 6 * len(TEXTS)
+    assert found["duplicates"] == found["documents"] - distinct
+    assert found["tokens"] == Prepared(folder / "out").lengths.sum()
+    assert sum(entry["documents"] for entry in found["lengths"]) == found["documents"]
+    assert found["most_repeated"][0]["times"] == 12 and found["most_repeated"][0]["text"] == STORIES[3][:160]
+    assert (found["near_duplicate_clusters"], found["skipped"]) == (0, 0)  # copies alone are no near-duplicates
+    assert STORIES[3][:20] in (folder / "out" / "index.html").read_text()
+
+
+def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeypatch):
+    rows = [{"text": f"{number} {STORIES[number % 60]} {STORIES[number % 59]}"} for number in range(2400)]
+    for part in range(3):
+        write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
+    arguments = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"))
+    prepare(*arguments, tmp_path / "straight", shard_mib=1)
+    assert len(list((tmp_path / "straight" / "shards").iterdir())) >= 3
+
+    written = []
+    replace = os.replace
+
+    def full_after_two(source, target):
+        written.append(target)
+        if len(written) == 5:  # after tokenizer, plan, and two shards
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(steps.os, "replace", full_after_two)
+    with pytest.raises(OSError, match="No space left on device"):
+        prepare(*arguments, tmp_path / "twice", shard_mib=1)
+    monkeypatch.undo()
+    assert not list((tmp_path / "twice" / "shards").glob("*.new"))  # nothing half-written
+    assert not (tmp_path / "twice" / "manifest.json").exists()
+    prepare(*arguments, tmp_path / "twice", shard_mib=1)
+    assert content(tmp_path / "twice") == content(tmp_path / "straight")
+    before = content(tmp_path / "twice")
+    assert prepare(*arguments, tmp_path / "twice", shard_mib=1)["documents"] == 2400  # done already
+    assert content(tmp_path / "twice") == before
+
+
+def test_a_full_disk_is_told_as_such(tmp_path):
+    """array_record says it in the text of a RuntimeError."""
+
+    def fill():
+        with steps._shard_writer(tmp_path / "a.array_record", []) as writer:
+            writer.write(b"x")
+            raise RuntimeError(f"write() failed: {os.strerror(errno.ENOSPC)}; writing a; at byte 200000")
+
+    with pytest.raises(OSError) as refused:
+        fill()
+    assert refused.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+def test_stop_and_skip(folder, tmp_path):
+    rows = [*ROWS[:3], {"text": None, "domain": "d0"}, {"text": " ", "domain": "d0"}, {"text": "x"}, *ROWS[3:5]]
+    write_lines(tmp_path / "a.jsonl", rows)
+    arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
+    with pytest.raises(InputError, match='a.jsonl:4: field "text" is null.*or give --on_error=skip'):
+        prepare(*arguments, tmp_path / "stop", group_field="domain")
+    assert not list((tmp_path / "stop" / "shards").iterdir())
+    found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")  # as the line says
+    assert (found["documents"], found["skipped"]) == (5, 3)
+    skipped = [json.loads(line) for line in (tmp_path / "stop" / "skipped.jsonl").read_text().splitlines()]
+    assert [record["place"] for record in skipped] == [f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)]
+    write_lines(tmp_path / "a.jsonl", rows[3:6])
+    with pytest.raises(InputError, match="no document is left of the input"):
+        prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
+
+
+def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
+    write_lines(tmp_path / "a.jsonl")
+    given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
+    prepare(*given, near_duplicates="none")
+    before = content(tmp_path / "out")
+    with pytest.raises(InputError, match="begun with another tokenizer"):
+        prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
+    with pytest.raises(InputError, match="begun with --near_duplicates=none, not loose"):
+        prepare(*given, near_duplicates="loose")
+    write_lines(tmp_path / "b.jsonl")
+    with pytest.raises(InputError, match="b.jsonl is new since"):
+        prepare(*given, near_duplicates="none")
+    (tmp_path / "b.jsonl").unlink()
+    write_lines(tmp_path / "a.jsonl", ROWS[1:])
+    with pytest.raises(InputError, match="a.jsonl has changed since"):
+        prepare(*given, near_duplicates="none")
+    with pytest.raises(InputError, match="holds something else"):
+        prepare(*given[:2], tmp_path)
+    assert content(tmp_path / "out") == before
+
+
+def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
+    """A fiftieth of the words is another; documents of one place in the corpus are the same in their cluster's first."""
+    words = [text.split() for text in STORIES]
+    draw = random.Random(0)
+    for story in words:
+        for place in draw.sample(range(len(story)), max(len(story) // 50, 1)):
+            story[place] = "zebra"
+    write_lines(tmp_path / "a.jsonl", [{"text": text} for text in [*STORIES, *map(" ".join, words)]])
+    found = prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.json"), tmp_path / "out")
+    corpus = Prepared(tmp_path / "out")
+    first, copy = corpus.near_duplicates[:60], corpus.near_duplicates[60:]
+    assert (first == np.arange(60)).all()  # stories of one grammar are not near-duplicates
+    assert (copy == first).mean() > 0.9
+    assert found["near_duplicate_clusters"] == (copy == first).sum()
+    shared = corpus.ids_of("near_duplicate")
+    assert (shared[60:][copy == first] == corpus.identities[:60][copy == first]).all()
+
+
+def test_a_run_reads_a_prepared_corpus(folder):
+    config = tiny_config()
+    config.data.files, config.data.unique_documents = str(folder / "out"), -1
+    corpus = load_corpus(config)
+    texts = list(dict.fromkeys(TEXTS))
+    assert [document.text for document in corpus.documents] == texts  # exact copies are left out
+    assert corpus.duplicates == 6 * len(TEXTS) - len(texts)
+    assert (corpus.tokens[3] == corpus.tokenizer.encode(texts[3])).all()
+    assert corpus.tokens.lengths.tolist() == [len(tokens) for tokens in corpus.tokens]
+    assert load_corpus(config, corpus.tokenizer).tokenizer.model == corpus.tokenizer.model
+    expected = {
+        "content": ids.content_id(corpus.tokens[4]), "index": ids.index_id(4), "group": group_id("d1"),
+        "near_duplicate": ids.content_id(corpus.tokens[4]),
+    }  # fmt: skip
+    for kind, identity in expected.items():
+        config.data.ids = kind
+        assert (load_corpus(config).identities[4] == identity).all()
+
+
+def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
+    write_lines(tmp_path / "a.jsonl")
+    plain = prepare(
+        [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none"
+    )
+    assert plain["near_duplicate_clusters"] == 0
+    config = tiny_config()
+    config.data.files, config.data.unique_documents = str(tmp_path / "out"), -1
+    with pytest.raises(InputError, match="the run's is another tokenizer than that of"):
+        load_corpus(config, JsonTokenizer(byte_level()))
+    config.data.tokenizer = str(folder / "tokenizer.json")
+    with pytest.raises(InputError, match="tokenizer.json is another tokenizer than that of"):
+        load_corpus(config)
+    config.data.tokenizer = ""
+    for kind, message in (("group", "without --group_field"), ("near_duplicate", "without near-duplicates")):
+        config.data.ids = kind
+        with pytest.raises(InputError, match=message):
+            load_corpus(config)
+    config.data.files = ""
+    config.data.unique_documents = 20
+    with pytest.raises(InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"):
+        load_corpus(config)
+    (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="00000.array_record: another number of documents"):
+        Prepared(tmp_path / "out").tokens[0]
+    (tmp_path / "out" / "index.npy").unlink()
+    with pytest.raises(InputError, match="not a whole prepared corpus"):
+        Prepared(tmp_path / "out")
+
+
+def command(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "memsinks_jax.prepare", *map(str, arguments)], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )  # fmt: skip
+
+
+def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tmp_path):
+    code = "import sys, memsinks_jax.prepare; assert not {'datatrove', 'pyarrow', 'jax'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": nul}\n')
+    run = command(
+        f"--input={tmp_path}", f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}", "--workers=2"
+    )
+    _, stderr = run.communicate()
+    assert run.returncode == 2
+    assert stderr.count("\n") == 1 and f"{tmp_path}/a.jsonl:2: not JSON" in stderr
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path):
+    rows = [{"text": f"{number} {STORIES[number % 60]}"} for number in range(8000)]
+    for part in range(3):
+        write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
+    flags = [f"--input={tmp_path}/*.jsonl", f"--tokenizer={folder / 'tokenizer.model'}", "--workers=2", "--shard_mib=1"]
+    start = time.monotonic()
+    run = command(*flags, f"--out={tmp_path / 'straight'}")
+    assert run.communicate() and run.returncode == 0
+    seconds = time.monotonic() - start
+    draw = random.Random(0)
+    for number in range(8):
+        run = command(*flags, f"--out={tmp_path / 'killed'}", start_new_session=True)
+        time.sleep(draw.uniform(0.2, 0.9) * seconds)
+        if number % 4 == 3:  # asked to stop
+            run.terminate()
+            assert run.wait() in (0, 75)
+        else:
+            run.send_signal(signal.SIGKILL)
+        run.communicate()
+    run = command(*flags, f"--out={tmp_path / 'killed'}")
+    assert run.communicate() and run.returncode == 0
+    assert content(tmp_path / "killed") == content(tmp_path / "straight")
+
+
+def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
+    write_lines(tmp_path / "a.jsonl", [{"text": STORIES[number % 60]} for number in range(20_000)])
+    flags = [
+        f"--input={tmp_path}",
+        f"--tokenizer={folder / 'tokenizer.model'}",
+        f"--out={tmp_path / 'out'}",
+        "--workers=2",
+    ]
+    run = command(*flags, "--shard_mib=1")
+    running = []
+    while not running and run.poll() is None:
+        time.sleep(0.05)
+        running = [path.read_text() for path in (tmp_path / "out" / "work").glob("running-tokens-*")]
+    os.kill(int(running[0]), signal.SIGKILL)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 2 and "a worker was killed" in stderr
+
+
+@pytest.mark.slow
+def test_ray_writes_the_same(folder, tmp_path):
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
+    try:
+        ray.init(num_cpus=2, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}})
+        prepare(*arguments, tmp_path / "out", executor="ray", workers=2, group_field="domain")
+        assert content(tmp_path / "out") == content(folder / "out")
+        write_lines(tmp_path / "a.jsonl", [{"text": None}])
+        with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
+            prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="ray")
+    finally:
+        ray.shutdown()
+
+
+SBATCH = """#!/bin/bash
+# Runs every task of the array at once, as `sbatch --wait` does when the jobs have ended.
+script="${@: -1}"
+grep -q -- '#SBATCH --wait' "$script" && grep -q -- '#SBATCH --partition=cpu' "$script" || exit 1
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
+for task in $(seq 0 "$last"); do
+  SLURM_ARRAY_TASK_ID=$task SLURM_NODELIST=here RUN_OFFSET=0 bash "$script" >&2 || exit 1
+done
+echo "Submitted batch job 7"
+"""
+
+
+@pytest.mark.slow
+def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
+    """With stand-ins for its commands."""
+    (tmp_path / "bin").mkdir()
+    for name, body in (
+        ("sbatch", SBATCH),
+        ("srun", '#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done\nexec "$@"\n'),
+        ("scontrol", "#!/bin/bash\necho here\n"),
+    ):
+        (tmp_path / "bin" / name).write_text(body)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    options = {"partition": "cpu", "time": "1:00:00"}
+    arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
+    prepare(*arguments, tmp_path / "out", executor="slurm", workers=2, slurm=options, group_field="domain")
+    assert content(tmp_path / "out") == content(folder / "out")
+    shutil.rmtree(tmp_path / "out")
+    write_lines(tmp_path / "a.jsonl", [{"text": None}])
+    with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
+        prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="slurm", slurm=options)

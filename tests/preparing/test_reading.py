@@ -1,0 +1,194 @@
+"""Records of files: all of them, each once however the file is cut, and what is wrong with the others."""
+
+import gzip
+import json
+import os
+import random
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import SEPARATOR, read_documents
+from memsinks_jax.preparing import inputs
+from memsinks_jax.preparing.inputs import Segment, make_plan
+from memsinks_jax.preparing.reading import Fields, read_segment
+
+FIELDS = Fields("text", "", 1 << 20)
+SETTINGS = {"on_error": "stop", "group_field": "", "shard_mib": 0}
+
+
+def records_of(path, fields=FIELDS):
+    plan = make_plan([str(path)], SETTINGS)
+    return [r for piece in plan.pieces for s in piece for r in read_segment(plan.sources[s.source], s, fields)]
+
+
+def zstd(content):
+    return pyarrow.compress(content, codec="zstd", asbytes=True)
+
+
+def test_however_a_file_is_cut_its_documents_are_those_of_the_whole(tmp_path):
+    draw = random.Random(0)
+    for trial in range(60):
+        texts = [
+            "".join(draw.choices("ab \n\u00e9\u6f22", k=draw.randint(0, 12))) + "x" for _ in range(draw.randint(1, 9))
+        ]
+        end = draw.choice(["\n", "\r\n"])
+        text = f"{end}{SEPARATOR}{end}".join(text.replace("\n", end) for text in texts) + draw.choice(["", end])
+        for name, body in (("a.txt", text), ("a.jsonl", end.join(json.dumps({"text": t}) for t in texts))):
+            path = tmp_path / f"{trial}{name}"
+            path.write_bytes(body.encode())
+            size = path.stat().st_size
+            source = make_plan([str(path)], SETTINGS).sources[0]
+            cuts = sorted({0, size, *(draw.randrange(size) for _ in range(draw.randint(0, 6)))})
+            found = [
+                record
+                for start, stop in zip(cuts, cuts[1:], strict=False)
+                for record in read_segment(source, Segment(0, start, stop), FIELDS)
+            ]
+            assert [record.text for record in found] == [d.text for d in read_documents(str(path))], (cuts, body)
+            for record in found:  # the place is the document's own
+                place = path.read_bytes()[record.start : record.stop].decode()
+                assert (
+                    json.loads(place)["text"] if name == "a.jsonl" else place.replace("\r\n", "\n")
+                ).strip() == record.text
+
+
+def test_places_of_problems_are_lines_of_the_whole_file(tmp_path):
+    lines = [json.dumps({"text": f"number {n}"}) if n % 7 else '{"text": null}' for n in range(1, 60)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    source = make_plan([str(path)], SETTINGS).sources[0]
+    for cut in range(1, source.bytes, 13):
+        both = [
+            *read_segment(source, Segment(0, 0, cut), FIELDS),
+            *read_segment(source, Segment(0, cut, 2**62), FIELDS),
+        ]
+        assert [r.place for r in both if r.problem] == [f"{path}:{n}" for n in range(7, 60, 7)]
+
+
+GOOD = json.dumps({"text": "good"}).encode()
+TABLE = pyarrow.table({"text": ["one", None, " "]})
+
+
+def parquet(table):
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def not_utf8():
+    array = pyarrow.Array.from_buffers(pyarrow.string(), 1, [None, *pyarrow.array([b"caf\xe9"]).buffers()[1:]])
+    return parquet(pyarrow.table({"text": array}))
+
+
+NOISE = json.dumps({"text": random.Random(0).randbytes(200_000).hex()}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "good", "problems"),
+    [
+        ("a.jsonl", GOOD + b"\n{\n" + GOOD, 2, ["a.jsonl:2: not JSON (Expecting"]),
+        ("a.jsonl", GOOD + b'\n{"text": null}\n[1]\n{"body": 1}', 1,
+         ['a.jsonl:2: field "text" is null', 'a.jsonl:3: field "text" is missing', 'a.jsonl:4: field "text" is missing']),
+        ("a.jsonl", GOOD + b'\n{"text": "\xff"}\n' + GOOD, 2, ["a.jsonl:2: not UTF-8 at byte 27"]),
+        ("a.jsonl", b'{"text": "\\ud800"}', 0, ["a.jsonl:1: no text: half a character at 0"]),
+        ("a.jsonl", b'{"text": " "}', 0, ["a.jsonl:1: the document is empty"]),
+        ("a.jsonl", b"[" * 100_000, 0, ["a.jsonl:1: not JSON (nested too deep)"]),
+        ("a.jsonl", b"", 0, ["a.jsonl: the file is empty"]),
+        ("a.jsonl", GOOD + b'\n{"text": "' + b"x" * (2 << 20) + b'"}\n' + GOOD, 2, ["a.jsonl:2: longer than 1 MiB"]),
+        ("a.txt", b"x" * (2 << 20), 0, ["a.txt:1: longer than 1 MiB; cut it, raise --max_document_mib, or separate"]),
+        ("a.txt", b"one\n<|endoftext|>\n \n<|endoftext|>\ncaf\xe9\n", 1,
+         ["a.txt:3: the document is empty", "a.txt:5: not UTF-8 near byte 37"]),
+        ("a.txt", b" \n", 0, ["a.txt: the file is empty"]),
+        ("a.jsonl.gz", gzip.compress(GOOD + b"\n" + NOISE)[:-20], 1, ["a.jsonl.gz, after byte 17: the file is cut"]),
+        ("a.jsonl.zst", zstd(GOOD + b"\n" + NOISE)[:-20], 1, ["a.jsonl.zst, after byte 17: the file is cut or damaged"]),
+        ("a.jsonl.gz", b"no gzip", 0, ["a.jsonl.gz: the file is cut or damaged"]),
+        ("a.parquet", parquet(TABLE), 1,
+         ['a.parquet, row 1: field "text" is null', "a.parquet, row 2: the document is empty"]),
+        ("a.parquet", parquet(TABLE)[:-9], 0, ["a.parquet: the file is cut or damaged"]),
+        ("a.parquet", parquet(TABLE.rename_columns(["body"])), 0, ["a.parquet: no column 'text' among body"]),
+        ("a.parquet", parquet(pyarrow.table({"text": [1]})), 0, ["a.parquet: column 'text' is of type int64, not text"]),
+        ("a.parquet", not_utf8(), 0, ["a.parquet, row 0: not UTF-8"]),
+        ("a.arrow", b"ARROW1", 0, ["a.arrow: the file is cut or damaged"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said_with_its_place(tmp_path, name, content, good, problems):
+    (tmp_path / name).write_bytes(content)
+    found = records_of(tmp_path / name)
+    said = [f"{record.place}: {record.problem}" for record in found if record.problem]
+    assert len(said) == len(problems)
+    for one, expected in zip(said, problems, strict=True):
+        assert one.startswith(f"{tmp_path}/{expected}") and "\n" not in one
+    assert len(found) - len(said) == good
+    assert all(record.text for record in found if not record.problem)
+
+
+def test_members_of_a_compressed_file_are_read_one_after_the_other(tmp_path):
+    for name, pack in (("a.jsonl.gz", gzip.compress), ("a.jsonl.zst", zstd)):
+        (tmp_path / name).write_bytes(pack(GOOD + b"\n") + pack(GOOD))
+        assert [record.text for record in records_of(tmp_path / name)] == ["good", "good"]
+
+
+def test_fields_within_fields(tmp_path):
+    rows = [{"body": {"text": "one"}, "meta": {"licence": "by"}}]
+    (tmp_path / "a.jsonl").write_text(json.dumps(rows[0]))
+    (tmp_path / "b.parquet").write_bytes(parquet(pyarrow.Table.from_pylist(rows)))
+    for path in sorted(tmp_path.iterdir()):
+        (record,) = records_of(path, Fields("body.text", "meta.licence", 100))
+        assert (record.text, record.group, record.problem) == ("one", "by", "")
+
+
+def test_input_is_found_or_refused(tmp_path):
+    for name in ("a.jsonl", "sub/b.txt.zst", "notes.md", "c.parquet.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    found = make_plan([str(tmp_path)], SETTINGS)
+    assert [(s.path.removeprefix(str(tmp_path)), s.kind, s.compression) for s in found.sources] == [
+        ("/a.jsonl", "jsonl", ""), ("/sub/b.txt.zst", "txt", "zstd"),
+    ]  # fmt: skip
+    for patterns, message in (
+        ([str(tmp_path / "*.md")], "notes.md: files of this kind cannot be read"),
+        ([str(tmp_path / "none*")], r"none\* matches no file"),
+        ([str(tmp_path / "none")], "none does not exist"),
+        ([str(tmp_path), str(tmp_path / "a.jsonl")], "a.jsonl is named twice"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make_plan(patterns, SETTINGS)
+    os.symlink(tmp_path / "a.jsonl", tmp_path / "z.jsonl")
+    with pytest.raises(InputError, match="z.jsonl is the same file as .*a.jsonl"):
+        make_plan([str(tmp_path)], SETTINGS)
+    passed = make_plan([str(tmp_path)], SETTINGS | {"on_error": "skip"})
+    assert len(passed.sources) == 2 and passed.copies == [str(tmp_path / "z.jsonl")]
+    with pytest.raises(InputError, match="a .txt file has no field 'domain'"):
+        make_plan([str(tmp_path / "sub")], SETTINGS | {"group_field": "domain"})
+
+
+def test_pieces_hold_all_of_the_input_once(tmp_path, monkeypatch):
+    for number in range(5):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"x" * (number * 700_000))
+    found = make_plan([str(tmp_path)], SETTINGS | {"shard_mib": 1})
+    parts = [segment for piece in found.pieces for segment in piece]
+    for number, source in enumerate(found.sources):
+        own = [(part.start, part.stop) for part in parts if part.source == number]
+        assert own[0][0] == 0 and own[-1][1] == source.bytes
+        assert all(one[1] == other[0] for one, other in zip(own, own[1:], strict=False))
+    assert max(found.bytes_of_pieces()) <= 1 << 20
+    assert inputs.Plan.from_json(found.to_json()) == found
+
+
+def test_the_hub_is_read_by_datasets(tmp_path, monkeypatch):
+    """From a folder of this machine: the loading is the same, only the commit is the hub's to say."""
+    pytest.importorskip("datasets", reason="the extra `hub` is not installed")
+    for part in range(3):
+        lines = [json.dumps({"text": f"{part} {row}" if row else None, "domain": "d"}) for row in range(4)]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(inputs.hub, "revision", lambda path: None)
+    found = records_of(f"hf://{tmp_path}:train", Fields("text", "domain", 100))
+    assert [record.text for record in found if not record.problem] == [f"{p} {r}" for p in range(3) for r in (1, 2, 3)]
+    assert [record.place for record in found if record.problem][1] == f"hf://{tmp_path}:train, part 1 of 3, row 0"
+    assert {record.group for record in found if record.text} == {"d"}
+    with pytest.raises(InputError, match="the hub cannot be read .*check the name and the network"):
+        records_of("hf://nobody/nothing")
