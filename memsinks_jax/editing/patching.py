@@ -66,12 +66,19 @@ def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Tr
 
 
 def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float) -> PatchMap:
-    """All single patches of one prompt, every layer and token, in one program."""
-    known = int(prompt.last[0]) + 1
+    """All single patches of one prompt, every layer and token, in one batch."""
+    known, layers = int(prompt.last[0]) + 1, trace.gradients.shape[1]
     places = prompt.cropped().tokens.shape[1]  # so that prompts of other lengths need no other program
-    under, without = probe.patched_everywhere(prompt, target, site, -step * trace.gradients[0, :, :places])
-    losses_LT, tokens_LT = (x[:, :known] for x in (under.losses, under.tokens))
-    return PatchMap(losses_LT, tokens_LT, float(without.losses[0]), int(without.tokens[0]), step, site, target)
+    deltas_LTW = -step * trace.gradients[0, :, :places]
+    # The last row has no patch: nothing is added at a layer that there is not.
+    layers_R, places_R = (
+        np.append(np.repeat(np.arange(layers), places), -1),
+        np.append(np.tile(np.arange(places), layers), 0),
+    )
+    deltas_RW = np.concatenate([deltas_LTW.reshape(-1, deltas_LTW.shape[-1]), np.zeros_like(deltas_LTW[0, :1])])
+    answers = probe.patched(prompt, target, site, layers_R, places_R, deltas_RW)
+    losses_LT, tokens_LT = (x[:-1].reshape(layers, places)[:, :known] for x in (answers.losses, answers.tokens))
+    return PatchMap(losses_LT, tokens_LT, float(answers.losses[-1]), int(answers.tokens[-1]), step, site, target)
 
 
 def choose_layer(found: PatchMap) -> int | None:

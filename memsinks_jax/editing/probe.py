@@ -17,9 +17,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.losses import logits, token_losses
-from memsinks_jax.model import Cache, build_model, empty_cache, in_turn, recorded
-
-_PLACES_AT_ONCE = 4  # of a prompt that is patched everywhere; fewer save work, and cost a program each
+from memsinks_jax.model import build_model, in_turn, recorded
 
 
 class Trace(NamedTuple):
@@ -53,7 +51,6 @@ class Probe:
         self._trace = jax.jit(self._trace_at, static_argnames="site")
         self._distances = jax.jit(self._distances_from)
         self._patch = jax.jit(self._patch_at, static_argnames="site")
-        self._patch_everywhere = jax.jit(self._patch_everywhere_at, static_argnames="site")
         self._text_losses = jax.jit(self._text_losses_with)
         self._gradient = jax.jit(jax.grad(lambda *given: self._answer_with(*given, ())[1].sum()))
         self._write = jax.jit(self._write_with, static_argnames="count")
@@ -110,18 +107,6 @@ class Probe:
         target_R = np.full(len(layers), target, np.int32)
         patches = (np.int32(layers), np.int32(places), np.asarray(deltas, np.float32))
         return Answers(*map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site)))
-
-    def patched_everywhere(self, prompt: Prompts, target: int, site: str, deltas_LTW) -> tuple[Answers, Answers]:
-        """One prompt under every single patch: deltas_LTW[l, t] is added at layer l and place t, T places from the first.
-
-        Returns:
-          What follows under the patches, (L, T), (L, T), (L, T, V), and without one, (1,), (1,), (1, V).
-        """
-        deltas_LTW = np.asarray(deltas_LTW, np.float32)
-        under, without = self._patch_everywhere(
-            self.params, prompt, np.full(1, target, np.int32), deltas_LTW, site=site
-        )
-        return Answers(*map(np.asarray, under)), Answers(*map(np.asarray, without))
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
         """Of every place from every key, before any memory acts -> (B, T, M), infinite at padding."""
@@ -198,40 +183,6 @@ class Probe:
             return x_RTW.at[..., : deltas_RW.shape[-1]].add(added.astype(x_RTW.dtype))
 
         return _judged(self._forward(params, rows, {site: patch}), target_R)
-
-    def _patch_everywhere_at(
-        self, params: dict, prompt: Prompts, target_1, deltas_LTW, site: str
-    ) -> tuple[tuple, tuple]:
-        layers, places, width = deltas_LTW.shape
-
-        def read(first: int, cache: Cache, changes: dict) -> tuple[tuple, Cache]:
-            """What follows when each row of the cache reads the prompt from place `first` on."""
-            rows = cache.keys.shape[1]
-            tokens, positions = (jnp.repeat(jnp.asarray(x)[:, first:places], rows, axis=0)
-                                 for x in (prompt.tokens, prompt.positions))  # fmt: skip
-            logits_RV, cache = self._model.apply(
-                {"params": params}, tokens, jnp.ones_like(tokens), positions, in_turn(self._gates, changes), cache,
-                read_out=lambda x_RTD, head_DV: logits(x_RTD[:, prompt.last[0] - first], head_DV),
-            )  # fmt: skip
-            return _judged(logits_RV, jnp.repeat(target_1, rows)), cache
-
-        without, seen = read(0, empty_cache(self.config.model, 1, places), {})
-        # What stands left of a patch is as it was: it is taken from the cache, a few places at a time.
-        found = []
-        for first in range(0, places, _PLACES_AT_ONCE):
-            here = range(first, min(first + _PLACES_AT_ONCE, places))
-            layers_R, places_R = np.repeat(np.arange(layers), len(here)), np.tile(here, layers)
-            deltas_RW = deltas_LTW[:, here.start : here.stop].reshape(-1, width)
-
-            def patch(x_RTW, layer, first=first, layers_R=layers_R, places_R=places_R, deltas_RW=deltas_RW):
-                mine_RW = jnp.where((layers_R == layer)[:, None], deltas_RW, 0).astype(x_RTW.dtype)
-                return x_RTW.at[np.arange(len(places_R)), places_R - first, :width].add(mine_RW)
-
-            under, _ = read(
-                first, jax.tree.map(lambda x, rows=len(layers_R): jnp.repeat(x, rows, axis=1), seen), {site: patch}
-            )
-            found.append([x.reshape(layers, len(here), *x.shape[1:]) for x in under])
-        return tuple(jnp.concatenate(parts, axis=1) for parts in zip(*found, strict=True)), without
 
 
 def _judged(logits_BV: jax.Array, target_B: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
