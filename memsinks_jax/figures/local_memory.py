@@ -22,6 +22,7 @@ from memsinks_jax.data import facts
 from memsinks_jax.editing.memory import SITES
 from memsinks_jax.figures import local_memory_measures as measures
 from memsinks_jax.figures import local_memory_pictures as pictures
+from memsinks_jax.figures.local_memory_capacity import capacity
 from memsinks_jax.figures.runs import Run
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
     every = facts.edits(world, "strong", len(world.strong), run.seed)
     every += facts.edits(world, "weak", len(world.weak), run.seed)
     many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
-    details["capacity"] = measures.capacity(probe, many, "mlp", layer, CAPACITIES, text, told)
+    details["capacity"] = capacity(probe, many, "mlp", layer, CAPACITIES, text, told)
     return details
 
 
@@ -150,9 +151,8 @@ def claims(runs: list[Run]) -> list[Claim]:
         )
 
     def of_capacity(run: Run, name: str) -> float:
-        capacity = run.details["capacity"]
-        at = min(CAPACITIES.index(16), len(capacity["sizes"]) - 1)
-        return capacity["sum"][name][at]
+        found = run.details["capacity"]
+        return found["sum"][name][min(CAPACITIES.index(16), len(found["sizes"]) - 1)]
 
     rows = [
         ("1_last", "successful patches are at the last token: share", "all but 2 of 21", per_seed(at_last),

@@ -5,7 +5,6 @@ such as unchanged_negated, are of these prompts alone.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from memsinks_jax.data import facts
 from memsinks_jax.data.facts import Edit, World
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.editing import boundary, patching
-from memsinks_jax.editing.memory import DISTANCES, Memory, bounding, stack
+from memsinks_jax.editing.memory import DISTANCES, Memory, bounding
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts, encode, target_token
 
@@ -25,7 +24,6 @@ WORST = 10.0  # nats a token by which text may become worse; more is as good as 
 TINY = 1e-6  # a bound within every distance but that of the key itself
 GOOD = 0.8  # of positive and of negative prompts: what counts as a bound that works
 RATES = 10.0 ** np.arange(-4, 1.01, 0.25)  # learning rates that the fine-tuning baseline tries
-MATRIX = 32  # edits of a capacity's matrix of cross-fire
 _PLACES = 24  # of prompts: one shape for all
 
 
@@ -144,7 +142,12 @@ def find(probe: Probe, case: Case, site: str) -> Found:
     memory = patching.remember(trace, case.prompt, site, layer, step, 1.0)
     rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives)
     swept = boundary.refined(probe, memory, rough, case.prompts)
-    return Found(case, found, bounded(memory, _best(case, swept)), rough, swept)
+    return Found(case, found, bounded(memory, best_bound(case, swept)), rough, swept)
+
+
+def best_bound(case: Case, swept: boundary.Sweep) -> float:
+    """The best bound by every other prompt."""
+    return boundary.choose_bound(swept, *(boundary.halves(n)[0] for n in (case.positives, len(case.classes))))
 
 
 def bounds_of(memory: Memory) -> np.ndarray:
@@ -325,83 +328,3 @@ def _fine_tuned(probe: Probe, case: Case) -> Probe:
         if stepped.answers(case.prompt, case.target).tokens[0] == case.target:
             break
     return stepped
-
-
-def capacity(
-    probe: Probe, cases: list[Case], site: str, layer: int, sizes: list[int], text: Text,
-    told: Callable[[], None] = lambda: None,
-) -> dict:  # fmt: skip
-    """Many edits at one layer at once, all within the median of the bounds that are best for some of them alone.
-
-    Returns:
-      {"usable": edits that succeed at this layer alone, "site", "layer", "bound", "sizes": [M], rule: {measure: [a number a
-      size]}, "fires": f of memory m on the edit prompt of n, nested lists}.
-    """
-    memories = []
-    for case in cases:
-        trace = probe.trace(case.prompt, case.target, site)
-        step = patching.choose_step(probe, case.prompt, case.target, site, trace, layer)
-        delta = -step * trace.gradients[0, layer, case.prompt.last[0]]
-        said = probe.patched(case.prompt, case.target, site, [layer], case.prompt.last, delta[None]).tokens[0]
-        if said == case.target:
-            memories.append((case, patching.remember(trace, case.prompt, site, layer, step, 1.0)))
-        told()
-    bound = float(
-        np.median(
-            [
-                _best(case, boundary.sweep(probe, memory, case.target, case.prompts, case.positives))
-                for case, memory in _spread(memories)
-            ]
-            or [1.0]
-        )
-    )
-    memories = [(case, bounded(memory, bound)) for case, memory in memories]
-    usable = len(memories)
-    result = {"usable": usable, "site": site, "layer": layer, "bound": bound}
-    result["sizes"] = [size for size in sizes if size <= usable] or ([usable] if usable else [])
-    room = max(result["sizes"], default=0)
-    for rule in ("sum", "nearest"):
-        rows = [_together(probe, memories[:size], rule, text, room) for size in result["sizes"]]
-        result[rule] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-        told()
-    shown = memories[:MATRIX]
-    if shown:
-        stacked = _stacked([memory for _, memory in shown], "sum")
-        x_BTM = np.abs(probe.distances(_joined([case for case, _ in shown]), stacked)).min(axis=1)
-        result["fires"] = np.asarray(bounding(x_BTM, bound, stacked.height)).round(3).tolist()
-    return result
-
-
-def _best(case: Case, swept: boundary.Sweep) -> float:
-    """The best bound by every other prompt."""
-    return boundary.choose_bound(swept, *(boundary.halves(n)[0] for n in (case.positives, len(case.classes))))
-
-
-def _joined(cases: list[Case]) -> Prompts:
-    """The edit prompts of all cases."""
-    return Prompts(*map(np.concatenate, zip(*(case.prompt for case in cases), strict=True)))
-
-
-def _stacked(memories: list[Memory], rule: str) -> Memory:
-    (stacked,) = stack([dataclasses.replace(memory, rule=rule) for memory in memories])
-    return stacked
-
-
-def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Text, room: int) -> dict:
-    """All memories of a list in the model, filled up to `room` with some of no layer: one program for all sizes."""
-    unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
-    stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
-    # A few edits for what needs many prompts, all for what is cheap.
-    outcomes = [judged(probe, case, [stacked]) for case, _ in _spread(memories)]
-    names = ("paraphrase", "unchanged", "off_target")
-    filled = memories + memories[:1] * (room - len(memories))
-    own, targets = _joined([case for case, _ in filled]), np.array([case.target for case, _ in filled])
-    said = probe.answers(own, targets, [stacked]).tokens[: len(memories)]
-    result = {"efficacy": float((said == targets[: len(memories)]).mean())}
-    result |= {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
-    return result | elsewhere(probe, [stacked], text)
-
-
-def _spread(memories: list) -> list:
-    """At most eight of them, evenly."""
-    return [memories[i] for i in np.unique(np.linspace(0, len(memories) - 1, 8).astype(int))]

@@ -16,7 +16,7 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import DISTANCES, memory_of
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
-from memsinks_jax.figures import local_memory, local_memory_measures
+from memsinks_jax.figures import local_memory, local_memory_capacity, local_memory_measures
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.training.step import init_state
 
@@ -152,9 +152,9 @@ def test_unused_memories_change_nothing(probe, case, text):
     """All sizes run in one program, filled up with memories of no layer."""
     random = np.random.default_rng(0).normal(size=(2, 2, probe.width("mlp")))
     memories = [(case, memory_of("mlp", 1, *pair, 0.9)) for pair in random]
-    together = [local_memory_measures._together(probe, memories[:1], "nearest", text, room) for room in (1, 3)]
+    together = [local_memory_capacity._together(probe, memories[:1], "nearest", text, room) for room in (1, 3)]
     assert together[0] == pytest.approx(together[1], rel=1e-5)
-    assert local_memory_measures._together(probe, memories, "sum", text, 3) != pytest.approx(together[0])
+    assert local_memory_capacity._together(probe, memories, "sum", text, 3) != pytest.approx(together[0])
 
 
 def test_edits_that_fail_are_not_stacked(probe, tokenizer, text, monkeypatch):
@@ -164,7 +164,7 @@ def test_edits_that_fail_are_not_stacked(probe, tokenizer, text, monkeypatch):
     cases[1] = dataclasses.replace(cases[1], target=0)  # padding
     params = jax.tree.map(lambda x: x, probe.params)
     params["token_embedding"] = params["token_embedding"].at[0].set(0)
-    found = local_memory_measures.capacity(probe.with_params(params), cases, "mlp", 1, [1, 2, 4], text)
+    found = local_memory_capacity.capacity(probe.with_params(params), cases, "mlp", 1, [1, 2, 4], text)
     assert (found["usable"], found["sizes"], found["layer"]) == (2, [1, 2], 1)
     assert 0.01 <= found["bound"] <= 100 and len(found["fires"]) == 2
     assert len(found["sum"]["perplexity_ratio"]) == 2 and found["sum"]["efficacy"][0] in (0, 1)
