@@ -59,7 +59,7 @@ def main():
             with tempfile.TemporaryDirectory() as scratch:
                 found.append(measure(texts, tokenizer, share, closeness, pathlib.Path(scratch)))
         for name, values in zip(("precision", "recall"), zip(*found, strict=True), strict=True):
-            print(f"{closeness} {name:9s}" + "  ".join(f"{value:4.2f}" for value in values))
+            print(f"{closeness} {name:10s}" + "  ".join(f"{value:4.2f}" for value in values))
     return 0
 
 
