@@ -51,7 +51,7 @@ def main():
     text = parser.parse_args().text
     texts = [d.text for d in read_documents(text)] if text else [stories.story(0, index).text for index in range(500)]
     texts = list(dict.fromkeys(texts))
-    tokenizer = train_tokenizer(texts, 4000)
+    tokenizer = train_tokenizer(texts, 8000)
     print("tokens edited  " + "  ".join(f"{share:>4.0%}" for share in SHARES))
     for closeness in ("close", "loose"):
         found = []
@@ -59,7 +59,7 @@ def main():
             with tempfile.TemporaryDirectory() as scratch:
                 found.append(measure(texts, tokenizer, share, closeness, pathlib.Path(scratch)))
         for name, values in zip(("precision", "recall"), zip(*found, strict=True), strict=True):
-            print(f"{closeness} {name:9s}" + "  ".join(f"{value:4.2f}" for value in values))
+            print(f"{closeness} {name:10s}" + "  ".join(f"{value:4.2f}" for value in values))
     return 0
 
 

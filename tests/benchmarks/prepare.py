@@ -1,8 +1,8 @@
 """How fast `prepare` is beside datasets.map, and whether its memory grows: python tests/benchmarks/prepare.py
 
-Both sides tokenise the same jsonl with the same tokenizer.json in the same number of processes. Of `datasets` only the map
-is counted, not the start of Python nor the conversion to Arrow before it; of `prepare` all of it, from file to report.
-Memory is the most that all processes of a run held together, at a corpus and at one ten times as large.
+Both sides tokenise the same jsonl with the same tokenizer.json in the same number of processes, and both are counted whole,
+from the start of Python; the map of `datasets` alone is told besides. Memory is the most that all processes of a run held
+together, at a corpus and at one ten times as large.
 """
 
 import json
@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from memsinks_jax.data import stories
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROCESSES, MEGABYTES, REPEATS = 2, 32, 3
+PROCESSES, MEGABYTES, REPEATS = 2, 48, 2
 AT_LEAST, AT_MOST = 1.0, 1.10  # times as fast; times the memory
 
 DATASETS = """
@@ -108,23 +108,25 @@ def main():
                 f"--out={out}",
                 f"--workers={PROCESSES}",
             ]
-            return run([sys.executable, "-m", "memsinks_jax.prepare", *flags, f"--near_duplicates={kind}"])
+            return run(
+                [sys.executable, "-m", "memsinks_jax.prepare", *flags, f"--near_duplicates={kind}", "--shard_mib=1"]
+            )
 
         ratios = []
         for number in range(REPEATS):
             files = [str(scratch / name) for name in ("large.jsonl", "tokenizer.json", f"cache{number}")]
-            theirs = float(run([sys.executable, "-c", DATASETS, *files, str(PROCESSES)])[2])
+            theirs, _, map_alone = run([sys.executable, "-c", DATASETS, *files, str(PROCESSES)])
             ours, large, _ = prepare("large", "none", number)
             ratios.append(theirs / ours)
             print(
-                f"datasets.map {MEGABYTES / theirs:6.2f} MB/s   prepare {MEGABYTES / ours:6.2f} MB/s   "
-                f"ratio {ratios[-1]:.2f}"
+                f"datasets {MEGABYTES / theirs:5.2f} MB/s (its map alone {MEGABYTES / float(map_alone):5.2f})   "
+                f"prepare {MEGABYTES / ours:5.2f} MB/s   ratio {ratios[-1]:.2f} (to the map alone {float(map_alone) / ours:.2f})"
             )
         small = prepare("small", "none", 0)[1]
         clustered = prepare("large", "close", 0)[0]
         print(f"with near-duplicates {MEGABYTES / clustered:6.2f} MB/s")
         print(f"memory {small / 2**20:.0f} MiB at {MEGABYTES / 10:g} MB, {large / 2**20:.0f} MiB at {MEGABYTES} MB")
-        return 0 if sorted(ratios)[len(ratios) // 2] >= AT_LEAST and large <= AT_MOST * small else 1
+        return 0 if min(ratios) >= AT_LEAST and large <= AT_MOST * small else 1
 
 
 if __name__ == "__main__":
