@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 
+import pyarrow
 import pytest
 from conftest import ROOT
 
@@ -56,6 +57,11 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for folder in ("texts", "other"):
         (clone / folder).mkdir(exist_ok=True)
         (clone / folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
+    (clone / "corpus").mkdir()
+    with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
+        file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in texts).encode())
+    (clone / "models" / "smollm").mkdir(parents=True)
+    (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
     readme = (ROOT / "README.md").read_text().replace(" \\\n", " ")
     commands = re.findall(r"^    (python -m memsinks_jax\.\S+ .*)$", readme, flags=re.MULTILINE)
     assert len(commands) >= 5
@@ -72,6 +78,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command = command.replace("--seeds=0,1,2", "--seeds=0")
         if "sweep" in command:
             command += " --config.sinks.active_fraction=0.3"
+        if "memsinks_jax.train --config=configs/smollm.py" in command:
+            command += " --config.data.vocabulary_size=1024 --config.data.repeated_documents=4"
+            command += " --config.data.held_out_documents=8 --config.training.batch_size=4 --config.mesh.fsdp=1"
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)
