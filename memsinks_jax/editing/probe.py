@@ -115,9 +115,7 @@ class Probe:
           What follows under the patches, (L, T), (L, T), (L, T, V), and without one, (1,), (1,), (1, V).
         """
         deltas_LTW = np.asarray(deltas_LTW, np.float32)
-        under, without = self._patch_everywhere(
-            self.params, prompt, np.full(1, target, np.int32), deltas_LTW, site=site
-        )
+        under, without = self._patch_everywhere(self.params, prompt, np.full(1, target, np.int32), deltas_LTW, site=site)
         return Answers(*map(np.asarray, under)), Answers(*map(np.asarray, without))
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
@@ -196,9 +194,7 @@ class Probe:
 
         return _judged(self._forward(params, rows, {site: patch}), target_R)
 
-    def _patch_everywhere_at(
-        self, params: dict, prompt: Prompts, target_1, deltas_LTW, site: str
-    ) -> tuple[tuple, tuple]:
+    def _patch_everywhere_at(self, params: dict, prompt: Prompts, target_1, deltas_LTW, site: str) -> tuple[tuple, tuple]:
         layers, places, width = deltas_LTW.shape
 
         def read(first: int, cache: Cache, changes: dict) -> tuple[tuple, Cache]:
@@ -224,9 +220,7 @@ class Probe:
                 mine_RW = jnp.where((layers_R == layer)[:, None], deltas_RW, 0).astype(x_RTW.dtype)
                 return x_RTW.at[np.arange(len(places_R)), places_R - first, :width].add(mine_RW)
 
-            under, _ = read(
-                first, jax.tree.map(lambda x, rows=len(layers_R): jnp.repeat(x, rows, axis=1), seen), {site: patch}
-            )
+            under, _ = read(first, jax.tree.map(lambda x, rows=len(layers_R): jnp.repeat(x, rows, axis=1), seen), {site: patch})
             found.append([x.reshape(layers, len(here), *x.shape[1:]) for x in under])
         return tuple(jnp.concatenate(parts, axis=1) for parts in zip(*found, strict=True)), without
 

@@ -346,15 +346,7 @@ def capacity(
         if said == case.target:
             memories.append((case, patching.remember(trace, case.prompt, site, layer, step, 1.0)))
         told()
-    bound = float(
-        np.median(
-            [
-                _best(case, boundary.sweep(probe, memory, case.target, case.prompts, case.positives))
-                for case, memory in _spread(memories)
-            ]
-            or [1.0]
-        )
-    )
+    bound = float(np.median([_best(case, boundary.sweep(probe, memory, case.target, case.prompts, case.positives)) for case, memory in _spread(memories)] or [1.0]))
     memories = [(case, bounded(memory, bound)) for case, memory in memories]
     usable = len(memories)
     result = {"usable": usable, "site": site, "layer": layer, "bound": bound}

@@ -120,7 +120,8 @@ def main():
             ratios.append(theirs / ours)
             print(
                 f"datasets {MEGABYTES / theirs:5.2f} MB/s (its map alone {MEGABYTES / float(map_alone):5.2f})   "
-                f"prepare {MEGABYTES / ours:5.2f} MB/s   ratio {ratios[-1]:.2f} (to the map alone {float(map_alone) / ours:.2f})"
+                f"prepare {MEGABYTES / ours:5.2f} MB/s   ratio {ratios[-1]:.2f} "
+                f"(to the map alone {float(map_alone) / ours:.2f})"
             )
         small = prepare("small", "none", 0)[1]
         clustered = prepare("large", "close", 0)[0]
