@@ -4,6 +4,7 @@ import collections.abc
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -30,6 +31,7 @@ from memsinks_jax.preparing.reading import Fields, read_segment
 loguru.logger.disable("datatrove")
 
 _SECONDS_BETWEEN_NOTES = 0.5
+_opened = functools.lru_cache(maxsize=1)(open_tokenizer)  # once a worker, not once a shard
 _NO_GROUP = np.zeros(2, np.uint32)
 # What the file system may refuse; array_record tells it in the text of a RuntimeError only.
 _REFUSALS = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
@@ -157,7 +159,7 @@ class WriteShard(PipelineStep):
         out = pathlib.Path(self.out)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
         path = out / self.tokenizer
-        tokenizer = open_tokenizer(path, self.end_of_text if path.suffix == ".json" else None)
+        tokenizer = _opened(path, self.end_of_text if path.suffix == ".json" else None)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
         lengths, identities, groups, names, skipped = [], [], [], {}, []
