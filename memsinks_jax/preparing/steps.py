@@ -31,7 +31,6 @@ from memsinks_jax.preparing.reading import Fields, read_segment
 loguru.logger.disable("datatrove")
 
 _SECONDS_BETWEEN_NOTES = 0.5
-_opened = functools.lru_cache(maxsize=1)(open_tokenizer)  # once a worker, not once a shard
 _NO_GROUP = np.zeros(2, np.uint32)
 # What the file system may refuse; array_record tells it in the text of a RuntimeError only.
 _REFUSALS = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
@@ -159,7 +158,7 @@ class WriteShard(PipelineStep):
         out = pathlib.Path(self.out)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
         path = out / self.tokenizer
-        tokenizer = _opened(path, self.end_of_text if path.suffix == ".json" else None)
+        tokenizer = _opened(path, self.end_of_text if path.suffix == ".json" else None, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
         lengths, identities, groups, names, skipped = [], [], [], {}, []
@@ -228,6 +227,12 @@ def _shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(path: pathlib.Path, end_of_text: int | None, modified: int):
+    """The tokenizer, once a worker, not once a shard; `modified` tells another one of the same name apart."""
+    return open_tokenizer(path, end_of_text)
 
 
 class Progress:
