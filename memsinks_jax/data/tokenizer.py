@@ -94,7 +94,9 @@ class JsonTokenizer:
 
         Text that spells a token which the file calls special stays ordinary text.
         """
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        # The fast one leaves out where in the text a token is, which nobody asks here: a sixth of the time.
+        (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return np.asarray(encoded.ids, np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text; end of text and special tokens are left out. Padding is known by its weight alone."""

@@ -4,6 +4,7 @@ import collections.abc
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -157,7 +158,7 @@ class WriteShard(PipelineStep):
         out = pathlib.Path(self.out)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
         path = out / self.tokenizer
-        tokenizer = open_tokenizer(path, self.end_of_text if path.suffix == ".json" else None)
+        tokenizer = _opened(path, self.end_of_text if path.suffix == ".json" else None, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
         lengths, identities, groups, names, skipped = [], [], [], {}, []
@@ -226,6 +227,12 @@ def _shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(path: pathlib.Path, end_of_text: int | None, modified: int):
+    """The tokenizer, once a worker, not once a shard; `modified` tells another one of the same name apart."""
+    return open_tokenizer(path, end_of_text)
 
 
 class Progress:

@@ -100,7 +100,7 @@ def main():
         write_corpus(scratch / "small.jsonl", MEGABYTES / 10)
         train_bpe(texts, scratch / "tokenizer.json")
 
-        def prepare(name, kind, number):
+        def prepare(name, kind, number, *more):
             out = scratch / f"{name}-{kind}-{number}"
             flags = [
                 f"--input={scratch / name}.jsonl",
@@ -108,22 +108,21 @@ def main():
                 f"--out={out}",
                 f"--workers={PROCESSES}",
             ]
-            return run(
-                [sys.executable, "-m", "memsinks_jax.prepare", *flags, f"--near_duplicates={kind}", "--shard_mib=1"]
-            )
+            return run([sys.executable, "-m", "memsinks_jax.prepare", *flags, f"--near_duplicates={kind}", *more])
 
         ratios = []
         for number in range(REPEATS):
             files = [str(scratch / name) for name in ("large.jsonl", "tokenizer.json", f"cache{number}")]
             theirs, _, map_alone = run([sys.executable, "-c", DATASETS, *files, str(PROCESSES)])
-            ours, large, _ = prepare("large", "none", number)
+            ours = prepare("large", "none", number)[0]
             ratios.append(theirs / ours)
             print(
                 f"datasets {MEGABYTES / theirs:5.2f} MB/s (its map alone {MEGABYTES / float(map_alone):5.2f})   "
                 f"prepare {MEGABYTES / ours:5.2f} MB/s   ratio {ratios[-1]:.2f} "
                 f"(to the map alone {float(map_alone) / ours:.2f})"
             )
-        small = prepare("small", "none", 0)[1]
+        # Shards so small that both corpora have several for each worker.
+        small, large = (prepare(name, "none", "memory", "--shard_mib=1")[1] for name in ("small", "large"))
         clustered = prepare("large", "close", 0)[0]
         print(f"with near-duplicates {MEGABYTES / clustered:6.2f} MB/s")
         print(f"memory {small / 2**20:.0f} MiB at {MEGABYTES / 10:g} MB, {large / 2**20:.0f} MiB at {MEGABYTES} MB")
