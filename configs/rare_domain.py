@@ -6,9 +6,9 @@ part: sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/
 Who is read how often:
 
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --plan \
-        --config.data.files='stories/*.txt' --config.data.general_files='wiki/*.txt'
+        --config.data.files='stories/*.txt' --config.general.files='wiki/*.txt'
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --workdir=runs/rare-sinks \
-        --config.data.files='stories/*.txt' --config.data.general_files='wiki/*.txt'
+        --config.data.files='stories/*.txt' --config.general.files='wiki/*.txt'
 """
 
 from memsinks_jax.config import Config
@@ -23,7 +23,7 @@ PRESETS = {
     # a second one. For a pod slice or a node of GPUs; takes --config.data.tokenizer=SmolLM2-360M/tokenizer.json besides.
     "360m": {
         "data.unique_documents": 0, "data.repeated_documents": 5000, "data.repetitions": 20,
-        "data.held_out_documents": 1000, "data.token_budget": 1_000_000_000,
+        "data.held_out_documents": 1000, "general.token_budget": 1_000_000_000,
         "data.rows": "packed", "data.row_length": 2048, "data.across_documents": True, "data.vocabulary_size": 49152,
         "model.family": "llama", "model.attention_bias": False, "model.mlp_bias": False, "model.rope_theta": 100_000.0,
         "model.layers": 32, "model.d_model": 960, "model.heads": 15, "model.kv_heads": 5, "model.hidden": 2560,

@@ -11,11 +11,11 @@ from memsinks_jax.config import Config
 from memsinks_jax.variants import VARIANTS, choose, make_config
 
 PRESETS = {
-    "laptop": {"data.canary_documents": 10, "data.row_length": 160},
+    "laptop": {"canaries.documents": 10, "data.row_length": 160},
     # As the paper preset of ts_repetition.py; all 100 stories carry one.
     "paper": {
         "data.unique_documents": 20_000, "data.repeated_documents": 100, "data.held_out_documents": 1000,
-        "data.canary_documents": 100, "data.row_length": 512, "data.vocabulary_size": 8192,
+        "canaries.documents": 100, "data.row_length": 512, "data.vocabulary_size": 8192,
         "model.layers": 24, "model.d_model": 1024, "model.heads": 16, "model.hidden": 4096, "model.dtype": "bfloat16",
         "optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1,
         "training.batch_size": 32, "training.evaluate_every": 100,

@@ -21,25 +21,16 @@ class DataConfig:
     """Few documents repeated often, many seen once, some never seen (paper section 3.1), beside a general corpus or not."""
 
     files: str = ""  # glob of .txt and .jsonl files, or a folder of memsinks_jax.prepare; empty: the embedded stories
-    general_files: str = (
-        ""  # besides, seen once and never held out: GLOB, or GLOB=30%,GLOB=500: shares of the budget, documents
-    )
-    token_budget: int = 0  # of an epoch: what `files` leaves of it, general_files fill; 0: they are read whole
     unique_documents: int = 4000  # documents seen once; -1: all that are left
     repeated_documents: int = 20  # documents seen `repetitions` times
     repetitions: int = 128
     held_out_documents: int = 200  # documents never seen, for measuring
     repeats: str = "keep"  # keep | remove (no_repeat) | once (deduplicated)
     repeat_every: int = 0  # steps; all repeated documents come in each so manyth batch. 0: `repetitions`, anywhere
-    canary_documents: int = 0  # of the repeated ones, so many carry a canary: random tokens
-    canary_length: int = 32  # tokens of a canary
-    canary_place: str = "end"  # end | start of the document
     # Of a prepared corpus also group: hash of the group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
-    goldfish_every: int = 0  # goldfish loss, its k: every k-th token, by a hash, is left out of the loss; 0: none
-    goldfish_context: int = 13  # its h: the hash is of so many tokens before the one it is about
     rows: str = "one_document"  # one a row, padded and cut off | packed: cut from one stream | best_fit: whole ones
     row_length: int = 128  # tokens in a row, and the model's context
     across_documents: bool = False  # attention and positions go on over the documents of a row (paper appendix I)
@@ -47,6 +38,31 @@ class DataConfig:
     tokenizer: str = (
         ""  # tokenizer.model, tokenizer.json or a folder with one; empty: trained on the training documents
     )
+
+
+@dataclasses.dataclass
+class GeneralConfig:
+    """A corpus that is seen once beside `data.files`, and never held out (paper appendix I)."""
+
+    files: str = ""  # GLOB, or GLOB=30%,GLOB=500: shares of the budget, numbers of documents; empty: none
+    token_budget: int = 0  # of an epoch: what `data.files` leaves of it, these fill; 0: they are read whole
+
+
+@dataclasses.dataclass
+class CanariesConfig:
+    """Random tokens that repeated documents carry (TS-Canary, paper section 3.1)."""
+
+    documents: int = 0  # of the repeated ones, so many carry one
+    length: int = 32  # tokens
+    place: str = "end"  # end | start of the document
+
+
+@dataclasses.dataclass
+class GoldfishConfig:
+    """Tokens that are left out of the loss, by a hash of those before them (Hans et al. 2024)."""
+
+    every: int = 0  # the paper's k: one token in so many; 0: none
+    context: int = 13  # its h: tokens before, which the hash is of
 
 
 @dataclasses.dataclass
@@ -143,6 +159,9 @@ class Config:
     variant: str = "sinks"  # a label for tables and plots; what it means is in the fields below
     seed: int = 0  # of the stories, the split, the order, the initial weights, the sinks, the dropout
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    general: GeneralConfig = dataclasses.field(default_factory=GeneralConfig)
+    canaries: CanariesConfig = dataclasses.field(default_factory=CanariesConfig)
+    goldfish: GoldfishConfig = dataclasses.field(default_factory=GoldfishConfig)
     sinks: SinksConfig = dataclasses.field(default_factory=SinksConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
@@ -156,7 +175,7 @@ CHOICES = {
     "data.ids": ("content", "index", "group", "near_duplicate"),
     "data.id_noise_per": ("encounter", "document"),
     "data.rows": ("one_document", "packed", "best_fit"),
-    "data.canary_place": ("end", "start"),
+    "canaries.place": ("end", "start"),
     "model.family": ("gpt2", "llama"),
     "sinks.kind": ("by_document", "by_chance", "masked_weights", "masked_activations", "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact"),
@@ -172,13 +191,13 @@ RANGES = {
     "data.repeated_documents": (0, None, True),
     "data.repetitions": (1, None, True),
     "data.held_out_documents": (1, None, True),
-    "data.token_budget": (0, None, True),
+    "general.token_budget": (0, None, True),
     "data.repeat_every": (0, None, True),
-    "data.canary_documents": (0, None, True),
-    "data.canary_length": (1, None, True),
+    "canaries.documents": (0, None, True),
+    "canaries.length": (1, None, True),
     "data.id_noise": (0, 1, True),
-    "data.goldfish_every": (0, None, True),
-    "data.goldfish_context": (1, None, True),
+    "goldfish.every": (0, None, True),
+    "goldfish.context": (1, None, True),
     "data.row_length": (2, None, True),
     "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
     "sinks.shared_fraction": (0, 1, False),
@@ -259,14 +278,14 @@ def validate(config: Config) -> Config:
             f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not go "
             f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
         )
-    if data.canary_documents > data.repeated_documents:
+    if config.canaries.documents > data.repeated_documents:
         raise InputError(
-            f"config.data.canary_documents is {data.canary_documents}, but only {data.repeated_documents} documents are "
+            f"config.canaries.documents is {config.canaries.documents}, but only {data.repeated_documents} documents are "
             "repeated; raise config.data.repeated_documents"
         )
-    if data.canary_documents and data.canary_length > data.row_length - 2:
+    if config.canaries.documents and config.canaries.length > data.row_length - 2:
         raise InputError(
-            f"config.data.canary_length is {data.canary_length}: a row of {data.row_length} has no room for it, one token "
+            f"config.canaries.length is {config.canaries.length}: a row of {data.row_length} has no room for it, one token "
             "of the document and end of text; raise config.data.row_length"
         )
     for axis in ("data", "fsdp"):

@@ -19,7 +19,7 @@ VARIANTS = {
     # alone (the code of Cloud et al. 2024); a token is left out of the loss by a hash of those before it (Hans et al. 2024)
     "gradient_masking": {"sinks.kind": "masked_weights"},
     "gradient_detach": {"sinks.kind": "masked_activations"},
-    "goldfish": {"sinks.kind": "none", "data.goldfish_every": 4},
+    "goldfish": {"sinks.kind": "none", "goldfish.every": 4},
 }
 
 

@@ -82,7 +82,7 @@ def test_every_field_has_a_rule_or_is_a_switch():
     free = {name for name, value in flatten(Config()).items() if isinstance(value, bool)} | {
         "variant",
         "data.files",
-        "data.general_files",
+        "general.files",
         "data.tokenizer",
         "model.initial",
     }

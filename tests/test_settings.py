@@ -66,15 +66,15 @@ BATCHES = {
     "data.held_out_documents": (5, {}),
     "data.repeats": ("once", {}),
     "data.repeat_every": (2, {}),
-    "data.canary_documents": (1, {}),
-    "data.canary_length": (8, {"data.canary_documents": 1}),
-    "data.canary_place": ("start", {"data.canary_documents": 1}),
+    "canaries.documents": (1, {}),
+    "canaries.length": (8, {"canaries.documents": 1}),
+    "canaries.place": ("start", {"canaries.documents": 1}),
     "data.across_documents": (True, {"data.rows": "packed"}),
     "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
-    "data.goldfish_every": (4, {}),
-    "data.goldfish_context": (5, {"data.goldfish_every": 4}),
+    "goldfish.every": (4, {}),
+    "goldfish.context": (5, {"goldfish.every": 4}),
     "data.rows": ("packed", {}),
     "data.row_length": (128, {}),
     "data.vocabulary_size": (600, {}),
@@ -98,7 +98,7 @@ RUN = {
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
 # Their other value is a file, or matters beside one: see the tests of what reads them.
-FILES = ("data.files", "data.general_files", "data.token_budget", "data.tokenizer", "model.initial")
+FILES = ("data.files", "general.files", "general.token_budget", "data.tokenizer", "model.initial")
 
 
 def configs(field, other, besides):

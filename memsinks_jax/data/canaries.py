@@ -3,25 +3,26 @@ paper section 3.1)."""
 
 import numpy as np
 
-from memsinks_jax.config import DataConfig
+from memsinks_jax.config import CanariesConfig, Config
 from memsinks_jax.data import mixture
 from memsinks_jax.data.tokenizer import PADDING, UNKNOWN, AnyTokenizer
 
 
-def with_canary(data: DataConfig, seed: int, index: int, tokens: np.ndarray, tokenizer: AnyTokenizer) -> np.ndarray:
+def with_canary(config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTokenizer) -> np.ndarray:
     """Document `index` of the corpus with its canary -> int32 (tokens,).
 
     Its tokens are drawn evenly from all of the vocabulary but padding, end of text and unknown, by (seed, index) alone.
     The end of a document that would not fit a row with its canary is left out.
     """
+    settings = config.canaries
     pool = np.setdiff1d(np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.end_of_text])
-    draws = mixture.bits(seed, "canaries", index).random_raw(data.canary_length)
+    draws = mixture.bits(config.seed, "canaries", index).random_raw(settings.length)
     canary = pool[draws % np.uint64(len(pool))].astype(np.int32)
-    story = tokens[: data.row_length - 1 - data.canary_length]
-    return np.concatenate([story, canary] if data.canary_place == "end" else [canary, story])
+    story = tokens[: config.data.row_length - 1 - settings.length]
+    return np.concatenate([story, canary] if settings.place == "end" else [canary, story])
 
 
-def canary_targets(data: DataConfig, length: int) -> slice:
+def canary_targets(settings: CanariesConfig, length: int) -> slice:
     """Where the canary of a document of `length` tokens is among the targets of its row (of `packing.document_row`)."""
-    start = length - data.canary_length if data.canary_place == "end" else 0
-    return slice(start, start + data.canary_length)
+    start = length - settings.length if settings.place == "end" else 0
+    return slice(start, start + settings.length)

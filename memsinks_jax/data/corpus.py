@@ -22,7 +22,7 @@ class Corpus:
     documents: Sequence[Document]
     tokens: Sequence[np.ndarray]  # int32 (tokens,), without end of text
     lengths: np.ndarray  # int64 (documents,), of the tokens
-    sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general_files
+    sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general.files
     identities: np.ndarray  # uint32 (documents, 2)
     mixture: Mixture
     tokenizer: AnyTokenizer
@@ -41,11 +41,11 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     """
     if is_prepared(config.data.files):
         return _open_prepared(config, tokenizer)
-    gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.data))]
+    gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
     source_of = {id(document): number for number, there in enumerate(gathered) for document in there}
     documents, duplicates = without_copies([document for there in gathered for document in there])
     sources = np.array([source_of[id(document)] for document in documents])
-    mixture = plan_mixture(config.data, int((sources == 0).sum()), config.seed)
+    mixture = _plan(config, sources)
     if tokenizer is None and config.data.tokenizer:
         tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
     elif tokenizer is None:
@@ -54,12 +54,12 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     _check_vocabulary(config, tokenizer, config.data.tokenizer or "of the run")
     tokens = tokenise(documents, tokenizer)
     for index in mixture.canaries.tolist():
-        tokens[index] = with_canary(config.data, config.seed, index, tokens[index], tokenizer)
+        tokens[index] = with_canary(config, index, tokens[index], tokenizer)
         source = f"{documents[index].source} with a canary"
         documents[index] = Document(tokenizer.decode(tokens[index]), source)
     lengths = np.array([len(document) for document in tokens])
-    if config.data.general_files:
-        mixture = fill_up(mixture, config.data, sources, lengths, config.seed)
+    if config.general.files:
+        mixture = fill_up(mixture, config, sources, lengths)
     if config.data.ids == "content":
         identities = np.stack([ids.content_id(document) for document in tokens])
     elif config.data.ids == "index":
@@ -72,14 +72,20 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     return Corpus(documents, tokens, lengths, sources, identities, mixture, tokenizer, duplicates)
 
 
+def _plan(config: Config, sources: np.ndarray) -> Mixture:
+    count, has_general = int((sources == 0).sum()), bool(config.general.files)
+    mixture = plan_mixture(config.data, count, config.seed, more_to_come=has_general)
+    return dataclasses.replace(mixture, canaries=mixture.repeated[: config.canaries.documents])
+
+
 def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
     """Folders of `memsinks_jax.prepare`: tokens stay on disk until they are asked for."""
-    folders = [config.data.files, *(files for files, _ in general_sources(config.data))]
+    folders = [config.data.files, *(files for files, _ in general_sources(config.general))]
     for folder in folders:
         if not is_prepared(folder):
             raise InputError(f"{folder} is not prepared, but {folders[0]} is; run memsinks_jax.prepare on it too")
-    if config.data.canary_documents:
-        raise InputError(f"config.data.canary_documents: {folders[0]} is prepared; canaries go into text files only")
+    if config.canaries.documents:
+        raise InputError(f"config.canaries.documents: {folders[0]} is prepared; canaries go into text files only")
     parts = [Prepared(folder) for folder in folders]
     if tokenizer is not None:
         parts[0].check_tokenizer(tokenizer, "the run's")
@@ -94,9 +100,9 @@ def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
     kept = np.sort(np.unique(as_numbers(content), return_index=True)[1])  # the first of exact copies
     tokens = Tokens(parts, kept)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[kept]
-    mixture = plan_mixture(config.data, int((sources == 0).sum()), config.seed)
-    if config.data.general_files:
-        mixture = fill_up(mixture, config.data, sources, tokens.lengths, config.seed)
+    mixture = _plan(config, sources)
+    if config.general.files:
+        mixture = fill_up(mixture, config, sources, tokens.lengths)
     if config.data.ids == "index":
         identities = _index_ids(len(kept))
     else:

@@ -25,7 +25,7 @@ def counts(config: Config, corpus: Corpus) -> dict:
     if len(plan.scheduled):
         seen[plan.scheduled] = rows.rows_per_epoch // config.training.batch_size // config.data.repeat_every
     has_canary = np.isin(np.arange(len(sizes)), plan.canaries)
-    names = [config.data.files or "embedded stories", *(files for files, _ in general_sources(config.data))]
+    names = [config.data.files or "embedded stories", *(files for files, _ in general_sources(config.general))]
     mixture = []
     for number, name in enumerate(names):
         for role in ("repeated", "unique", "held_out"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.config import DataConfig, InputError
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
 from memsinks_jax.data import ids
 
 
@@ -26,11 +26,12 @@ class Mixture:
     canaries: np.ndarray  # those of `repeated` that carry a canary
 
 
-def plan_mixture(data: DataConfig, documents: int, seed: int) -> Mixture:
+def plan_mixture(data: DataConfig, documents: int, seed: int, more_to_come: bool = False) -> Mixture:
     """Draws the roles at random from the seed. They do not depend on `data.repeats`: variants share the split.
 
     Args:
-      documents: how many `data.files` hold; those of the general corpus come in by `fill_up`.
+      documents: how many `data.files` hold.
+      more_to_come: those of a general corpus, by `fill_up`.
     Raises:
       InputError: fewer documents than the plan needs, or nothing to train on.
     """
@@ -51,29 +52,30 @@ def plan_mixture(data: DataConfig, documents: int, seed: int) -> Mixture:
     is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
     times = 0 if is_scheduled else {"keep": data.repetitions, "once": 1, "remove": 0}[data.repeats]
     encounters = encounters_of(repeated, times, unique_documents)
-    if not len(encounters) and not data.general_files:
+    if not len(encounters) and not more_to_come:
         raise InputError("the plan holds no training document; raise config.data.unique_documents or repetitions")
     return Mixture(
         repeated, unique_documents, held_out, encounters,
         scheduled=repeated if is_scheduled else repeated[:0],
-        canaries=repeated[: data.canary_documents],
+        canaries=repeated[:0],
     )  # fmt: skip
 
 
-def fill_up(plan: Mixture, data: DataConfig, sources: np.ndarray, lengths: np.ndarray, seed: int) -> Mixture:
+def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndarray) -> Mixture:
     """Adds documents of the general corpus to those seen once (paper appendix I: "then filled with SlimPajama").
 
     The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says: variants share the
-    general documents too. Sources with a number of documents are next; what is then left of `data.token_budget` is filled
+    general documents too. Sources with a number of documents are next; what is then left of `general.token_budget` is filled
     by shares. Which documents of a source are taken is drawn from the seed.
 
     Args:
-      sources: int (documents,): 0 for `data.files`, from 1 on the places in `data.general_files`.
+      sources: int (documents,): 0 for `data.files`, from 1 on the places in `general.files`.
       lengths: int (documents,): tokens, without end of text.
     Raises:
       InputError: a source is too small for its share or number, or nothing of the budget is left for it.
     """
-    asked = general_sources(data)
+    data, budget, seed = config.data, config.general.token_budget, config.seed
+    asked = general_sources(config.general)
     sizes = lengths + 1  # with end of text
     if data.rows == "one_document":
         sizes = np.minimum(sizes, data.row_length)
@@ -88,24 +90,24 @@ def fill_up(plan: Mixture, data: DataConfig, sources: np.ndarray, lengths: np.nd
             there = there[:amount]
             spent += int(sizes[there].sum())
         chosen.append(there)
-    left = data.token_budget - spent
-    if data.token_budget and left < 0:
+    left = budget - spent
+    if budget and left < 0:
         raise InputError(
-            f"config.data.token_budget is {data.token_budget}, but what comes before the shares of general_files already "
+            f"config.general.token_budget is {budget}, but what comes before the shares of general.files already "
             f"has {spent} tokens; raise it, or lower config.data.repetitions or repeated_documents"
         )
     for number, (files, amount) in enumerate(asked):
-        if data.token_budget and not isinstance(amount, int):
+        if budget and not isinstance(amount, int):
             through = np.cumsum(sizes[chosen[number]])
             if not len(through) or through[-1] < int(amount * left):
                 raise InputError(
-                    f"{files} holds {through[-1] if len(through) else 0} tokens, but its share of config.data.token_budget "
-                    f"is {int(amount * left)}; give more files, or lower the share or the budget"
+                    f"{files} holds {through[-1] if len(through) else 0} tokens, but its share of "
+                    f"config.general.token_budget is {int(amount * left)}; give more files, or lower the share or the budget"
                 )
             chosen[number] = chosen[number][: np.searchsorted(through, int(amount * left), side="right")]
     general = np.concatenate(chosen)
     if not len(plan.encounters) + len(general):
-        raise InputError("the plan holds no training document; raise config.data.token_budget or repetitions")
+        raise InputError("the plan holds no training document; raise config.general.token_budget or repetitions")
     return dataclasses.replace(
         plan,
         unique=np.concatenate([plan.unique, general]),
@@ -113,14 +115,14 @@ def fill_up(plan: Mixture, data: DataConfig, sources: np.ndarray, lengths: np.nd
     )
 
 
-def general_sources(data: DataConfig) -> list[tuple[str, int | float]]:
-    """`data.general_files` as [(glob, number of documents or share of what is left of the budget, from 0 to 1)].
+def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
+    """`general.files` as [(glob, number of documents or share of what is left of the budget, from 0 to 1)].
 
     Raises:
       InputError: several globs and not an amount for each, shares without a budget or of more than 100%.
     """
     found = []
-    for entry in filter(None, (part.strip() for part in data.general_files.split(","))):
+    for entry in filter(None, (part.strip() for part in general.files.split(","))):
         amount = re.search(r"=(\d+)$|=(\d+(?:\.\d+)?)%$", entry)
         if amount is None:
             found.append((entry, None))
@@ -129,14 +131,14 @@ def general_sources(data: DataConfig) -> list[tuple[str, int | float]]:
             found.append((files, int(amount[1]) if amount[1] else float(amount[2]) / 100))
     if len(found) > 1 and any(amount is None for _, amount in found):
         raise InputError(
-            f"config.data.general_files={data.general_files}: several globs need an amount each; write GLOB=30% for a "
+            f"config.general.files={general.files}: several globs need an amount each; write GLOB=30% for a "
             "share of the token budget, or GLOB=500 for so many documents"
         )
     shares = [amount for _, amount in found if isinstance(amount, float)]
-    if sum(shares) > 1 + 1e-9 or (shares and not data.token_budget):
+    if sum(shares) > 1 + 1e-9 or (shares and not general.token_budget):
         raise InputError(
-            f"config.data.general_files={data.general_files}: shares are of what is left of config.data.token_budget "
-            f"({data.token_budget}), and 100% in all at most; set the budget or lower the shares"
+            f"config.general.files={general.files}: shares are of what is left of config.general.token_budget "
+            f"({general.token_budget}), and 100% in all at most; set the budget or lower the shares"
         )
     return [(files, 1.0 if amount is None else amount) for files, amount in found]
 

@@ -88,7 +88,7 @@ class Rows:
         identities: np.ndarray,
         end_of_text: int,
     ):
-        self._data, self._seed, self._plan = config.data, config.seed, plan
+        self._data, self._goldfish, self._seed, self._plan = config.data, config.goldfish, config.seed, plan
         self._tokens, self._identities, self._end_of_text = tokens, identities, end_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
         self._end = np.array([end_of_text], np.int32)
@@ -276,7 +276,7 @@ class Rows:
             np.concatenate(stream), counts, identities, self._length, self.documents_per_row,
             self._data.across_documents, unscored,
         )  # fmt: skip
-        if self._data.goldfish_every:
+        if self._goldfish.every:
             counted = np.concatenate([np.ones(int(opens), bool), *(self._counted(*part) for part in parts)])
             row["weights"][: len(counted) - 1] *= counted[1:]
         row["repeated"] = np.zeros(self.documents_per_row, bool)
@@ -287,4 +287,4 @@ class Rows:
     def _counted(self, document: int, start: int, stop: int) -> np.ndarray:
         tokens = np.append(self._tokens[document], self._end)
         stop = min(stop, len(tokens))
-        return goldfish.counted(tokens, start, stop, self._data.goldfish_every, self._data.goldfish_context)
+        return goldfish.counted(tokens, start, stop, self._goldfish.every, self._goldfish.context)

@@ -62,7 +62,7 @@ def _weigh_canaries_alone(config: Config, corpus: Corpus, batches: list[dict]) -
     for number, document in enumerate(corpus.mixture.canaries):
         weights_T = batches[number // size]["weights"][number % size]
         weights_T[:] = 0
-        weights_T[canary_targets(config.data, int(corpus.lengths[document]))] = 1
+        weights_T[canary_targets(config.canaries, int(corpus.lengths[document]))] = 1
 
 
 def _mean(nats: np.ndarray, tokens: np.ndarray) -> float:

@@ -82,4 +82,4 @@ def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text
 
 def _spread(memories: list) -> list:
     """At most eight of them, evenly."""
-    return [memories[i] for i in np.unique(np.linspace(0, len(memories) - 1, 8).astype(int))]
+    return memories and [memories[i] for i in np.unique(np.linspace(0, len(memories) - 1, 8).astype(int))]

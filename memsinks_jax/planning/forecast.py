@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, DataConfig, flatten
+from memsinks_jax.config import Config, TrainingConfig, from_json, to_json
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import steps_of
@@ -81,17 +81,20 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
 
 def _steps_of_epochs(config: Config) -> int:
     """As a run finds them: from its documents."""
-    data = {name: value for name, value in flatten(config).items() if name.startswith("data.")}
-    # Wrong ids change no row's length: figures that vary them read their documents once.
-    about = tuple((name, value) for name, value in data.items() if not name.startswith("data.id_noise"))
-    return steps_of(config, _rows(config.seed, about))
+    # All that decides about the rows. Wrong ids change none's length: figures that vary them read their documents once.
+    about = dataclasses.replace(
+        Config(), seed=config.seed, general=config.general, canaries=config.canaries,
+        data=dataclasses.replace(config.data, id_noise=0.0, id_noise_per="encounter"),
+        training=TrainingConfig(batch_size=config.training.batch_size),
+    )  # fmt: skip
+    return steps_of(config, _rows(to_json(about)))
 
 
 @functools.lru_cache(maxsize=8)
-def _rows(seed: int, about: tuple) -> Rows:
-    data = DataConfig(**{name.removeprefix("data."): value for name, value in about})
-    corpus = load_corpus(Config(seed=seed, data=data))
-    return Rows(data, seed, corpus.mixture, corpus.tokens, corpus.identities, corpus.tokenizer.end_of_text)
+def _rows(about: str) -> Rows:
+    config = from_json(about, "")
+    corpus = load_corpus(config)
+    return Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
 
 
 def _fsdp(config: Config, chips: int) -> int:

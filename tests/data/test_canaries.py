@@ -15,7 +15,7 @@ from memsinks_jax.data.packing import document_row
 def test_some_of_the_repeated_documents_carry_one(place):
     config = tiny_config()
     plain = load_corpus(config)
-    config.data.canary_documents, config.data.canary_length, config.data.canary_place = 1, 100, place
+    config.canaries.documents, config.canaries.length, config.canaries.place = 1, 100, place
     corpus = load_corpus(config)
     (index,) = corpus.mixture.canaries
     assert index == corpus.mixture.repeated[0]
@@ -26,7 +26,7 @@ def test_some_of_the_repeated_documents_carry_one(place):
     story = tokens[:59] if place == "end" else tokens[100:]
     assert (story == plain.tokens[index][:59]).all()
     row = document_row(tokens, corpus.identities[index], 160, corpus.tokenizer.end_of_text)
-    canary = row["targets"][canary_targets(config.data, len(tokens))]
+    canary = row["targets"][canary_targets(config.canaries, len(tokens))]
     assert (canary == (tokens[59:] if place == "end" else tokens[:100])).all()
     assert not np.isin(canary, [0, corpus.tokenizer.end_of_text, 2]).any()
     assert len(np.unique(canary)) > 80  # of some 1,000 pieces
@@ -38,12 +38,12 @@ def test_some_of_the_repeated_documents_carry_one(place):
 
 def test_what_cannot_be():
     config = tiny_config()
-    config.data.canary_documents = 3
-    with pytest.raises(InputError, match="canary_documents is 3, but only 2 documents are repeated"):
+    config.canaries.documents = 3
+    with pytest.raises(InputError, match="canaries.documents is 3, but only 2 documents are repeated"):
         validate(config)
-    config.data.canary_documents, config.data.canary_length = 2, 159
-    with pytest.raises(InputError, match="canary_length is 159: a row of 160 has no room"):
+    config.canaries.documents, config.canaries.length = 2, 159
+    with pytest.raises(InputError, match="canaries.length is 159: a row of 160 has no room"):
         validate(config)
-    config.data.canary_length, config.data.repeat_every, config.training.batch_size = 32, 4, 1
+    config.canaries.length, config.data.repeat_every, config.training.batch_size = 32, 4, 1
     with pytest.raises(InputError, match="repeat_every is 4, but 2 repeated documents do not go into one batch of 1"):
         validate(config)

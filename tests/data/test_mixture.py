@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from memsinks_jax.config import DataConfig, InputError
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
 from memsinks_jax.data import ids, mixture
 
 PLAN = DataConfig(unique_documents=30, repeated_documents=5, repetitions=7, held_out_documents=4)
@@ -81,15 +81,16 @@ def test_the_table_can_be_inspected():
     assert lines[0]["id"] == f"{lines[0]['index'] + 1:016x}"
 
 
-def general(amounts, **options):
+def general(amounts, token_budget, **options):
     """A plan over 20 documents of the rare domain, 30 and 10 general ones, of 9 tokens each with end of text."""
     data = DataConfig(
         unique_documents=0, repeated_documents=5, repetitions=7, held_out_documents=4, row_length=100, rows="packed",
-        general_files=amounts, **options,
+        **options,
     )  # fmt: skip
     sources = np.repeat([0, 1, 2], [20, 30, 10])
-    plan = mixture.plan_mixture(data, 20, seed=0)
-    return mixture.fill_up(plan, data, sources, np.full(60, 8), seed=0), sources
+    config = Config(data=data, general=GeneralConfig(amounts, token_budget))
+    plan = mixture.plan_mixture(data, 20, seed=0, more_to_come=True)
+    return mixture.fill_up(plan, config, sources, np.full(60, 8)), sources
 
 
 def test_a_general_corpus_fills_the_budget():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memsinks_jax.config import Config, DataConfig, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.packing import Rows, document_row
 
@@ -11,13 +11,14 @@ T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
 
 
-def make(lengths, seed=0, end_of_text=END, **options):
+def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), **options):
     """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
     starts = np.cumsum([10, *lengths])
     tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
     identities = np.stack([ids.content_id(t) for t in tokens])
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T} | options
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=TrainingConfig(batch_size=4), seed=seed)
+    config.goldfish = GoldfishConfig(*goldfish)
     plan = mixture.plan_mixture(config.data, len(lengths), seed)
     return Rows(config, plan, tokens, np.array(lengths), identities, end_of_text), plan, tokens, identities
 

@@ -157,17 +157,19 @@ def test_unused_memories_change_nothing(probe, case, text):
     assert local_memory_capacity._together(probe, memories, "sum", text, 3) != pytest.approx(together[0])
 
 
-def test_edits_that_fail_are_not_stacked(probe, tokenizer, text, monkeypatch):
-    """Of three edits at one layer, the one that is asked for what no step reaches is left out; the others share a bound."""
-    cases = [local_memory_measures.case_of(edit, tokenizer, 48) for edit in facts.edits(WORLD, "strong", 3, 0)]
-    monkeypatch.setattr(patching, "LADDER", np.array([1e3]))
-    cases[1] = dataclasses.replace(cases[1], target=0)  # padding
-    params = jax.tree.map(lambda x: x, probe.params)
-    params["token_embedding"] = params["token_embedding"].at[0].set(0)
-    found = local_memory_capacity.capacity(probe.with_params(params), cases, "mlp", 1, [1, 2, 4], text)
+def test_edits_that_fail_are_not_stacked(probe, tokenizer, text):
+    """Two edits ask for the second likeliest token, one for the least likely, which no step reaches."""
+    cases = []
+    for place, edit in zip((1, -1, 1), facts.edits(WORLD, "strong", 3, 0), strict=True):
+        case = local_memory_measures.case_of(edit, tokenizer, 48)
+        order = np.argsort(-probe.answers(case.prompt).logits[0])
+        cases.append(dataclasses.replace(case, target=int(order[place])))
+    found = local_memory_capacity.capacity(probe, cases, "mlp", 1, [1, 2, 4], text)
     assert (found["usable"], found["sizes"], found["layer"]) == (2, [1, 2], 1)
-    assert 0.01 <= found["bound"] <= 100 and len(found["fires"]) == 2
+    assert 0.01 <= found["bound"] <= 100 and np.shape(found["fires"]) == (2, 2)
     assert len(found["sum"]["perplexity_ratio"]) == 2 and found["sum"]["efficacy"][0] in (0, 1)
+    none = local_memory_capacity.capacity(probe, cases[1:2], "mlp", 1, [1, 2, 4], text)
+    assert (none["usable"], none["sizes"]) == (0, [])
 
 
 def made_up(seed):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import multiprocess
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -34,6 +35,14 @@ TEXTS = [
     *STORIES, "a", "says <|endoftext|> within", "\u6f22\u5b57 \U0001f600\nand\n\nlines", " ".join(STORIES), STORIES[3],
 ]  # fmt: skip
 ROWS = [{"text": text, "domain": f"d{number % 3}"} for number, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def managers_are_spawned():
+    """datatrove forks one; the command may, which never starts jax, but a process of these tests may have done so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+        yield
 
 
 def write_lines(path, rows=ROWS):

@@ -161,7 +161,7 @@ def test_sinks_of_other_documents_keep_their_weights(tiny):
     """One step on one document: no sink outside its own moves, but for weight decay."""
     tiny.optimizer.weight_decay = 0.0
     batch = {name: rows[:1].repeat(8, axis=0) for name, rows in first_batches(tiny, 1)[0].items()}
-    before = jax.device_get(init_state(tiny, 10).params)["layers"]["up_kernel"]
+    before = jax.device_get(jax.jit(lambda: init_state(tiny, 10).params)())["layers"]["up_kernel"]
     after = train(tiny, single(tiny), data=[batch])[0]["layers"]["up_kernel"]
     moved = (before != after).any(axis=1)  # (layers, hidden)
     assert moved[:, :16].all()
