@@ -185,7 +185,7 @@ def _start_ray() -> None:
     if not ray.is_initialized():
         paths = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"env_vars": {"PYTHONPATH": paths}}
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, runtime_env=environment)
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False, runtime_env=environment)
 
 
 class Watch:

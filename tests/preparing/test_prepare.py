@@ -322,11 +322,17 @@ def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # datatrove calls Ray by an old name; as an error it would be lost in a thread
 def test_ray_writes_the_same(folder, tmp_path):
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
     try:
-        ray.init(num_cpus=2, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}})
+        ray.init(
+            num_cpus=2,
+            log_to_driver=False,
+            include_dashboard=False,
+            runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+        )
         # Without near-duplicates: Ray starts a process for each of their 28 tasks.
         alike = {"group_field": "domain", "near_duplicates": "none"}
         prepare(*arguments, tmp_path / "local", **alike)
