@@ -187,6 +187,7 @@ def figure(tmp_path_factory):
     return out, last_json(run("reproduce", "--figure=4", *arguments)), arguments
 
 
+@pytest.mark.slow
 def test_reproduce_keeps_its_contract(figure):
     out, result, _ = figure
     assert result == json.loads((out / "results.json").read_text())
@@ -207,6 +208,7 @@ def test_reproduce_keeps_its_contract(figure):
     assert claims["memorizes"]["holds"] is False  # five steps of a tiny model memorize nothing
 
 
+@pytest.mark.slow
 def test_reproduce_draws_and_writes_a_page(figure):
     out, _, _ = figure
     assert (out / "figure_4.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -215,6 +217,7 @@ def test_reproduce_draws_and_writes_a_page(figure):
         assert words in page
 
 
+@pytest.mark.slow
 def test_reproduce_does_not_train_twice(figure):
     out, result, arguments = figure
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/checkpoints/*")}

@@ -139,6 +139,7 @@ def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
     assert len(done.stdout) > 20
 
 
+@pytest.mark.slow
 def test_the_commands(run, tmp_path):
     def command(name, *flags):
         return subprocess.run(

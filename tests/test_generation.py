@@ -302,6 +302,7 @@ def folder(tmp_path_factory):
     return folder, Generator(config, tokenizer, params)
 
 
+@pytest.mark.slow
 def test_the_command_writes_from_a_hugging_face_folder(folder):
     path, generator = folder
     arguments = [

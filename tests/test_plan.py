@@ -69,6 +69,7 @@ def test_what_train_would_refuse_plan_refuses(tiny, here):
         plan.plan(tiny, "here", 1, 1, False)
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
     tiny.training.batch_size = 256
     needed = plan.plan(tiny, "here", 1, 1, False)["hbm_gib_per_chip"]

@@ -85,7 +85,7 @@ def test_a_finished_run_is_not_trained_again(straight):
     assert jax.tree.all(jax.tree.map(np.array_equal, after[0], before[0]))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(2, 2, 2), MeshConfig(4, 1, 2)])
+@pytest.mark.parametrize("mesh", [MeshConfig(2, 2, 2), pytest.param(MeshConfig(4, 1, 2), marks=pytest.mark.slow)])
 def test_resuming_on_another_mesh(straight, tmp_path, mesh):
     """The same batches, the same masks, the same losses to rounding; the workdir then says the new mesh."""
     config, workdir, _ = straight

@@ -228,6 +228,7 @@ def test_sinks_that_are_off_neither_act_nor_learn():
     assert loss(cut) == pytest.approx(float(loss(weights)), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_training_with_sinks_goes_on_where_it_stopped(tmp_path):
     def stop_at_20(step, point):
         if step == 20:

@@ -276,6 +276,7 @@ def test_a_theorem_is_written_whole(tmp_path):
     assert "holds" in done.stderr
 
 
+@pytest.mark.slow
 def test_all_theorems_share_one_page(tmp_path):
     studies = command.measure(list(command.THEOREMS), (0,))
     content = command.write(tmp_path, "all", (0,), studies, "a command")

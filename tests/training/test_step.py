@@ -60,8 +60,10 @@ def test_first_loss_is_that_of_guessing(tiny):
 @pytest.mark.parametrize(
     ("shape", "rows", "family"),
     [
-        ((8, 1, 1), "one_document", "gpt2"), ((2, 2, 2), "one_document", "gpt2"), ((4, 1, 2), "packed", "gpt2"),
-        ((1, 8, 1), "packed", "gpt2"), ((2, 2, 2), "packed", "llama"),
+        ((8, 1, 1), "one_document", "gpt2"), ((2, 2, 2), "packed", "llama"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+            ((2, 2, 2), "one_document", "gpt2"), ((4, 1, 2), "packed", "gpt2"), ((1, 8, 1), "packed", "gpt2"),
+        )),
     ],
 )  # fmt: skip
 def test_every_mesh_trains_the_same(tiny, shape, rows, family):
@@ -90,6 +92,7 @@ def test_remat_trains_the_same(tiny):
         assert other == pytest.approx(line, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(8, 1, 1), (4, 2, 1), (2, 2, 2)])
 def test_twenty_steps_on_a_mesh_stay_those_of_one_device(tiny, shape):
     tiny.data.rows = "packed"
@@ -101,7 +104,7 @@ def test_twenty_steps_on_a_mesh_stay_those_of_one_device(tiny, shape):
 
 
 @pytest.mark.parametrize("change", [{"accumulate": 2}, {"loss_chunks": 3}, {"accumulate": 4, "remat": "products"}])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 1)])
+@pytest.mark.parametrize("shape", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (2, 1, 1)])
 def test_how_it_is_computed_changes_nothing(tiny, change, shape):
     """Documents of different lengths: each token of the batch counts the same, whichever part it falls into."""
     data = first_batches(tiny, 3)
