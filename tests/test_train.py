@@ -75,6 +75,26 @@ def test_stopping_at_any_step_and_resuming_changes_no_bit(straight, tmp_path, st
     assert lines == expected_lines
 
 
+def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
+    """Every fourth step reads them: the losses of the step before, of this one and the next; stopped and resumed too."""
+    config = tiny_config()
+    config.data.repeated_documents, config.data.repeat_every, config.data.unique_documents = 1, 4, 64
+    config.training.evaluate_every = config.training.checkpoint_every = 100
+    config.training.steps = 9
+    train_and_evaluate(config, tmp_path / "straight")
+    lines = read_metrics(tmp_path / "straight")
+    measured = [line["step"] for line in lines if "repeated_loss_own" in line]
+    assert measured == [3, 4, 5, 7, 8, 9]
+    assert [line["step"] for line in lines if "held_out_loss" in line] == [9]
+    losses = {line["step"]: line["repeated_loss_own"] for line in lines if "repeated_loss_own" in line}
+    assert losses[4] < losses[3] and losses[8] < losses[7]  # it has just been read
+    for stop in (4, 6):
+        with pytest.raises(Interrupted):
+            train_and_evaluate(config, tmp_path / f"stop{stop}", should_stop=lambda step, stop=stop: step == stop)
+        train_and_evaluate(config, tmp_path / f"stop{stop}")
+        assert outcome(tmp_path / f"stop{stop}")[1] == outcome(tmp_path / "straight")[1]
+
+
 def test_a_finished_run_is_not_trained_again(straight):
     config, workdir, summary = straight
     before = outcome(workdir)

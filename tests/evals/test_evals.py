@@ -6,6 +6,7 @@ import pytest
 from conftest import tiny_config
 from uncached import Continuation
 
+from memsinks_jax.config import from_json, to_json
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
@@ -110,3 +111,19 @@ def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
     assert batch["inputs"].tolist() == [[9, 0, 1, 0, 0, 0]]
     assert batch["targets"].tolist() == [[0, 1, 0, 9, 0, 0]]
     assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]
+
+
+def test_canaries_are_measured_alone(world):
+    """Canaries at the start: the losses of rows that end with them."""
+    config, _, params = world
+    config = from_json(to_json(config), "")
+    config.canaries.documents, config.canaries.length, config.canaries.place = 2, 20, "start"
+    corpus, loss = load_corpus(config), DocumentLoss(config)
+    found = dict(Memorization(config, corpus, loss).run(params))
+    indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
+    rows = document_batches([corpus.tokens[i] for i in indices], corpus.identities[indices], 20, end, 2)
+    for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):
+        nats, tokens = loss(params, rows, mode)
+        assert tokens.sum() == 40
+        assert found[name] == pytest.approx(nats.sum() / 40, rel=1e-5)
+    assert found["canary_loss"] != pytest.approx(found["repeated_loss"], rel=1e-3)
