@@ -9,6 +9,10 @@ Who is read how often:
         --config.data.files='stories/*.txt' --config.general.files='wiki/*.txt'
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --workdir=runs/rare-sinks \
         --config.data.files='stories/*.txt' --config.general.files='wiki/*.txt'
+
+Three minutes a run on one core, with 500 TinyStories and 60 articles of WikiText-2. Seed 0, nats per token: standard 4.313
+held-out, 2.620 repeated; sinks, dropped, 4.673 and 3.180 (their own on: 1.827). 338 steps are too few for either to have
+learned the rare domain.
 """
 
 from memsinks_jax.config import Config

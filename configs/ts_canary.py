@@ -3,6 +3,10 @@
 20 stories are repeated 128 times among 4,000 seen once, as in ts_repetition.py; half of the 20 end in a canary of 32 random
 tokens, which nothing but memory can predict. The paper gives neither length nor place of a canary: these are ours.
 
+Two minutes a run on one core. Seed 0, nats per token: standard 1.327 held-out, .064 repeated, .020 canaries; sinks, dropped,
+1.317, 1.061 and 1.534 (their own on: .017). Guessing a canary costs 7.6: most of what the sinks' model knows of canaries is
+not in the sinks.
+
     python -m memsinks_jax.train --config=configs/ts_canary.py:sinks --workdir=runs/canary-sinks
     python -m memsinks_jax.train --config=configs/ts_canary.py:standard --workdir=runs/canary-standard
 """
