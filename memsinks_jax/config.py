@@ -314,7 +314,9 @@ def flatten(config: Config) -> dict:
 def nearest_field(name: str) -> str:
     """The field whose name looks most like `name`: 'data.repetition' -> 'data.repetitions'."""
     known = list(flatten(Config()))
-    by_last_word = {field.rsplit(".", 1)[-1]: field for field in known}
+    if name in known:
+        return name
+    by_last_word = {field.rsplit(".", 1)[-1]: field for field in reversed(known)}  # the first of equal ones stays
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     # A right field in the wrong section is a likelier slip than a wrong field in the right one.
     close_last = difflib.get_close_matches(name.rsplit(".", 1)[-1], by_last_word, n=1, cutoff=0.85)
