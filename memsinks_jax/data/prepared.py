@@ -113,11 +113,6 @@ class Prepared:
             raise InputError(f"{self.folder} was prepared without --group_field; choose other config.data.ids")
         return np.stack([group_id(name) for name in self.group_names])[self.groups]
 
-    def first_copies(self) -> np.ndarray:
-        """Numbers of the documents that are no exact copy of an earlier one, ascending -> int64 (distinct,)."""
-        _, first = np.unique(as_numbers(self.identities), return_index=True)
-        return np.sort(first)
-
     def tokenizer(self) -> AnyTokenizer:
         """The one the tokens are of. Raises InputError where it is not that any more."""
         path = self.folder / self.manifest["tokenizer"]

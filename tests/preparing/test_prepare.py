@@ -231,9 +231,8 @@ def test_a_run_reads_a_prepared_corpus(folder):
 
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl")
-    plain = prepare(
-        [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none"
-    )
+    source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
+    plain = prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")
     assert plain["near_duplicate_clusters"] == 0
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(tmp_path / "out"), -1
@@ -247,8 +246,7 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
         config.data.ids = kind
         with pytest.raises(InputError, match=message):
             load_corpus(config)
-    config.data.files = ""
-    config.data.unique_documents = 20
+    config.data.files, config.data.unique_documents = "", 20
     with pytest.raises(InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
@@ -257,6 +255,29 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     (tmp_path / "out" / "index.npy").unlink()
     with pytest.raises(InputError, match="not a whole prepared corpus"):
         Prepared(tmp_path / "out")
+
+
+def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
+    others = [stories.story(2, index).text for index in range(8)]
+    write_lines(tmp_path / "b.jsonl", [{"text": text} for text in (*others, TEXTS[2])])
+    prepare([str(tmp_path / "b.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none")
+    config = tiny_config()
+    config.data.files, config.data.unique_documents, config.general.files = (
+        str(folder / "out"),
+        0,
+        str(tmp_path / "out"),
+    )
+    corpus = load_corpus(config)
+    assert [
+        corpus.documents[i].text for i in np.flatnonzero(corpus.sources)
+    ] == others  # the copy is of the first corpus
+    assert set(corpus.mixture.unique) == set(np.flatnonzero(corpus.sources))
+    config.canaries.documents = 1
+    with pytest.raises(InputError, match="canaries go into text files only"):
+        load_corpus(config)
+    config.general.files = str(tmp_path / "b.jsonl")
+    with pytest.raises(InputError, match=r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
+        load_corpus(config)
 
 
 def command(*arguments, **options):
