@@ -31,7 +31,7 @@ def batches(
     share = batch_size // processes
 
     def local_batch(step: int) -> dict[str, np.ndarray]:
-        # A batch is one element of Grain's: an element a row would cost as much again as making the row.
+        # A batch is one element of Grain's, so that fewer pass between its threads.
         first = (start_step + step) * batch_size + process * share
         made = [rows[number] for number in range(first, first + share)]
         return {name: np.stack([row[name] for row in made]) for name in made[0]}
