@@ -59,11 +59,11 @@ def draw(
         return np.array([[measure(run) for run in groups[of(variant)].values()] for variant in shown]).T
 
     lines = (("held_out_loss", "held-out", _BLUE), ("repeated_loss", "repeated", _RED))
-    for name, label, colour in lines if shown else ():
-        losses.band(ends, x, at_end(str, lambda run, n=name: run.metrics[n]), f"{label}, dropped", colour, "o-")
+    for name, of, colour in lines if shown else ():
+        losses.band(ends, x, at_end(str, lambda run, n=name: run.metrics[n]), f"{of}, dropped", colour, "o-")
         if compared:
             standard = at_end(standard_of, lambda run, n=name: run.metrics[n])
-            losses.band(ends, x, standard, f"{label}, standard", colour, "--")
+            losses.band(ends, x, standard, f"{of}, standard", colour, "--")
     if shown:
         own = at_end(str, lambda run: run.metrics["repeated_loss_own"])
         losses.band(ends, x, own, "repeated, own sinks on", _RED, ":")

@@ -6,7 +6,7 @@ import pytest
 
 from memsinks_jax.baselines.removal import Point
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.figures import figure_5a, figure_5b, figure_5c
+from memsinks_jax.figures import figure_5a, figure_5b, figure_5c, losses
 from memsinks_jax.figures.runs import Run
 
 
@@ -74,3 +74,12 @@ def test_pictures_tables_and_sections(tmp_path):
         assert "seeds" in module.note(runs)
     module.draw(runs, tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
+    drawn, band = [], losses.band
+    monkeypatch.setattr(
+        losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
+    )
+    figure_5c.draw(runs_of(NOISE), tmp_path / "5c.png")
+    assert drawn.count("an encounter") == drawn.count("so many documents, always") == 1
