@@ -6,7 +6,7 @@ import pytest
 
 from memsinks_jax.baselines.removal import Point
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.figures import figure_5a, figure_5b, figure_5c, losses
+from memsinks_jax.figures import figure_5a, figure_5b, figure_5c, knob
 from memsinks_jax.figures.runs import Run
 
 
@@ -77,7 +77,7 @@ def test_pictures_tables_and_sections(tmp_path):
 
 
 def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
-    drawn, band = [], losses.band
+    drawn, band = [], knob.losses.band
     monkeypatch.setattr(
         losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
     )
