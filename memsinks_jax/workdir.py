@@ -143,8 +143,7 @@ def _hash(path: pathlib.Path) -> str:
 
 
 def _table(corpus: Corpus) -> str:
-    sources = [document.source for document in corpus.documents]
-    return table(corpus.mixture, corpus.identities, corpus.lengths, sources)
+    return table(corpus.mixture, corpus.identities, corpus.lengths, corpus.places)
 
 
 def _require(path: pathlib.Path) -> pathlib.Path:

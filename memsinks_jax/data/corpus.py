@@ -20,6 +20,7 @@ class Corpus:
     """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
 
     documents: Sequence[Document]
+    places: list[str]  # where each is from, known without reading any: FILE:LINE, FOLDER:NUMBER of a prepared one
     tokens: Sequence[np.ndarray]  # int32 (tokens,), without end of text
     lengths: np.ndarray  # int64 (documents,), of the tokens
     sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general.files
@@ -69,7 +70,8 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
             f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
             "and give its folder as config.data.files, or choose content or index"
         )
-    return Corpus(documents, tokens, lengths, sources, identities, mixture, tokenizer, duplicates)
+    places = [document.source for document in documents]
+    return Corpus(documents, places, tokens, lengths, sources, identities, mixture, tokenizer, duplicates)
 
 
 def _plan(config: Config, sources: np.ndarray) -> Mixture:
@@ -108,7 +110,11 @@ def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
     else:
         identities = np.concatenate([part.ids_of(config.data.ids) for part in parts])[kept]
     documents = _PreparedDocuments(tokens, tokenizer)
-    return Corpus(documents, tokens, tokens.lengths, sources, identities, mixture, tokenizer, len(content) - len(kept))
+    homes = (tokens.home(place) for place in range(len(tokens)))
+    places = [f"{part.folder}:{number}" for part, number in homes]
+    return Corpus(
+        documents, places, tokens, tokens.lengths, sources, identities, mixture, tokenizer, len(content) - len(kept)
+    )
 
 
 class _PreparedDocuments(Sequence):
@@ -165,11 +171,11 @@ def entropy_floor(corpus: Corpus, indices: np.ndarray, row_length: int) -> float
     It is exact for the embedded stories: minus the grammar's log-probability over the number of tokens. The few stories
     that a row would cut are left out. None for other text, of which nobody knows the entropy.
     """
-    whole = [i for i in indices if len(corpus.tokens[i]) + 1 <= row_length]
+    whole = [i for i in indices if corpus.lengths[i] + 1 <= row_length]
     known = [corpus.documents[i].log_probability for i in whole]
     if not known or None in known:
         return None
-    return -sum(known) / sum(len(corpus.tokens[i]) + 1 for i in whole)
+    return -sum(known) / float(corpus.lengths[whole].sum() + len(whole))
 
 
 def _gather(config: Config) -> list[Document]:

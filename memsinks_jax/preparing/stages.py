@@ -27,7 +27,6 @@ from memsinks_jax.preparing.steps import Task, running_file
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
-EXECUTORS = ("local", "ray", "slurm")
 _SECONDS_TO_END = 60  # for the workers of a command that was killed
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -36,7 +35,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 class Where:
     """Where tasks run, and how many at a time."""
 
-    executor: str  # of EXECUTORS
+    executor: str  # local | ray | slurm
     workers: int
     slurm: dict[str, str] = dataclasses.field(
         default_factory=dict

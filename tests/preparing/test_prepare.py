@@ -218,6 +218,7 @@ def test_a_run_reads_a_prepared_corpus(folder):
     assert [document.text for document in corpus.documents] == texts  # exact copies are left out
     assert corpus.duplicates == 6 * len(TEXTS) - len(texts)
     assert (corpus.tokens[3] == corpus.tokenizer.encode(texts[3])).all()
+    assert corpus.places[3] == f"{folder / 'out'}:3"
     assert corpus.tokens.lengths.tolist() == [len(tokens) for tokens in corpus.tokens]
     assert load_corpus(config, corpus.tokenizer).tokenizer.model == corpus.tokenizer.model
     expected = {
@@ -232,8 +233,7 @@ def test_a_run_reads_a_prepared_corpus(folder):
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl")
     source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
-    plain = prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")
-    assert plain["near_duplicate_clusters"] == 0
+    assert prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")["near_duplicate_clusters"] == 0
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(tmp_path / "out"), -1
     with pytest.raises(InputError, match="the run's is another tokenizer than that of"):
