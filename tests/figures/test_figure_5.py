@@ -79,7 +79,7 @@ def test_pictures_tables_and_sections(tmp_path):
 def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
     drawn, band = [], knob.losses.band
     monkeypatch.setattr(
-        losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
+        knob.losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
     )
     figure_5c.draw(runs_of(NOISE), tmp_path / "5c.png")
     assert drawn.count("an encounter") == drawn.count("so many documents, always") == 1
