@@ -25,7 +25,8 @@ class DataConfig:
     repeated_documents: int = 20  # documents seen `repetitions` times
     repetitions: int = 128
     held_out_documents: int = 200  # documents never seen, for measuring
-    repeats: str = "keep"  # keep | remove (no_repeat) | once (deduplicated)
+    # keep | ladder (repetitions, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)
+    repeats: str = "keep"
     repeat_every: int = 0  # steps; all repeated documents come in each so manyth batch. 0: `repetitions`, anywhere
     # Of a prepared corpus also group: hash of the group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
@@ -146,6 +147,16 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass
+class MonitorConfig:
+    """Looking, while it trains, for documents that come too often and are being memorized (see training/monitor.py)."""
+
+    every: int = 0  # steps between two looks; 0: off
+    seen_over: int = 16  # times a document is seen before it is flagged
+    probes: int = 16  # flagged documents whose loss is measured, sinks dropped and own
+    counters: int = 65_536  # in each row of the sketch of frequencies
+
+
+@dataclasses.dataclass
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
@@ -167,11 +178,12 @@ class Config:
     compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    monitor: MonitorConfig = dataclasses.field(default_factory=MonitorConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
 
 CHOICES = {
-    "data.repeats": ("keep", "remove", "once"),
+    "data.repeats": ("keep", "ladder", "remove", "once"),
     "data.ids": ("content", "index", "group", "near_duplicate"),
     "data.id_noise_per": ("encounter", "document"),
     "data.rows": ("one_document", "packed", "best_fit"),
@@ -233,6 +245,10 @@ RANGES = {
     "training.spike_window": (2, None, True),
     "training.skips_in_a_row": (1, None, True),
     "training.stall_seconds": (0, None, False),
+    "monitor.every": (0, None, True),
+    "monitor.seen_over": (1, None, True),
+    "monitor.probes": (1, None, True),
+    "monitor.counters": (16, None, True),
     "mesh.data": (-1, None, True),
     "mesh.fsdp": (-1, None, True),
     "mesh.tensor": (1, None, True),
@@ -277,6 +293,11 @@ def validate(config: Config) -> Config:
         raise InputError(
             f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not go "
             f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
+        )
+    if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget):
+        raise InputError(
+            "config.data.repeats is ladder, which goes neither with config.data.repeat_every, which says when documents come, "
+            "nor with config.general.token_budget, which counts all repeats; choose one of them"
         )
     if config.canaries.documents > data.repeated_documents:
         raise InputError(

@@ -32,6 +32,8 @@ MAY_IMPORT = {
     "editing": {"config", "claims", "losses", "sinks", "data", "model", "trained"},
     "evals": {"config", "losses", "sinks", "data", "model"},
     "baselines": {"config", "losses", "model", "evals"},
+    "auditing": {"config", "losses", "sinks", "data", "model", "evals", "generation", "interop", "workdir", "trained"}
+    | {"training", "claims", "baselines"},
     "interop": {"config", "sinks", "data", "model", "generation"},
     "labs": {"config", "command_line", "claims", "report"},
 }

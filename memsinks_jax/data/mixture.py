@@ -50,8 +50,7 @@ def plan_mixture(data: DataConfig, documents: int, seed: int, more_to_come: bool
         order[:needed], [data.repeated_documents, data.repeated_documents + unique]
     )
     is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
-    times = 0 if is_scheduled else {"keep": data.repetitions, "once": 1, "remove": 0}[data.repeats]
-    encounters = encounters_of(repeated, times, unique_documents)
+    encounters = encounters_of(repeated, 0 if is_scheduled else how_often(data), unique_documents)
     if not len(encounters) and not more_to_come:
         raise InputError("the plan holds no training document; raise config.data.unique_documents or repetitions")
     return Mixture(
@@ -143,7 +142,14 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
     return [(files, 1.0 if amount is None else amount) for files, amount in found]
 
 
-def encounters_of(repeated: np.ndarray, times: int, unique: np.ndarray) -> np.ndarray:
+def how_often(data: DataConfig) -> np.ndarray:
+    """How many times an epoch has each repeated document -> int64 (repeated documents,)."""
+    times = {"keep": data.repetitions, "ladder": data.repetitions, "once": 1, "remove": 0}[data.repeats]
+    steps = np.arange(data.repeated_documents) % data.repetitions.bit_length() if data.repeats == "ladder" else 0
+    return np.full(data.repeated_documents, times) >> steps
+
+
+def encounters_of(repeated: np.ndarray, times: int | np.ndarray, unique: np.ndarray) -> np.ndarray:
     """Every repeated document `times` times, then every unique one -> indices of documents."""
     return np.concatenate([np.repeat(repeated, times), unique])
 

@@ -118,7 +118,7 @@ class Rows:
         self._shuffled_rows = self._rows_of(plan.encounters, self._slots)
         self.rows_per_epoch = self._with_scheduled(self._shuffled_rows, len(self._scheduled))
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
-        if config.data.repeats != "keep":
+        if config.data.repeats in ("remove", "once"):
             seen_once = plan.encounters[~self._is_repeated[plan.encounters]]
             often = 0 if config.data.repeat_every else config.data.repetitions
             kept = mixture.encounters_of(plan.repeated, often, seen_once)

@@ -31,6 +31,13 @@ def test_variants_share_the_split(repeats, times):
     assert collections.Counter(other.encounters.tolist())[int(plan.repeated[0])] == times
 
 
+def test_a_ladder_goes_down_by_halves_and_begins_again():
+    plan = mixture.plan_mixture(DataConfig(**{**vars(PLAN), "repeats": "ladder"}), 50, seed=3)
+    seen = collections.Counter(plan.encounters.tolist())
+    assert [seen[i] for i in plan.repeated.tolist()] == [7, 3, 1, 7, 3]
+    assert all(seen[i] == 1 for i in plan.unique)
+
+
 def test_roles_are_drawn_at_random():
     one, two = (mixture.plan_mixture(PLAN, 50, seed=seed) for seed in (0, 1))
     assert set(one.held_out) != set(two.held_out)
