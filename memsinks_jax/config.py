@@ -296,8 +296,8 @@ def validate(config: Config) -> Config:
         )
     if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget):
         raise InputError(
-            "config.data.repeats is ladder, which goes neither with config.data.repeat_every, which says when documents come, "
-            "nor with config.general.token_budget, which counts all repeats; choose one of them"
+            "config.data.repeats is ladder, which goes neither with config.data.repeat_every (it says when documents come) "
+            "nor with config.general.token_budget (it counts all repeats); choose one of them"
         )
     if config.canaries.documents > data.repeated_documents:
         raise InputError(
