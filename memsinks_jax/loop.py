@@ -1,6 +1,7 @@
 """The training loop: everything that happens in a run, in the order in which it happens."""
 
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -19,13 +20,14 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches, steps_of
-from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss
+from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.trained import open_run
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
 from memsinks_jax.training.flops import utilization
 from memsinks_jax.training.metrics import MetricWriter, Profile, Progress, read_metrics
+from memsinks_jax.training.monitor import Monitor
 from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state
 from memsinks_jax.training.watchdog import Watchdog
@@ -125,6 +127,12 @@ def train_and_evaluate(
         at_once = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
         memorization = Memorization(config, corpus, loss, math.ceil(at_once / parts) * parts)
 
+        # The monitor, where it is on.
+        unseen, watch = _missing_look(config, workdir, start), None
+        if config.monitor.every:
+            as_batches = functools.partial(document_batches, row_length=config.data.row_length, end_of_text=end_of_text)
+            watch = Monitor(config, corpus, rows, workdir, start, unseen, as_batches, parts)
+
         # What is written and shown, by one host.
         writer = held.enter_context(contextlib.closing(MetricWriter(workdir, start))) if leads else None
         label = f"{config.variant}, seed {config.seed}"
@@ -179,6 +187,15 @@ def train_and_evaluate(
             if leads:
                 writer.write(step, values)
 
+        def look() -> None:
+            watchdog.phase(f"looking for documents that came too often, after step {step}")
+            with clock.paused():
+                values = watch.look(
+                    step, sharding.fetch(state.sketch), lambda *asked: mean_loss(loss, state.params, *asked)
+                )
+            if leads:
+                writer.write(step, values)
+
         def save() -> None:
             watchdog.phase(f"starting to save step {step}")
             if leads:
@@ -188,10 +205,14 @@ def train_and_evaluate(
         # The loop: step t is dispatched before the metrics of t - 1 are fetched, so the device never waits for Python.
         if missing := _missing_evaluation(config, workdir, start, steps):
             evaluate(missing)  # the run was stopped in the middle of it
+        if unseen:
+            look()
         for step in range(start + 1, steps + 1):
             watchdog.phase(f"waiting for the batch of step {step}")
             batch = next(stream)
             delivered += 1
+            if watch:
+                watch.saw(batch["identities"])
             recording.step(step)
             watchdog.phase(f"dispatching step {step}; the first compiles")
             state, metrics = program.step(state, sharding.put_batch(batch, mesh), seed)
@@ -204,9 +225,13 @@ def train_and_evaluate(
             checkpoints.check()
             stop = should_stop(step)
             try:
-                if due := _due_evaluation(config, step, steps):
+                due, looks = _due_evaluation(config, step, steps), watch and step % config.monitor.every == 0
+                if due or looks:
                     fetch()
+                if due:
                     evaluate(due)
+                if looks:
+                    look()
             except _StopInEvaluation:
                 stop = True
             if step % config.training.checkpoint_every == 0 or step == steps or stop:
@@ -255,6 +280,13 @@ def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps:
     name = {"run": "held_out_loss", "repeated": "repeated_loss", "": "step"}[due]
     done = any(line["step"] == step and name in line for line in read_metrics(workdir))
     return due if hosts.agree(bool(due) and not done) else ""
+
+
+def _missing_look(config: Config, workdir: pathlib.Path, step: int) -> bool:
+    """Whether the monitor was stopped before it had looked at `step`."""
+    due = step > 0 and config.monitor.every > 0 and step % config.monitor.every == 0
+    done = due and any(line["step"] == step and "monitor_flagged" in line for line in read_metrics(workdir))
+    return bool(hosts.agree(due and not done))
 
 
 def _documents_of(rows: Rows, step: int, batch_size: int) -> list[str]:

@@ -29,6 +29,7 @@ STEPS = 60
 FLAGS = (
     f"--config={ROOT}/configs/smoke.py", f"--config.training.steps={STEPS}", "--config.training.checkpoint_every=3",
     "--config.training.evaluate_every=7", "--config.model.layers=1", "--config.model.d_model=16",
+    "--config.monitor.every=5", "--config.monitor.seen_over=3",
 )  # fmt: skip
 
 
@@ -178,6 +179,8 @@ def test_other_numbers_of_hosts_go_on(tmp_path):
     for line, expected in zip(*lines, strict=True):
         assert line["tokens" if "tokens" in line else "step"] == expected["tokens" if "tokens" in line else "step"]
         assert line == pytest.approx(expected, rel=1e-4)
+    flagged = [(tmp_path / name / "flagged.jsonl").read_text() for name in ("straight", "run")]
+    assert flagged[0] == flagged[1] != ""
 
 
 @pytest.mark.parametrize("victim", [0, 1])

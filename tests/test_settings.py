@@ -56,6 +56,7 @@ PROGRAM = {
     "optimizer.clip_norm": (0.5, {}),
     "training.spike_sigma": (3.0, {}),
     "training.spike_window": (64, {"training.spike_sigma": 3.0}),
+    "monitor.counters": (128, {"monitor.every": 2}),
     "mesh.data": (2, {"mesh.tensor": 1, "mesh.fsdp": -1}),
     "mesh.fsdp": (2, {"mesh.data": -1}),
     "mesh.tensor": (2, {"mesh.data": -1}),
@@ -97,6 +98,9 @@ RUN = {
                                   "training.evaluate_every": 1, "training.steps": 2,
                                   "optimizer.learning_rate": 0.3, "optimizer.final_fraction": 1.0}),
     "training.stall_seconds": (1e-3, {}),
+    "monitor.every": (2, {}),
+    "monitor.seen_over": (1, {"monitor.every": 2, "training.steps": 5}),
+    "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 1, "training.steps": 5}),
     "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
@@ -166,7 +170,8 @@ def run_of(config, workdir, caplog):
         r.getMessage().split(":")[0] for r in caplog.records if "stack" in r.getMessage() or "seed" in r.getMessage()
     ]
     kept = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
-    return end, [(line["step"], sorted(line)) for line in lines], kept, sorted(set(told))
+    watched = [line["monitor_loss"] for line in lines if "monitor_loss" in line]
+    return end, [(line["step"], sorted(line)) for line in lines], kept, sorted(set(told)), watched
 
 
 def test_every_field_is_in_a_table():

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.model import Change, Interventions
 
 # Shares of every layer; the paper does not name its own.
@@ -60,12 +60,6 @@ def without(params: dict, dropped_LF: np.ndarray) -> dict:
     down_LFD = params["layers"]["down_kernel"]
     kept_LFD = jnp.where(jnp.asarray(dropped_LF)[:, :, None], 0, down_LFD)
     return params | {"layers": params["layers"] | {"down_kernel": kept_LFD}}
-
-
-def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict]) -> float:
-    """Nats per token over all documents, with what sinks the model has on."""
-    nats, tokens = loss(params, batches, "all")
-    return float(nats.sum() / tokens.sum())
 
 
 def tradeoff(

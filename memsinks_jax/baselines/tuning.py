@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memsinks_jax.baselines.learned_masks import HardConcrete, Slimming, learn
-from memsinks_jax.baselines.removal import RATIOS, mean_loss, top_neurons, without
+from memsinks_jax.baselines.removal import RATIOS, top_neurons, without
 from memsinks_jax.baselines.scores import over_documents
 from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
 
 # Appendix C of the paper, on 5 tuning documents.
 STRENGTHS = (100.0, 500.0, 1000.0)

@@ -88,3 +88,9 @@ class DocumentLoss:
         fetched += [jax.tree.map(self._fetch, result) for result in dispatched]
         nats, tokens = (np.concatenate([np.asarray(f[i], np.float64) for f in fetched]) for i in range(2))
         return nats[tokens > 0], tokens[tokens > 0]
+
+
+def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict], mode: str = "all") -> float:
+    """Nats per token over all documents."""
+    nats, tokens = loss(params, batches, mode)
+    return float(nats.sum() / tokens.sum())

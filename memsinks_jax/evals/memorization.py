@@ -8,7 +8,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
-from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches
+from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss
 
 
 class Memorization:
@@ -54,7 +54,7 @@ class Memorization:
     def _losses(self, params: dict, name: str) -> Iterator[tuple[str, float]]:
         for mode, suffix in (("drop", ""), ("own", "_own")) if self._has_own else (("drop", ""),):
             if name in self._batches:
-                yield f"{name}_loss{suffix}", _mean(*self._loss(params, self._batches[name], mode))
+                yield f"{name}_loss{suffix}", mean_loss(self._loss, params, self._batches[name], mode)
 
 
 def _weigh_canaries_alone(config: Config, corpus: Corpus, batches: list[dict]) -> None:
@@ -63,7 +63,3 @@ def _weigh_canaries_alone(config: Config, corpus: Corpus, batches: list[dict]) -
         weights_T = batches[number // size]["weights"][number % size]
         weights_T[:] = 0
         weights_T[canary_targets(config.canaries, int(corpus.lengths[document]))] = 1
-
-
-def _mean(nats: np.ndarray, tokens: np.ndarray) -> float:
-    return float(nats.sum() / tokens.sum())

@@ -1,8 +1,8 @@
 """Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed, restored onto any mesh.
 
-`checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard) and `progress`, and `seal.json` with the
-size and the hash of every file, which is written before the folder gets its name. So a folder that has its name is
-whole, and one that was damaged later is found out by the name of the file.
+`checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the monitor) and `progress`,
+and `seal.json` with the size and the hash of every file, which is written before the folder gets its name. So a folder
+that has its name is whole, and one that was damaged later is found out by the name of the file.
 """
 
 import contextlib
@@ -107,7 +107,7 @@ class Checkpoints:
                 "params": ocp.args.StandardSave(state.params, jax.tree_util.tree_map_with_path(_chunks, state.params))
             }
             if state.optimizer is not None:  # an imported model has none
-                items["optimizer"] = ocp.args.StandardSave((state.optimizer, state.guard))
+                items["optimizer"] = ocp.args.StandardSave(_memory(state))
             self._manager.save(step, args=ocp.args.Composite(**items, progress=ocp.args.JsonSave(told)))
 
     def check(self) -> None:
@@ -129,13 +129,11 @@ class Checkpoints:
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardRestore(placed.params),
-                optimizer=ocp.args.StandardRestore((placed.optimizer, placed.guard)),
+                optimizer=ocp.args.StandardRestore(_memory(placed)),
             ),
         )
-        optimizer, guard = restored.optimizer
-        return TrainState(
-            jax.device_put(jax.numpy.int32(step), placed.step.sharding), restored.params, optimizer, guard
-        )
+        step_there = jax.device_put(jax.numpy.int32(step), placed.step.sharding)
+        return TrainState(step_there, restored.params, *restored.optimizer)
 
     def restore_params(self, placed: dict) -> dict:
         """Only the parameters of the newest checkpoint. Raises InputError as `restore` does."""
@@ -241,6 +239,11 @@ def steps_in(folder: pathlib.Path) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def _memory(state: TrainState) -> tuple:
+    """What a checkpoint holds of a run besides its parameters."""
+    return (state.optimizer, state.guard, *([] if state.sketch is None else [state.sketch]))
 
 
 def _chunks(path: tuple, array: jax.Array) -> ocp.SaveArgs:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
+
 from memsinks_jax.config import InputError
 from memsinks_jax.interruption import EXIT_INTERRUPTED, Interruption
 from memsinks_jax.training import roll_call
@@ -97,12 +99,28 @@ def everywhere(value: float) -> list[float]:
 
     if jax.process_count() == 1:
         return [value]
-    import numpy as np
     from jax.experimental import multihost_utils
 
     # As bytes: jax would make a float32 of it.
     gathered = multihost_utils.process_allgather(np.frombuffer(np.float64(value).tobytes(), np.uint8))
     return np.ascontiguousarray(gathered).view(np.float64)[:, 0].tolist()
+
+
+def union(numbers: np.ndarray) -> np.ndarray:
+    """All hosts' numbers, uint64 without 0, on every host: each once, in order."""
+    longest = int(max(everywhere(len(numbers))))
+    if longest == 0:
+        return numbers
+    import jax
+    from jax.experimental import multihost_utils
+
+    padded = np.zeros(longest, np.uint64)
+    padded[: len(numbers)] = numbers
+    if jax.process_count() > 1:
+        # As bytes: jax would make uint32 of them.
+        padded = np.ascontiguousarray(multihost_utils.process_allgather(padded.view(np.uint8))).view(np.uint64)
+    found = np.unique(padded)
+    return found[found > 0]
 
 
 def all_equal(digest: str) -> bool:

@@ -24,7 +24,7 @@ class MetricWriter:
     def __init__(self, workdir: pathlib.Path, start_step: int):
         self._skipped = workdir / "skipped.jsonl"
         for path in (workdir / "metrics.jsonl", self._skipped):
-            kept = [line for line in _lines(path) if json.loads(line)["step"] <= start_step]
+            kept = [line for line in whole_lines(path) if json.loads(line)["step"] <= start_step]
             if kept or path.exists():
                 scratch = path.with_suffix(".jsonl.new")
                 scratch.write_text("".join(line + "\n" for line in kept))
@@ -58,10 +58,11 @@ class MetricWriter:
 
 def read_metrics(workdir: pathlib.Path) -> list[dict]:
     """All lines of a run's `metrics.jsonl`, in order; [] before the first."""
-    return [json.loads(line) for line in _lines(workdir / "metrics.jsonl")]
+    return [json.loads(line) for line in whole_lines(workdir / "metrics.jsonl")]
 
 
-def _lines(path: pathlib.Path) -> list[str]:
+def whole_lines(path: pathlib.Path) -> list[str]:
+    """Of a file that a run appends to; [] where there is none."""
     # A killed run may leave half a line at the end: it has no line break and is not a line.
     return (
         [line[:-1] for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -26,6 +26,7 @@ RULES = (
     (r"_norm/(scale|bias)$", P()),
     (r"(^|/)(count|step)$", P()),
     (r"^guard/", P()),
+    (r"^sketch$", P()),
 )
 
 BATCH = P(BATCH_AXES)

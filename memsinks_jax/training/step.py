@@ -13,7 +13,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.losses import token_losses, valid_weights
 from memsinks_jax.model import build_model
 from memsinks_jax.placement import BATCH, constrain
-from memsinks_jax.training import gradient_masking
+from memsinks_jax.training import gradient_masking, monitor
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
@@ -25,6 +25,7 @@ class TrainState(NamedTuple):
     params: dict
     optimizer: optax.OptState
     guard: Guard
+    sketch: jax.Array | None = None  # see monitor.py; None with the monitor off
 
 
 def init_state(config: Config, steps: int) -> TrainState:
@@ -33,7 +34,9 @@ def init_state(config: Config, steps: int) -> TrainState:
     row = jnp.zeros((1, config.data.row_length), jnp.int32)
     params = model.init(jax.random.key(config.seed, impl="threefry2x32"), row, row, row)["params"]
     optimizer = make_optimizer(config, steps).init(params)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training))
+    return TrainState(
+        jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training), monitor.init_sketch(config)
+    )
 
 
 def training_gates(config: Config, batch: dict, draw: jax.Array, seed: jax.Array) -> dict:
@@ -113,7 +116,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             "skipped_updates": guard.skipped,
             "skipped_in_a_row": guard.in_a_row,
         }
-        return TrainState(state.step + 1, params, optimizer_state, guard), metrics
+        sketch = None if state.sketch is None else monitor.count(state.sketch, batch["identities"])
+        return TrainState(state.step + 1, params, optimizer_state, guard, sketch), metrics
 
     return train_step
 

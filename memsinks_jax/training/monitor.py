@@ -1,0 +1,135 @@
+"""Looks, while a model trains, for documents that come too often, and for what it remembers of them.
+
+A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts: it is saved,
+restored and summed as all else there. Its memory does not grow with the corpus. What it says is never too low; it is too
+high by about (encounters so far / counters), so many documents want more of `config.monitor.counters`.
+
+B rows of a batch, N documents of a row, R rows of the sketch, W counters in each. A part of a document that was cut by
+packing counts as one encounter.
+"""
+
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config
+from memsinks_jax.data import ids
+from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.data.packing import Rows
+from memsinks_jax.data.prepared import as_numbers
+from memsinks_jax.training import hosts
+from memsinks_jax.training.metrics import whole_lines
+
+_ROWS = 4  # R: an estimate is far too high only where all four counters of a document are shared
+
+
+def init_sketch(config: Config) -> jax.Array | None:
+    """Nothing seen -> uint32 (R, W); None with the monitor off."""
+    return jnp.zeros((_ROWS, config.monitor.counters), jnp.uint32) if config.monitor.every else None
+
+
+def count(sketch_RW: jax.Array, identities_BN2: jax.Array) -> jax.Array:
+    """The sketch after a batch. Ids of 0, where a row has no further document, are nobody's."""
+    identities_K2 = identities_BN2.reshape(-1, 2)
+    seen_K = (identities_K2 > 0).any(axis=-1).astype(jnp.uint32)
+    for row in range(_ROWS):
+        sketch_RW = sketch_RW.at[row, _places(identities_K2, row, sketch_RW.shape[1])].add(seen_K)
+    return sketch_RW
+
+
+def estimates(sketch_RW: np.ndarray, identities_K2: np.ndarray) -> np.ndarray:
+    """How often each id was seen, or more -> int64 (K,)."""
+    width = sketch_RW.shape[1]
+    counters = [sketch_RW[row, _places(identities_K2, row, width)] for row in range(_ROWS)]
+    return np.min(counters, axis=0).astype(np.int64)
+
+
+def _places(identities_K2, row: int, width: int):
+    """A hash of both lanes, another for every row -> uint32 (K,) below W; of jax's arrays as of numpy's."""
+    mixed_K = _mix(identities_K2[:, 0] + np.uint32(0x9E3779B9 * (row + 1) % 2**32))
+    return _mix(mixed_K ^ identities_K2[:, 1]) % np.uint32(width)
+
+
+def _mix(x):
+    """The finalizer of MurmurHash3, 32 bits (Appleby, public domain)."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+class Monitor:
+    """What a run knows of documents that came too often. Made on every host; `look` is a collective call.
+
+    WORKDIR/flagged.jsonl gets a line for each: the step of the look, its id, how often it had been seen, and its index in
+    the run's documents.jsonl (null for an id that is no document's, as with `config.data.id_noise`).
+
+    Args:
+      start: step from which the run goes on; what was flagged later is forgotten, and will be found again.
+      missing: the run was stopped before it had looked at `start`.
+      as_batches: (tokens, identities, batch size) -> batches for the `measure` of `look`.
+      parts: of which the batch size must be a multiple.
+    """
+
+    def __init__(
+        self, config: Config, corpus: Corpus, rows: Rows, workdir: pathlib.Path, start: int, missing: bool,
+        as_batches: Callable[..., list[dict]], parts: int,
+    ):  # fmt: skip
+        self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
+        self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
+        self._numbers = as_numbers(corpus.identities)
+        self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
+        self._size = math.ceil(self._settings.probes / parts) * parts
+        self._flagged = {line["id"]: line for line in map(json.loads, whole_lines(self._path)) if line["step"] <= start}
+        if self._leads and self._path.exists():
+            scratch = self._path.with_suffix(".jsonl.new")
+            scratch.write_text("".join(json.dumps(line) + "\n" for line in self._flagged.values()))
+            os.replace(scratch, self._path)
+        # What was read since the last look is read again: a run that goes on finds what one without a stop would.
+        every, size = self._settings.every, config.training.batch_size
+        self._window: set[int] = set()
+        for number in range((start - every if missing else start - start % every) * size, start * size):
+            self.saw(rows[number]["identities"])
+
+    def saw(self, identities_BN2: np.ndarray) -> None:
+        """This host's part of a batch."""
+        self._window.update(as_numbers(identities_BN2.reshape(-1, 2)).tolist())
+
+    def look(self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]) -> dict[str, float]:
+        """Flags what was seen too often since the last look, and measures the first `probes` of all that is flagged.
+
+        Args:
+          measure: (batches, mode of the sinks) -> nats per token of the model of now.
+        Returns:
+          {"monitor_flagged": documents so far, "monitor_loss": their loss with the sinks dropped, "monitor_loss_own": with
+          their own, where the model has sinks}; without losses while no document is flagged.
+        """
+        numbers = hosts.union(np.array(sorted(self._window - {0}), np.uint64))
+        self._window = set()
+        identities = np.stack([numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)], axis=1).astype(np.uint32)
+        seen = estimates(sketch_RW, identities)
+        for place in np.flatnonzero(seen > self._settings.seen_over):
+            name = ids.to_hex(identities[place])
+            if name not in self._flagged:
+                home = np.flatnonzero(self._numbers == numbers[place])
+                index = int(home[0]) if len(home) else None
+                self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index})
+        probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
+        found = {"monitor_flagged": len(self._flagged)}
+        if probes := probes[: self._settings.probes]:
+            tokens, identities = [self._corpus.tokens[i] for i in probes], self._corpus.identities[probes]
+            batches = self._as_batches(tokens, identities, batch_size=self._size)
+            found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
+        return found
+
+    def _flag(self, line: dict) -> None:
+        self._flagged[line["id"]] = line
+        if self._leads:
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")

@@ -1,0 +1,93 @@
+"""The monitor: what comes too often is flagged, on any mesh, and by a run that was stopped and went on as by one that was not."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.command_line import Interrupted
+from memsinks_jax.config import Config, MonitorConfig
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.training.monitor import count, estimates, init_sketch
+
+
+def seen(identities, counters, batches=1):
+    """Estimates of all ids after they were counted in so many batches."""
+    sketch = init_sketch(Config(monitor=MonitorConfig(every=1, counters=counters)))
+    for batch in np.split(identities, batches):
+        sketch = jax.jit(count)(sketch, batch[:, None])
+    return estimates(np.asarray(sketch), identities)
+
+
+def test_an_estimate_is_never_too_low_and_rarely_too_high():
+    rng = np.random.default_rng(0)
+    distinct = rng.integers(0, 2**32, (2000, 2), dtype=np.uint32)
+    distinct[:1000, 0] = 0  # ids by index: only the low lane says which
+    often = rng.integers(1, 9, 2000)
+    identities = np.repeat(distinct, often, axis=0)[: 2 * (often.sum() // 2)]
+    truth = np.repeat(often, often)[: len(identities)]
+    found = seen(identities, 65_536, batches=2)
+    assert (found[:-9] == truth[:-9]).mean() > 0.99
+    crowded = seen(identities, 256)
+    assert (crowded[:-9] >= truth[:-9]).all()
+    assert np.median(crowded - truth) < 2.5 * len(identities) / 256
+
+
+def test_a_place_without_a_document_is_nobody():
+    assert seen(np.zeros((50, 2), np.uint32), 16).max() == 0
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """Two documents come 8 times, 24 once; looked at after steps 3, 6, 9 and 12 of three epochs of 5."""
+    workdir = tmp_path_factory.mktemp("watched") / "run"
+    train_and_evaluate(config(), workdir)
+    return workdir
+
+
+def config(**fields):
+    made = tiny_config()
+    made.monitor = MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)
+    made.training.epochs = 3
+    for name, value in fields.items():
+        setattr(made.mesh, name, value)
+    return made
+
+
+def flagged(workdir):
+    return [json.loads(line) for line in (workdir / "flagged.jsonl").read_text().splitlines()]
+
+
+def monitored(workdir):
+    return [(line["step"], {n: v for n, v in line.items() if n.startswith("monitor")})
+            for line in read_metrics(workdir) if "monitor_flagged" in line]  # fmt: skip
+
+
+def test_documents_that_come_too_often_are_flagged_once(watched):
+    roles = [json.loads(line) for line in (watched / "documents.jsonl").read_text().splitlines()]
+    repeated = {line["id"]: line["index"] for line in roles if line["role"] == "repeated"}
+    lines = flagged(watched)
+    assert {line["id"]: line["index"] for line in lines} == repeated
+    assert len(lines) == 2
+    assert all(line["step"] in (3, 6) and 5 < line["seen"] <= 16 for line in lines)
+    steps, values = zip(*monitored(watched), strict=True)
+    assert steps == (3, 6, 9, 12, 15)
+    assert values[-1]["monitor_flagged"] == 2
+    assert values[-1]["monitor_loss_own"] != values[-1]["monitor_loss"] < values[1]["monitor_loss"]
+
+
+@pytest.mark.parametrize(("stop", "mesh"), [(3, {}), (8, {}), (9, {"data": 2, "fsdp": 2, "tensor": 2})])
+def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
+    def at(step):
+        return step == stop
+
+    with pytest.raises(Interrupted):
+        train_and_evaluate(config(), tmp_path / "run", should_stop=at)
+    train_and_evaluate(config(**mesh), tmp_path / "run")
+    assert flagged(tmp_path / "run") == flagged(watched)
+    for (step, values), (other_step, other) in zip(monitored(tmp_path / "run"), monitored(watched), strict=True):
+        assert step == other_step
+        assert values == (pytest.approx(other, rel=1e-4) if mesh else other)
