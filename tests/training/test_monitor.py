@@ -1,4 +1,4 @@
-"""The monitor: what comes too often is flagged, on any mesh, and by a run that was stopped and went on as by one that was not."""
+"""The monitor flags what comes too often, on any mesh, and in a run that was stopped and went on as in one that was not."""
 
 import json
 
