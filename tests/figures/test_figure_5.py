@@ -16,7 +16,7 @@ def run(variant, seed, held_out, repeated, workdir=pathlib.Path()):
     details = {}
     if variant == "standard_quarter":  # one method forgets too little, the other forgets 1.2 at a cost of 0.4
         details = {
-            method: [Point(0.1, forgets, costs, 0.0, 0.0)._asdict()]
+            method: {"repeated": [Point(0.1, forgets, costs, 0.0, 0.0)._asdict()]}
             for method, forgets, costs in (("cheap", 0.1, 0.0), ("other", 1.2, 0.4))
         }
     return Run(variant, seed, workdir, metrics, [metrics | {"step": 1}, metrics], details)
