@@ -97,7 +97,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 def _least_rank_correlation(*runs: Run, method: str) -> float:
     """Of the share that is dropped with the repeated and with the held-out loss; 1: both rise with every step."""
     return min(
-        scipy.stats.spearmanr([p.ratio for p in points], [getattr(p, name) for p in points]).statistic
+        float(scipy.stats.spearmanr([p.ratio for p in points], [getattr(p, name) for p in points]).statistic)
         for points in (post_hoc.curve(run, method) for run in runs)
         for name in ("repeated_loss", "held_out_loss")
     )

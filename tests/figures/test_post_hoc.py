@@ -14,7 +14,7 @@ from memsinks_jax.baselines import removal, scores, tuning
 from memsinks_jax.baselines.learned_masks import HardConcrete
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.evals import memorization
-from memsinks_jax.figures import post_hoc, trade_off
+from memsinks_jax.figures import figure_4, post_hoc, trade_off
 from memsinks_jax.figures.runs import Run
 
 
@@ -120,6 +120,7 @@ def test_sinks_beside_the_methods():
     assert found["hypervolume"] == pytest.approx([0.8 - 0.24, 0.64 - 0.24])
     assert not trade_off.claims(RUNS[2:])
     assert {claim.id for claim in trade_off.claims(RUNS[:4])} == set(found) - {"hypervolume"}
+    assert trade_off.share_of_box([trade_off.moved(RUNS[2], RUNS[0])], enough=-0.1) == 0
 
 
 def test_the_section_of_4c(tmp_path):
@@ -127,4 +128,11 @@ def test_the_section_of_4c(tmp_path):
     assert (tmp_path / "figure_4c.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     for words in ("sinks, dropped", "0.800 ± 0.000", "Chosen: strength 100, 100 iterations", "16 steps"):
         assert words in page
-    assert "Needs the variants" in " ".join(trade_off.sections(RUNS[:4], tmp_path))
+    assert "only with all variants" in " ".join(trade_off.sections(RUNS[2:], tmp_path))
+
+
+def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(looked, tmp_path):
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    runs = [Run(variant, 0, tmp_path, {"step": 9}, []) for variant in figure_4.VARIANTS]
+    assert all(bool(run.details) == (run.variant == "standard") for run in figure_4.measure(runs))
+    assert not any(run.details for run in figure_4.measure(runs[:3]))
