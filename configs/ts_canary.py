@@ -1,7 +1,8 @@
 """Is what nobody could guess memorized in the sinks too? Random tokens in repeated stories (paper section 3.1, TS-Canary)
 
 20 stories are repeated 128 times among 4,000 seen once, as in ts_repetition.py; half of the 20 end in a canary of 32 random
-tokens, which nothing but memory can predict. The paper gives neither length nor place of a canary: these are ours.
+tokens, which nothing but memory can predict (all of them in the paper, and in figure 2: --config.canaries.documents=-1). The
+paper gives neither length nor place of a canary: these are ours.
 
 Two minutes a run on one core. Seed 0, nats per token: standard 1.327 held-out, .064 repeated, .020 canaries; sinks, dropped,
 1.317, 1.061 and 1.534 (their own on: .017). Guessing a canary costs 7.6: most of what the sinks' model knows of canaries is

@@ -53,7 +53,7 @@ class GeneralConfig:
 class CanariesConfig:
     """Random tokens that repeated documents carry (TS-Canary, paper section 3.1)."""
 
-    documents: int = 0  # of the repeated ones, so many carry one
+    documents: int = 0  # of the repeated ones, so many carry one; -1: all
     length: int = 32  # tokens
     place: str = "end"  # end | start of the document
 
@@ -205,7 +205,7 @@ RANGES = {
     "data.held_out_documents": (1, None, True),
     "general.token_budget": (0, None, True),
     "data.repeat_every": (0, None, True),
-    "canaries.documents": (0, None, True),
+    "canaries.documents": (-1, None, True),
     "canaries.length": (1, None, True),
     "data.id_noise": (0, 1, True),
     "goldfish.every": (0, None, True),

@@ -30,23 +30,6 @@ def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
     return {name: values[real_R] for name, values in rows.items()}
 
 
-def with_suffix_targets(batches: list[dict], prompt: int = 32, suffix: int = 48) -> list[dict]:
-    """The same documents, of which only the `suffix` tokens after the first `prompt` are targets (Chang et al.'s DEL).
-
-    Raises:
-      InputError: a document has no token after its prompt.
-    """
-    changed = []
-    for batch in batches:
-        # Position t predicts token t of the document: end of text opens the row.
-        asked_BT = (batch["positions"] >= prompt) & (batch["positions"] < prompt + suffix)
-        weights_BT = np.where(asked_BT, batch["weights"], 0).astype(np.float32)
-        if ((batch["weights"].sum(axis=1) > 0) & (weights_BT.sum(axis=1) == 0)).any():
-            raise InputError(f"a document has no token after a prompt of {prompt}; take a shorter prompt")
-        changed.append(batch | {"weights": weights_BT})
-    return changed
-
-
 def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str, np.ndarray], int]]:
     """Splits rows into groups of equal size -> (rows, how many of them count); what fills the last one up repeats a row."""
     count = len(rows["inputs"])

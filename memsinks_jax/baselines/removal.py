@@ -8,15 +8,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
-from memsinks_jax.model import Change, Interventions
 
-# Shares of every layer; the paper does not name its own.
-RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+# Shares of every layer, up to where as much is forgotten as without sinks; the paper does not name its own.
+RATIOS = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 class Point(NamedTuple):
@@ -42,18 +40,8 @@ def top_neurons(scores_LF: np.ndarray, ratio: float) -> np.ndarray:
     return dropped_LF
 
 
-def drop_top(scores_LF: np.ndarray, ratio: float) -> Change:
-    """The change of a model that sets the `top_neurons` to 0, for `DocumentLoss(change=...)` and the generator."""
-    kept_LF = jnp.asarray(~top_neurons(scores_LF, ratio))
-
-    def change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
-        return {"mlp": lambda x_BTF, layer: jnp.where(kept_LF[layer], x_BTF, 0)}
-
-    return change
-
-
 def without(params: dict, dropped_LF: np.ndarray) -> dict:
-    """The parameters with the dropped neurons' rows of the down projection 0: the same model as `drop_top` makes.
+    """The parameters with the dropped neurons' rows of the down projection 0: the model whose neurons those are always 0.
 
     For measuring many removals by one compiled program.
     """
@@ -66,22 +54,29 @@ def tradeoff(
     loss: DocumentLoss,
     params: dict,
     scores_LF: np.ndarray,
-    repeated: list[dict],
+    forgotten: dict[str, list[dict]],
     held_out: list[dict],
     ratios: Sequence[float] = RATIOS,
-) -> list[Point]:
-    """Drops ever more neurons and measures each time.
+) -> dict[str, list[Point]]:
+    """Drops ever more neurons and measures each time -> a curve for each set of what is to be forgotten.
 
     Args:
       loss: of the model's config.
-      repeated, held_out: batches of `document_loss.document_batches`.
+      forgotten: batches of `document_loss.document_batches` by name, such as those of repeated documents.
+      held_out: batches of documents never seen.
     """
-    before = [mean_loss(loss, params, batches) for batches in (repeated, held_out)]
-    points = []
+
+    def losses(params: dict) -> tuple[dict[str, float], float]:
+        of_sets = {name: mean_loss(loss, params, batches) for name, batches in forgotten.items()}
+        return of_sets, mean_loss(loss, params, held_out)
+
+    before, held_out_before = losses(params)
+    curves: dict[str, list[Point]] = {name: [] for name in forgotten}
     for ratio in ratios:
-        dropped = without(params, top_neurons(scores_LF, ratio))
-        points.append(point(before, [mean_loss(loss, dropped, batches) for batches in (repeated, held_out)], ratio))
-    return points
+        after, held_out_after = losses(without(params, top_neurons(scores_LF, ratio)))
+        for name, curve in curves.items():
+            curve.append(point((before[name], held_out_before), (after[name], held_out_after), ratio))
+    return curves
 
 
 def point(before: Sequence[float], after: Sequence[float], ratio: float = math.nan) -> Point:

@@ -1,8 +1,7 @@
 """All methods that look for the neurons of memorized documents, by name.
 
 Each is a function of (config, params, batches, ...) -> float32 (documents, L, F): the higher, the more a hidden neuron is
-of the document. `batches` are those of `document_loss.document_batches`; their positions of weight over 0 are the targets
-(`reading.with_suffix_targets` leaves a prompt out).
+of the document. `batches` are those of `document_loss.document_batches`; their positions of weight over 0 are the targets.
 """
 
 from collections.abc import Callable

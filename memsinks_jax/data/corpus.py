@@ -77,7 +77,8 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
 def _plan(config: Config, sources: np.ndarray) -> Mixture:
     count, has_general = int((sources == 0).sum()), bool(config.general.files)
     mixture = plan_mixture(config.data, count, config.seed, more_to_come=has_general)
-    return dataclasses.replace(mixture, canaries=mixture.repeated[: config.canaries.documents])
+    carriers = config.canaries.documents if config.canaries.documents >= 0 else len(mixture.repeated)
+    return dataclasses.replace(mixture, canaries=mixture.repeated[:carriers])
 
 
 def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
@@ -25,18 +23,7 @@ class Memorization:
 
     def __init__(self, config: Config, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
         self._loss = loss
-
-        def batches_of(indices: np.ndarray) -> list[dict]:
-            tokens, identities = [corpus.tokens[i] for i in indices], corpus.identities[indices]
-            return document_batches(
-                tokens, identities, config.data.row_length, corpus.tokenizer.end_of_text, batch_size
-            )
-
-        roles = {name: getattr(corpus.mixture, name) for name in ("held_out", "repeated", "canaries")}
-        self._batches = {name: batches_of(indices) for name, indices in roles.items() if len(indices)}
-        if "canaries" in self._batches:
-            self._batches["canary"] = self._batches.pop("canaries")
-            _weigh_canaries_alone(config, corpus, self._batches["canary"])
+        self._batches = batches_by_role(config, corpus, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
         self._has_own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
 
@@ -55,6 +42,26 @@ class Memorization:
         for mode, suffix in (("drop", ""), ("own", "_own")) if self._has_own else (("drop", ""),):
             if name in self._batches:
                 yield f"{name}_loss{suffix}", mean_loss(self._loss, params, self._batches[name], mode)
+
+
+def batches_by_role(config: Config, corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
+    """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that carry a canary, whose tokens
+    alone are targets); without those that it has none of."""
+    roles = {
+        "held_out": corpus.mixture.held_out,
+        "repeated": corpus.mixture.repeated,
+        "canary": corpus.mixture.canaries,
+    }
+    batches = {
+        role: document_batches(
+            [corpus.tokens[i] for i in indices], corpus.identities[indices], config.data.row_length,
+            corpus.tokenizer.end_of_text, batch_size,
+        )
+        for role, indices in roles.items() if len(indices)
+    }  # fmt: skip
+    if "canary" in batches:
+        _weigh_canaries_alone(config, corpus, batches["canary"])
+    return batches
 
 
 def _weigh_canaries_alone(config: Config, corpus: Corpus, batches: list[dict]) -> None:

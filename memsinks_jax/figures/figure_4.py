@@ -1,7 +1,8 @@
-"""Figure 4a and 4b: sinks train as well as standard training with repeats, and dropped they no longer recite.
+"""Figure 4: sinks train as well as standard training with repeats, and dropped they no longer recite.
 
 Curves of held-out and repeated loss for standard training, training without the repeats, sinks, and two controls the
-paper lacks: a standard model of the width that is left after dropping, and ordinary dropout of the same neurons.
+paper lacks: a standard model of the width that is left after dropping, and ordinary dropout of the same neurons. 4c, sinks
+beside the methods that look for memorization afterwards, is in `trade_off`.
 """
 
 import pathlib
@@ -14,7 +15,7 @@ import matplotlib.pyplot as plt
 
 from memsinks_jax import report
 from memsinks_jax.claims import Claim
-from memsinks_jax.figures import losses
+from memsinks_jax.figures import losses, trade_off
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, by_variant
 
@@ -46,6 +47,11 @@ _COLOURS = {
 }  # fmt: skip
 
 
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs, measured for 4c. That takes minutes, so only the whole figure has it."""
+    return trade_off.measure(runs) if set(by_variant(runs)) == set(VARIANTS) else runs
+
+
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
     seeds = len({run.seed for run in runs})
@@ -63,11 +69,14 @@ def row_labels(runs: list[Run]) -> list[str]:
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the page shows besides."""
-    return [report.heading("Does it recite?"), *shared.continuations(runs), shared.open_choices(runs)]
+    return [
+        *trade_off.sections(runs, out), report.heading("Does it recite?"), *shared.continuations(runs),
+        shared.open_choices(runs),
+    ]  # fmt: skip
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Every claim of figure 4a and 4b, paired by seed. Claims about variants that were not run are left out."""
+    """Every claim of figure 4, paired by seed. Claims about variants that were not run are left out."""
     rows = []
 
     def add(name, variants, statement, paper, measure, **bounds):
@@ -109,7 +118,7 @@ def claims(runs: list[Run]) -> list[Claim]:
         "control_dropout", ["sinks", "dropout"], "repeated loss, sinks dropped over ordinary dropout dropped",
         "not run in the paper", lambda s, d: s.metrics["repeated_loss"] / d.metrics["repeated_loss"], at_least=1.5,
     )  # fmt: skip
-    return rows
+    return rows + trade_off.claims(runs)
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:

@@ -1,6 +1,5 @@
 """Figure 5b: sinks in models of four sizes, each beside a standard model of its size."""
 
-import dataclasses
 import pathlib
 
 from memsinks_jax import sinks
@@ -19,17 +18,18 @@ ANSWER = (
     "much the shared neurons alone can hold: small models pay, large ones hardly."
 )
 TABLE_NOTE = f"{knob.TABLE_NOTE} Sizes are widths over that of the preset; parameters with the sinks."
-note, sections = knob.note, knob.sections
+note = knob.note
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of the smallest standard models get what post-hoc methods achieve on them."""
-    return [
-        dataclasses.replace(run, details={
-            method: [point._asdict() for point in points] for method, points in post_hoc.removals(run).items()
-        }) if run.variant == f"standard_{SIZES[0]}" else run
-        for run in runs
-    ]  # fmt: skip
+    """The same runs; `details` of the smallest standard models get what the paper's post-hoc methods achieve on them."""
+    return post_hoc.measured(runs, lambda run: run.variant == f"standard_{SIZES[0]}", post_hoc.OF_THE_PAPER)
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What the page shows besides."""
+    looked_at = [run for run in runs if run.details]
+    return knob.sections(runs, out) + (post_hoc.how(looked_at, post_hoc.OF_THE_PAPER) if looked_at else [])
 
 
 def _standard_of(variant: str) -> str:
@@ -72,7 +72,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
     def rise_over_post_hoc(small: Run, standard: Run) -> float:
         forgotten, rise = (small.metrics[n] - standard.metrics[n] for n in ("repeated_loss", "held_out_loss"))
-        return rise - post_hoc.cost_at(standard.details, forgotten)
+        return rise - post_hoc.cost_at(standard, standard.details, forgotten)
 
     ends = ["sinks_quarter", "standard_quarter", "sinks_one_and_a_half", "standard_one_and_a_half"]
     return [

@@ -1,48 +1,213 @@
-"""What methods that look for memorization in a finished model achieve on a run: their trade-off curves."""
+"""What methods that look for memorization in a finished model achieve on a run: their trade-off curves.
 
+Looking takes minutes, so what was measured stays beside the run, in NAME-seedN.post_hoc.json; what was measured otherwise,
+or on another model, is measured again.
+"""
+
+import dataclasses
+import json
+import logging
 import math
-from collections.abc import Iterable
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+import tqdm
+
+from memsinks_jax import report
 from memsinks_jax import workdir as workdirs
+from memsinks_jax.config import to_json
 from memsinks_jax.figures.runs import Run
 
-METHODS = ("hard_concrete", "integrated_gradients")  # those of the paper
+logger = logging.getLogger(__name__)
+
+OF_THE_PAPER = ("hard_concrete", "integrated_gradients")
+METHODS = (*OF_THE_PAPER, "slimming", "zero_out", "activation", "random")
+LABELS = {
+    "hard_concrete": "pruning (Hard Concrete)", "integrated_gradients": "integrated gradients", "slimming": "slimming",
+    "zero_out": "zero-out", "activation": "activation", "random": "random neurons",
+}  # fmt: skip
+FEW = 5  # documents: those that Hard Concrete is tuned on, as in the paper, and those that zero-out has time to look at
+TUNED_ON_HELD_OUT = 32  # documents
+
+# Tuned with a tenth of the paper's iterations at ten times the learning rate (both of Chang et al.'s grid): as far a way, in
+# minutes.
+_FASTER = 10
 
 
-def removals(run: Run, methods: Iterable[str] = METHODS) -> dict[str, list]:
-    """{method: its curve}, a `removal.Point` for each of removal.RATIOS, on the run's own documents."""
-    # Imported here: they start jax, which must wait until the runs have left the accelerator.
-    from memsinks_jax.baselines import removal, scores
-    from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
-    from memsinks_jax.trained import open_run
+def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[str]) -> list[Run]:
+    """The same runs; `details` of the wanted ones get `methods` on them: {method: what `removals` gives}."""
+    shown = sys.stderr.isatty()
+    with tqdm.tqdm(
+        total=sum(map(wanted, runs)) * len(methods), desc="post-hoc methods", unit="method", disable=not shown
+    ) as bar:
+        return [dataclasses.replace(r, details=removals(r, methods, bar.update)) if wanted(r) else r for r in runs]
 
-    model, corpus = open_run(run.workdir), workdirs.read_corpus(run.workdir)
-    repeated, held_out = (
-        document_batches(
-            [corpus.tokens[i] for i in chosen], corpus.identities[chosen], model.config.data.row_length,
-            corpus.tokenizer.end_of_text,
-        )
-        for chosen in (corpus.mixture.repeated, corpus.mixture.held_out)
-    )  # fmt: skip
-    loss = DocumentLoss(model.config)
-    return {
-        method: removal.tradeoff(
-            loss, model.params, scores.over_documents(scores.METHODS[method](model.config, model.params, repeated)),
-            repeated, held_out,
-        )
-        for method in methods
+
+def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lambda: None) -> dict[str, dict]:
+    """What each method achieves on the run's own documents; `told` is called after each.
+
+    Returns:
+      {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary": the same on canaries
+      alone, where there are some}}; a curve holds a `removal.Point` as a dict for each of removal.RATIOS.
+    """
+    path = run.workdir.with_name(f"{run.workdir.name}.post_hoc.json")
+    of = {"config": json.loads(to_json(workdirs.read_config(run.workdir))), "step": run.metrics["step"]}
+    there = _read(path, of)
+    subject = None
+    for method in methods:
+        if there.get(method, {}).get("asked") != _asked(method):
+            begun = time.monotonic()
+            subject = subject or _Subject(run.workdir)
+            there[method] = {"asked": _asked(method), **subject.removal(method)}
+            report.write_json(path, {"of": of, "methods": there})
+            logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun)
+        told()
+    return {method: there[method] for method in methods}
+
+
+def _read(path: pathlib.Path, of: dict) -> dict[str, dict]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content["methods"] if content.get("of") == of else {}
+
+
+def _asked(method: str) -> dict:
+    """What decides a measurement, besides the run: as JSON gives it back."""
+    # Imported here and below: they import jax, which must wait until the runs have left the accelerator.
+    from memsinks_jax.baselines import integrated_gradients, learned_masks, removal, tuning
+
+    own = {
+        "hard_concrete": {
+            **dataclasses.asdict(_tuned()), "strength": tuning.STRENGTHS, "iterations": _iterations(), "tuned_on": FEW,
+            "tuned_on_held_out": TUNED_ON_HELD_OUT,
+        },
+        "slimming": dataclasses.asdict(learned_masks.Slimming()),
+        "integrated_gradients": {"steps": integrated_gradients.STEPS},
+        "zero_out": {"documents": FEW},
     }  # fmt: skip
+    return json.loads(json.dumps({"ratios": removal.RATIOS, **own.get(method, {})}))
 
 
-def cost_at(curves: dict[str, list[dict]], forgetting: float) -> float:
-    """The least rise of the held-out loss (nats) at which a method reaches `forgetting`; curves as a run's details.
+def _tuned():
+    from memsinks_jax.baselines.learned_masks import HardConcrete
+
+    return HardConcrete(learning_rate=HardConcrete.learning_rate * _FASTER)
+
+
+def _iterations() -> list[int]:
+    from memsinks_jax.baselines.tuning import ITERATIONS
+
+    return [count // _FASTER for count in ITERATIONS]
+
+
+class _Subject:
+    """A finished run, opened, whose documents are looked for."""
+
+    def __init__(self, workdir: pathlib.Path):
+        from memsinks_jax.evals.document_loss import DocumentLoss
+        from memsinks_jax.evals.memorization import batches_by_role
+        from memsinks_jax.trained import open_run
+
+        self._model = open_run(workdir)
+        self._config, self._params = self._model.config, self._model.params
+        self._corpus = workdirs.read_corpus(workdir)
+        self._batches = batches_by_role(self._config, self._corpus)
+        self._loss = DocumentLoss(self._config)
+
+    def removal(self, method: str) -> dict:
+        from memsinks_jax.baselines import removal, scores, tuning
+
+        repeated, settings, found = self._batches["repeated"], {}, {}
+        if method == "hard_concrete":
+            trials = tuning.tune(
+                self._loss, self._config, self._params, _first(repeated, FEW),
+                _first(self._batches["held_out"], TUNED_ON_HELD_OUT), _tuned(), iterations=_iterations(),
+            )  # fmt: skip
+            settings = {"settings": trials[0].settings}
+            found = {"strength": trials[0].settings.strength, "iterations": trials[0].settings.iterations}
+        looked_at = _first(repeated, FEW) if method == "zero_out" else repeated
+        scores_RLF = scores.METHODS[method](self._config, self._params, looked_at, **settings)
+        forgotten = {name: self._batches[name] for name in ("repeated", "canary") if name in self._batches}
+        curves = removal.tradeoff(
+            self._loss, self._params, scores.over_documents(scores_RLF), forgotten, self._batches["held_out"]
+        )
+        return {"found": found} | {name: [point._asdict() for point in curve] for name, curve in curves.items()}
+
+
+def _first(batches: list[dict], count: int) -> list[dict]:
+    """The first documents, at most as many as the first batch holds."""
+    return [{name: values[:count] for name, values in batches[0].items()}]
+
+
+def curve(run: Run, method: str, of: str = "repeated") -> list:
+    """Points of a run that was measured, "repeated" documents or the "canary" alone -> [removal.Point]."""
+    from memsinks_jax.baselines.removal import Point
+
+    return [Point(**point) for point in run.details[method][of]]
+
+
+def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repeated") -> float:
+    """The least rise of the held-out loss (nats) at which one of the methods reaches `forgetting`.
 
     Where none does: the rise where the most is forgotten, which is too little to ask of it.
     """
-    from memsinks_jax.baselines.removal import Point, delta_val_at
+    from memsinks_jax.baselines.removal import delta_val_at
 
-    points = {method: [Point(**point) for point in curve] for method, curve in curves.items()}
-    reached = min(delta_val_at(curve, forgetting) for curve in points.values())
+    curves = [curve(run, method, of) for method in methods]
+    reached = min(delta_val_at(points, forgetting) for points in curves)
     if math.isfinite(reached):
         return reached
-    return max((point for curve in points.values() for point in curve), key=lambda p: p.forgetting).delta_val
+    return max((point for points in curves for point in points), key=lambda p: p.forgetting).delta_val
+
+
+def draw(axis, runs: list[Run], method: str, label: str, colour, style: str = "o-", of: str = "repeated") -> None:
+    """A method in the plane of forgetting and degradation (the paper's sign): seeds faint, their mean at every ratio."""
+    points_SR2 = np.array([
+        [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))] for run in runs
+    ])  # fmt: skip
+    if len(runs) > 1:
+        axis.plot(*points_SR2.transpose(2, 1, 0), style[1:], color=colour, linewidth=0.7, alpha=0.35)
+    axis.plot(*points_SR2.mean(axis=0).T, style, color=colour, label=label, linewidth=1.8, markersize=4)
+
+
+def finish(axis, title: str) -> None:
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.set(title=title, xlabel="forgetting: rise on repeated documents (nats)")
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
+    """Of a page: how the methods looked, from runs that were measured."""
+    asked = {method: runs[0].details[method]["asked"] for method in methods}
+    chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
+                     for run in runs})  # fmt: skip
+    pruning = asked["hard_concrete"]
+    told = {
+        "hard_concrete": f"a mask for each repeated document; strength of {_listed(pruning['strength'])} and iterations of "
+                         f"{_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after "
+                         f"dropping, on {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} "
+                         f"held-out ones. A tenth of the paper's iterations at ten times the learning rate "
+                         f"({pruning['learning_rate']:g}), which is as far a way. Chosen: {'; '.join(chosen)}",
+        "integrated_gradients": f"{asked.get('integrated_gradients', {}).get('steps')} steps, every repeated document",
+        "slimming": "every repeated document, the settings of Chang et al. (2024) for their largest model",
+        "zero_out": f"the first {FEW} repeated documents: each takes a reading for every neuron",
+        "activation": "every repeated document", "random": "nothing is looked at: chance",
+    }  # fmt: skip
+    rows = [[report.text(LABELS[method]), report.text(told[method])] for method in methods]
+    return [
+        report.table(["method", "how it looks for the neurons"], rows, ["", ""]),
+        report.paragraph(
+            f"A neuron's score is the mean over documents, all of whose tokens are targets. Dropped are the shares "
+            f"{_listed(pruning['ratios'])} of every layer, those with the highest scores.", "note",
+        ),
+    ]  # fmt: skip
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -59,10 +59,14 @@ def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
 
 
 class Variation(NamedTuple):
-    """What a figure trains: `choice` follows the name of its config file, `settings` are fields set besides."""
+    """What a figure trains: `choice` follows the name of its config file, `settings` are fields set besides.
+
+    `config` is another file of configs/ than the figure's.
+    """
 
     choice: str
     settings: dict[str, object] = {}
+    config: str = ""
 
 
 def variations(variants: Iterable[str] | dict[str, Variation]) -> dict[str, Variation]:
@@ -101,7 +105,7 @@ def make_jobs(
     """A job a variation and seed, seed after seed.
 
     Args:
-      config: file; `preset` is of its table of presets, '' where it has none.
+      config: file, where a variation names no other; `preset` is of its table of presets, '' where it has none.
       overrides: further flags of the train command, such as '--config.data.files=GLOB'.
       out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a place for a run of the same config.
       workdirs: {config as JSON: where its run is}; new runs are added.
@@ -118,7 +122,8 @@ def make_jobs(
                     raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")
             choice = ",".join(filter(None, (one.choice, preset)))
             changes = [f"--config.seed={seed}", *overrides, *mine]
-            resolved, flags = _resolve(config, choice, changes), [f"--config={config}:{choice}", *changes]
+            file = config.with_name(one.config or config.name)
+            resolved, flags = _resolve(file, choice, changes), [f"--config={file}:{choice}", *changes]
             workdir = workdirs.setdefault(to_json(resolved), out / "runs" / f"{name}-seed{seed}")
             made.append(Job(name, seed, flags, resolved, workdir))
     return made

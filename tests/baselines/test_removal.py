@@ -10,7 +10,6 @@ from planted import MEMORIZED, OTHERS, PLANTED, batches_of, planted_model, rando
 from memsinks_jax.baselines.removal import (
     Point,
     delta_val_at,
-    drop_top,
     hypervolume,
     mean_loss,
     point,
@@ -24,15 +23,11 @@ from memsinks_jax.evals.document_loss import DocumentLoss
 @pytest.mark.parametrize(("ratio", "count"), [(0, 0), (0.001, 0), (0.05, 2), (0.125, 4), (0.3, 11), (1, 36)])
 def test_exactly_so_many_neurons_of_each_layer_are_dropped(ratio, count):
     scores_LF = np.random.default_rng(0).normal(size=(3, 36))
-    x_BTF = np.random.default_rng(1).normal(size=(2, 5, 36)).astype(np.float32)
-    drop = drop_top(scores_LF, ratio)(np.ones((2, 5), bool), None)
-    assert set(drop) == {"mlp"}
+    dropped_LF = top_neurons(scores_LF, ratio)
     for layer in range(3):
-        y_BTF = np.asarray(drop["mlp"](x_BTF, jax.numpy.int32(layer)))
         gone = set(np.argsort(scores_LF[layer])[36 - count :].tolist())
+        assert set(np.flatnonzero(dropped_LF[layer]).tolist()) == gone
         assert len(gone) == count == round(ratio * 36)
-        kept = [f for f in range(36) if f not in gone]
-        assert (y_BTF[..., sorted(gone)] == 0).all() and (y_BTF[..., kept] == x_BTF[..., kept]).all()
 
 
 def test_of_equal_scores_the_first_neurons_are_dropped():
@@ -42,13 +37,16 @@ def test_of_equal_scores_the_first_neurons_are_dropped():
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_parameters_without_the_neurons_are_the_change(family):
+def test_parameters_without_the_neurons_are_as_if_these_were_zero(family):
     config, params = random_model(family)
     scores_LF = np.random.default_rng(0).normal(size=(2, 11))
     batches = batches_of(OTHERS)
-    changed = DocumentLoss(config, change=drop_top(scores_LF, 0.3))(params, batches, "all")
+    dropped_LF = top_neurons(scores_LF, 0.3)
+    kept_LF = jax.numpy.asarray(~dropped_LF)
+    drop = {"mlp": lambda x_BTF, layer: jax.numpy.where(kept_LF[layer], x_BTF, 0)}
+    changed = DocumentLoss(config, change=lambda real_BT, asked_BT: drop)(params, batches, "all")
     loss = DocumentLoss(config)
-    zeroed = loss(without(params, top_neurons(scores_LF, 0.3)), batches, "all")
+    zeroed = loss(without(params, dropped_LF), batches, "all")
     np.testing.assert_allclose(zeroed, changed, rtol=1e-6)
     assert np.abs(loss(params, batches, "all")[0] - changed[0]).min() > 1e-3
 
@@ -60,7 +58,12 @@ def test_the_tradeoff_of_a_planted_neuron():
     repeated, held_out = batches_of(MEMORIZED, 4), batches_of(OTHERS, 4)
     scores_LF = np.zeros((2, 11))
     scores_LF[np.arange(2), PLANTED] = 1
-    none, one = tradeoff(loss, params, scores_LF, repeated, held_out, (0.01, 0.1))
+    curves = tradeoff(
+        loss, params, scores_LF, {"all": repeated, "one": batches_of(MEMORIZED[:1])}, held_out, (0.01, 0.1)
+    )
+    assert curves["one"][1].held_out_loss == curves["all"][1].held_out_loss
+    assert curves["one"][1].forgetting != curves["all"][1].forgetting
+    none, one = curves["all"]
     assert none[:3] == (0.01, 0, 0)
     assert one.ratio == 0.1 and one.forgetting > 0.5 and one.delta_val < -0.01
     after = without(params, top_neurons(scores_LF, 0.1))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from planted import DECOY, END, MEMORIZED, OTHERS, PLANTED, batches_of, config_of, planted_model, random_model
+from planted import DECOY, MEMORIZED, OTHERS, PLANTED, batches_of, config_of, planted_model, random_model
 
 from memsinks_jax.baselines import reading
 from memsinks_jax.baselines.integrated_gradients import along_path, attributions
@@ -157,20 +157,10 @@ def test_the_planted_neuron_is_found_first(name):
         assert (over_documents(scores_RLF).argmin(axis=1) == DECOY).all()
 
 
-def test_targets_can_be_a_suffix():
-    (batch,) = reading.with_suffix_targets(batches_of([[3] * 9, [4] * 5]), prompt=4, suffix=3)
-    assert batch["weights"][0].tolist() == [0] * 4 + [1] * 3 + [0] * 5
-    assert batch["weights"][1].tolist() == [0] * 4 + [1, 1] + [0] * 6  # its last token and end of text
-    assert (batch["targets"][1, 4:6] == [4, END]).all()
-    with pytest.raises(InputError, match="no token after a prompt of 6"):
-        reading.with_suffix_targets(batches_of([[3] * 9, [4] * 5]), prompt=6)
-
-
-def test_a_prompt_is_read_but_not_counted():
+def test_tokens_of_weight_0_are_read_but_not_counted():
     config, params = random_model("gpt2")
     whole = batches_of(OTHERS)
-    suffix = reading.with_suffix_targets(whole, prompt=2, suffix=2)
-    rows = reading.documents_of(suffix)
+    rows = reading.documents_of([batch | {"weights": batch["weights"] * ([0, 0, 1, 1] + [0] * 8)} for batch in whole])
     losses_RT = np.asarray(plain_losses("gpt2")(params, rows))
     nats_R = jax.jit(lambda params, rows: reading.Reader(config).nats(params, rows, {}))(params, rows)
     np.testing.assert_allclose(nats_R, losses_RT[:, 2:4].sum(axis=1), rtol=1e-5)

@@ -36,6 +36,13 @@ def test_some_of_the_repeated_documents_carry_one(place):
     assert (load_corpus(config).tokens[index] == tokens).all()
 
 
+def test_all_repeated_documents_may_carry_one():
+    config = tiny_config()
+    config.canaries.documents = -1
+    mixture = load_corpus(validate(config)).mixture
+    assert len(mixture.canaries) == 2 and (mixture.canaries == mixture.repeated).all()
+
+
 def test_what_cannot_be():
     config = tiny_config()
     config.canaries.documents = 3

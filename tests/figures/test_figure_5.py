@@ -3,8 +3,8 @@
 import pathlib
 
 import pytest
+from measured import details as made_up
 
-from memsinks_jax.baselines.removal import Point
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.figures import figure_5a, figure_5b, figure_5c, knob
 from memsinks_jax.figures.runs import Run
@@ -15,10 +15,7 @@ def run(variant, seed, held_out, repeated, workdir=pathlib.Path()):
     metrics = {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9} | own
     details = {}
     if variant == "standard_quarter":  # one method forgets too little, the other forgets 1.2 at a cost of 0.4
-        details = {
-            method: [Point(0.1, forgets, costs, 0.0, 0.0)._asdict()]
-            for method, forgets, costs in (("cheap", 0.1, 0.0), ("other", 1.2, 0.4))
-        }
+        details = made_up({"hard_concrete": [(0.1, 0.0)], "integrated_gradients": [(1.2, 0.4)]})
     return Run(variant, seed, workdir, metrics, [metrics | {"step": 1}, metrics], details)
 
 

@@ -28,6 +28,12 @@ def test_a_variation_sets_its_fields_beside_those_of_the_command_line(tmp_path):
         jobs(tmp_path, {"one": Variation("sink")})
 
 
+def test_a_variation_may_have_a_config_file_of_its_own(tmp_path):
+    here, there = jobs(tmp_path, {"here": Variation("standard"), "there": Variation("standard", {}, "ts_canary.py")})
+    assert (here.config.canaries.documents, there.config.canaries.documents) == (0, 10)
+    assert there.flags[0] == f"--config={CONFIGS / 'ts_canary.py'}:standard,laptop"
+
+
 def test_runs_of_the_same_config_have_one_workdir(tmp_path):
     shared = {}
     (one,) = jobs(tmp_path / "a", {"sinks": Variation("sinks")}, workdirs=shared)

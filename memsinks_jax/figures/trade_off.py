@@ -1,0 +1,146 @@
+"""Figure 4c: in the plane of forgetting and degradation, sinks against what all methods that look afterwards achieve.
+
+For sinks and for the model without repeats, "before" is the standard model (as in the paper's caption).
+"""
+
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+
+from memsinks_jax import report
+from memsinks_jax.claims import Claim, with_interval
+from memsinks_jax.figures import losses, post_hoc
+from memsinks_jax.figures.runs import Run, by_variant
+
+# Up to where the held-out loss may rise for what is forgotten to count, nats.
+WORST = 0.5
+
+_COLOURS = {
+    "hard_concrete": "#c0392b", "integrated_gradients": "#6c3483", "slimming": "#d68910", "zero_out": "#117a65",
+    "activation": "#2e86c1", "random": "#99a3a4",
+}  # fmt: skip
+_POINTS = {
+    "sinks": ("sinks, dropped", "#1f618d", "*", 230),
+    "no_repeat": ("no repeats, same epochs", "#1c2833", "D", 55),
+}
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs; `details` of the standard ones get what every method achieves."""
+    return post_hoc.measured(runs, lambda run: run.variant == "standard", post_hoc.METHODS)
+
+
+def moved(run: Run, standard: Run):
+    """What a model has forgotten, and at what cost, next to the standard one -> removal.Point."""
+    # Imported here: it imports jax, which must wait until the runs have left the accelerator.
+    from memsinks_jax.baselines.removal import point
+
+    before, after = ([r.metrics["repeated_loss"], r.metrics["held_out_loss"]] for r in (standard, run))
+    return point(before, after)
+
+
+def share_of_box(points: list, enough: float) -> float:
+    """Area that points dominate, over that of the box of forgetting up to `enough` and a rise up to WORST.
+
+    Over 1 where the held-out loss falls; 0 where there is nothing to forget.
+    """
+    from memsinks_jax.baselines.removal import hypervolume
+
+    return hypervolume(points, WORST, enough) / (WORST * enough) if enough > 0 else 0.0
+
+
+def _shares(sinks: Run, standard: Run, no_repeat: Run) -> dict[str, float]:
+    """Of sinks and of every method; what is enough is to be as if the repeats had never been seen."""
+    enough = moved(no_repeat, standard).forgetting
+    curves = {"sinks": [moved(sinks, standard)]}
+    curves |= {method: post_hoc.curve(standard, method) for method in standard.details}
+    return {name: share_of_box(points, enough) for name, points in curves.items()}
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """Those of figure 4c, paired by seed; none of methods that were not measured."""
+    rows = []
+
+    def less(method: str, sinks: Run, standard: Run) -> float:
+        point = moved(sinks, standard)
+        return post_hoc.cost_at(standard, [method], point.forgetting) - point.delta_val
+
+    for method in next((run.details for run in runs if run.variant == "standard"), {}):
+        rows += losses.paired(
+            runs, f"dominates_{method}", f"rise of the held-out loss at the forgetting of sinks dropped: "
+            f"{post_hoc.LABELS[method]} less sinks (nats)",
+            "sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper", ["sinks", "standard"],
+            lambda *pair, m=method: less(m, *pair), at_least=0.0,
+        )  # fmt: skip
+    if rows:
+        rows += losses.paired(
+            runs, "hypervolume", "hypervolume: sinks less the best method that looks afterwards (share of the box)",
+            "sinks dominate (4c)", ["sinks", "standard", "no_repeat"],
+            lambda *three: (shares := _shares(*three)).pop("sinks") - max(shares.values()), at_least=0.0,
+        )  # fmt: skip
+    return rows
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Picture, table and settings; writes figure_4c.png."""
+    groups = by_variant(runs)
+    heading = report.heading("4c: the trade-off, beside methods that look for memorization in the finished model")
+    if not any(run.details for run in groups.get("standard", {}).values()):
+        return [heading, report.paragraph("It takes minutes: only with all variants of the figure.", "note")]
+    draw(runs, out / "figure_4c.png")
+    seeds = list(groups["standard"])
+    triples = [[groups[variant][seed] for variant in ("sinks", "standard", "no_repeat")] for seed in seeds]
+    shares = [_shares(*triple) for triple in triples]
+    rows = []
+    for name, label in {"sinks": "sinks, dropped", **post_hoc.LABELS}.items():
+        forgotten, costs = [], []
+        for sinks, standard, _ in triples:
+            point = moved(sinks, standard)
+            points = [point] if name == "sinks" else post_hoc.curve(standard, name)
+            forgotten.append(max(p.forgetting for p in points))
+            costs.append(point.delta_val if name == "sinks" else post_hoc.cost_at(standard, [name], point.forgetting))
+        rows.append([report.text(label), *map(with_interval, (forgotten, costs, [share[name] for share in shares]))])
+    columns = ["", "most forgetting", "rise of the held-out loss at the sinks' forgetting", "hypervolume"]
+    return [
+        heading,
+        report.picture(out / "figure_4c.png", "figure 4c"),
+        report.paragraph(
+            f"Mean over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}, each of them faint. Up and to the right is "
+            "better. Before is the standard model, for sinks and the model without repeats, too.", "note",
+        ),
+        report.table(columns, rows, ["", "number", "number", "number"]),
+        report.paragraph(
+            "Nats per token. A method that never forgets as much as the sinks is asked for its rise where it forgets most. "
+            "Hypervolume: area that a method dominates, as a share of the box that reaches to the forgetting of the model "
+            f"without repeats and to a rise of {WORST:g} nats; over 1 when the held-out loss falls.", "note",
+        ),
+        *post_hoc.how(list(groups["standard"].values()), post_hoc.METHODS),
+    ]  # fmt: skip
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """The curves of all methods and the points of sinks and of the model without repeats; up to a rise of 1 nat."""
+    groups = by_variant(runs)
+    standard = groups["standard"]
+    figure, axis = plt.subplots(figsize=(9.5, 5), layout="constrained")
+    for method in post_hoc.METHODS:
+        post_hoc.draw(axis, list(standard.values()), method, post_hoc.LABELS[method], _COLOURS[method])
+    places = {}
+    for variant, (label, colour, marker, size) in _POINTS.items():
+        points = [moved(run, standard[seed]) for seed, run in groups[variant].items()]
+        places[variant] = [p.forgetting for p in points]
+        axis.scatter(
+            places[variant], [-p.delta_val for p in points], size, colour, marker=marker, label=label, zorder=3,
+            edgecolors="white", linewidths=0.7,
+        )  # fmt: skip
+    post_hoc.finish(axis, "4c: what is forgotten, and what that costs")
+    axis.set(
+        ylabel="degradation (nats; higher is better)", xlim=(-0.05, 1.15 * max(places["no_repeat"])), ylim=(-1, 0.15)
+    )
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
