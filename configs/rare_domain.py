@@ -26,9 +26,10 @@ PRESETS = {
     # SmolLM's shape, a tenth as wide: three query heads to a head of keys and values, MLPs 2.7 times as wide as the stream.
     "laptop": {
         "data.unique_documents": 0, "data.repeated_documents": 100, "data.repetitions": 20,
-        "data.held_out_documents": 200, "data.rows": "best_fit", "general.token_budget": 600_000,
+        "data.held_out_documents": 100, "data.rows": "best_fit", "data.row_length": 256, "general.token_budget": 600_000,
         "model.family": "llama", "model.attention_bias": False, "model.mlp_bias": False,
         "model.d_model": 96, "model.heads": 6, "model.kv_heads": 2, "model.hidden": 256,
+        "training.batch_size": 4, "training.evaluate_every": 150,
     },
     # Tables 4 and 5: 5,000 stories, a billion tokens, SmolLM's 360M. The paper gives no number of repeats for its main
     # result, and 20 for a second one. For a pod slice or a node of GPUs; takes both globs of text, and
