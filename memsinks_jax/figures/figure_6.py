@@ -75,7 +75,14 @@ def row_labels(runs: list[Run]) -> list[str]:
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the page shows besides."""
     within = [run for run in runs if not run.variant.endswith("_across")] or runs
-    return [report.heading("Choices"), shared.open_choices(within)]
+    choices = [
+        ["repeats of the rare domain", f"{', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting"],
+        ["budget", "the same tokens, filled with general text: the fewer repeats, the more of it"],
+        ["attention across documents, as at the paper's scale", f"besides, at {MANY}x"],
+    ]  # fmt: skip
+    rows = [[report.text(cell) for cell in row] for row in choices]
+    columns = ["the paper leaves open", "here"]
+    return [report.heading("Choices"), shared.open_choices(within), report.table(columns, rows, ["", ""])]
 
 
 def _standard_of(variant: str) -> str:
