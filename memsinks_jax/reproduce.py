@@ -25,6 +25,8 @@ from memsinks_jax.figures import (
     figure_5a,
     figure_5b,
     figure_5c,
+    figure_6,
+    figure_7,
     local_memory,
     overview,
     theory,
@@ -34,21 +36,16 @@ from memsinks_jax.figures.runs import CONFIGS, Job, Run, default_jobs, make_jobs
 logger = logging.getLogger("memsinks_jax.reproduce")
 
 FIGURES = {
-    "2": figure_2,
-    "3": figure_3,
-    "4": figure_4,
-    "5a": figure_5a,
-    "5b": figure_5b,
-    "5c": figure_5c,
-    "theory": theory,
-}
+    "2": figure_2, "3": figure_3, "4": figure_4, "5a": figure_5a, "5b": figure_5b, "5c": figure_5c, "6": figure_6,
+    "7": figure_7, "theory": theory,
+}  # fmt: skip
 STUDIES = {"local_memory": local_memory}  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is asked of a figure: `variants` None are all, `overrides` are flags for every run, `hf` as the flag."""
+    """What is asked of a figure: `variants` None are all, `overrides` are flags for every run, the others as the flags."""
 
     preset: str
     seeds: list[int]
@@ -189,6 +186,8 @@ def _check(figure: str | None, asked: Request, everything: bool, dry: bool, out:
     """Raises InputError for flags that do not go together."""
     if (figure is None) == (not everything):
         raise InputError(f"give --figure or --all, not both; figures are {', '.join(FIGURES | STUDIES)}")
+    if asked.preset.split(",")[0] not in PRESETS:
+        raise InputError(f"--preset={asked.preset} is unknown; choose of {', '.join(PRESETS)}")
     if out is None and not dry:
         raise InputError("--out is missing; give a folder for results and runs")
     if everything and asked.variants:
@@ -209,7 +208,7 @@ def main() -> None:
     all_flag = flags.DEFINE_bool("all", False, "Every figure of the paper, and one page of all claims.")
     dry_flag = flags.DEFINE_bool("dry_run", False, "Print steps, tokens, memory and hours of every run; train nothing.")
     flags.DEFINE_alias("dry-run", "dry_run")
-    preset_flag = flags.DEFINE_enum("preset", "laptop", PRESETS, "Size of the experiment.")
+    preset_flag = flags.DEFINE_string("preset", "laptop", "laptop or paper; with a size of the config's: paper,1.7b.")
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant runs once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")

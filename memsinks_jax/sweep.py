@@ -1,8 +1,9 @@
 """Trains at every point of a grid: python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py --out=runs/table_3
 
-What is varied stands in the file (GRID), as does what the points are sorted by (MEASURE). A field that is set on the
-command line is not varied: --config.optimizer.learning_rate=5e-3. Runs on all cores, several at a time; the same command
-goes on where it was killed. Ends with results.json, a picture and index.html.
+What is varied stands in the file (GRID, or several: one is all combinations of the values of its fields), as does what the
+points are sorted by (MEASURE). A field that is set on the command line is not varied:
+--config.optimizer.learning_rate=5e-3. Runs on all cores, several at a time; the same command goes on where it was killed.
+Ends with results.json, a picture and index.html.
 """
 
 import itertools
@@ -31,15 +32,18 @@ CONTROL = "control"  # name of the run that all others are compared with
 
 def grid(module, overrides: list[str], choice: str) -> dict[str, Variation]:
     """{name: variation} of every point of GRID, without the fields that `overrides` fix; the control, if any, first."""
+    grids = module.GRID if isinstance(module.GRID, tuple) else (module.GRID,)
     fixed = {flag.removeprefix("--config.").split("=")[0] for flag in overrides}
-    varied = {field: values for field, values in module.GRID.items() if field not in fixed}
-    if not varied:
-        raise InputError(f"every field of the grid is set: leave one of {', '.join(module.GRID)} to be varied")
+    fields = dict.fromkeys(field for one in grids for field in one)
+    if fixed >= set(fields):
+        raise InputError(f"every field of the grid is set: leave one of {', '.join(fields)} to be varied")
     found = {CONTROL: Variation(",".join(filter(None, (module.CONTROL, choice))))} if module.CONTROL else {}
-    for values in itertools.product(*varied.values()):
-        settings = dict(zip(varied, values, strict=True))
-        name = ",".join(f"{field.rsplit('.', 1)[-1]}={value:g}" for field, value in settings.items())
-        found[name] = Variation(choice, settings)
+    for one in grids:
+        varied = {field: values for field, values in one.items() if field not in fixed}
+        for values in itertools.product(*varied.values()) if varied else ():
+            settings = dict(zip(varied, values, strict=True))
+            name = ",".join(f"{field.rsplit('.', 1)[-1]}={value:g}" for field, value in settings.items())
+            found[name] = Variation(choice, settings)
     return found
 
 

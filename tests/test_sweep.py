@@ -28,6 +28,13 @@ def test_points_are_the_grid_without_what_is_set():
     ]  # fmt: skip
     with pytest.raises(InputError, match="every field of the grid is set"):
         sweep.grid(GRID, ["--config.sinks.active_fraction=0.2", "--config.sinks.shared_fraction=0.2"], "")
+    both = ({"sinks.active_fraction": (0.1,), "data.repetitions": (2, 4)}, {"sinks.active_fraction": (0.1, 0.3)})
+    several = types.SimpleNamespace(GRID=both, MEASURE="x", CONTROL="")
+    assert [*sweep.grid(several, [], "")] == [
+        "active_fraction=0.1,repetitions=2", "active_fraction=0.1,repetitions=4", "active_fraction=0.1",
+        "active_fraction=0.3",
+    ]  # fmt: skip
+    assert [*sweep.grid(several, ["--config.sinks.active_fraction=0.2"], "")] == ["repetitions=2", "repetitions=4"]
 
 
 def run(variant, held_out, repeated):

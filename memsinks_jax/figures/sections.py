@@ -75,8 +75,8 @@ def floor_sentence(runs: list[Run]) -> str:
 
 def open_choices(runs: list[Run]) -> str:
     """What the paper leaves open, and what was taken."""
-    configs = [workdirs.read_config(run.workdir) for run in runs]
-    configs = [config for config in configs if config.sinks.kind == "by_document"] or configs
+    every = [workdirs.read_config(run.workdir) for run in runs]
+    configs = [config for config in every if config.sinks.kind == "by_document"] or every
 
     def said(of) -> str:
         return ", ".join(sorted({str(of(config)) for config in configs}))  # one unless the figure varies it
@@ -91,6 +91,7 @@ def open_choices(runs: list[Run]) -> str:
                 f"{said(lambda c: c.data.id_noise_per)}"],
         ["rows", f"{said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; "
                  "attention stays within a document"],
-        ["budget without repeats", "the same epochs, and the same steps: two variants"],
     ]  # fmt: skip
+    if any(config.data.repeats == "remove" for config in every):
+        choices.append(["budget without repeats", "the same epochs, and the same steps: two variants"])
     return report.table(["the paper leaves open", "here"], [[report.text(c) for c in row] for row in choices], ["", ""])

@@ -1,0 +1,154 @@
+"""Figure 7: what comes again after a while is learned and forgotten in cycles. Do sinks calm them?
+
+Documents that come every so many steps, all else being seen once. Their loss is measured before and after each encounter,
+with their own sinks on as in training (the paper's measure), and with all sinks dropped.
+"""
+
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax import report
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.claims import Claim
+from memsinks_jax.figures import losses
+from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.runs import Run, by_variant
+
+TITLE = "Figure 7: learned and forgotten, in cycles"
+CONFIG = "single_repeat.py"
+VARIANTS = ("standard", "sinks")
+ANSWER = (
+    "A document that comes again after many steps is learned a little at each encounter and partly forgotten until the "
+    "next, since what comes between writes over it. Its own sinks are off for most of that, and should keep it."
+)
+TABLE_NOTE = (
+    "Losses in nats per token. Amplitude: the loss one step before an encounter less the loss one step after it, mean over "
+    "the encounters of a third of training. Level: the mean of those losses over the last third. With sinks, a document's "
+    "own are on, unless it says dropped."
+)
+LABELS = {"standard": "standard", "sinks": "sinks, own on"}
+_COLOURS = {"standard": "#c0392b", "sinks": "#1f618d"}
+OWN, DROPPED = "repeated_loss_own", "repeated_loss"
+
+
+def note(runs: list[Run]) -> str:
+    """What stands under the picture."""
+    seeds, config = len({run.seed for run in runs}), workdirs.read_config(runs[0].workdir)
+    many = config.data.repeated_documents
+    return (
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; in each seed "
+        f"{f'{many} documents come' if many > 1 else 'one document comes'} every {config.data.repeat_every} steps, in "
+        f"batches of {config.training.batch_size} rows. {shared.floor_sentence(runs)}"
+    )
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    """Of the rows of `table`."""
+    return [LABELS[variant] for variant in by_variant(runs)]
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What the page shows besides."""
+    return [report.heading("Choices"), shared.open_choices(runs)]
+
+
+def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps of the encounters, and a loss one step before and one step after each (specs' Q8), nats.
+
+    Args:
+      name: of a metric; models that have none with their own sinks on have no sinks, and give their only one.
+    """
+    every = workdirs.read_config(run.workdir).data.repeat_every
+    at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
+    steps = [step for step in range(every, run.metrics["step"], every) if step - 1 in at and step + 1 in at]
+    return np.array(steps), np.array([at[step - 1] for step in steps]), np.array([at[step + 1] for step in steps])
+
+
+def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
+    return np.minimum(3 * steps // run.metrics["step"], 2) == third
+
+
+def amplitude(run: Run, third: int = 2, name: str = OWN) -> float:
+    """How far the loss falls at an encounter: mean over a third of training, the last by default, nats."""
+    steps, before, after = encounters(run, name)
+    return float(np.mean((before - after)[_in_third(run, steps, third)]))
+
+
+def level(run: Run, name: str = OWN) -> float:
+    """Mean loss around the encounters of the last third of training, nats."""
+    steps, before, after = encounters(run, name)
+    return float(np.mean((before + after)[_in_third(run, steps, 2)]) / 2)
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """Section 5.4, paired by seed."""
+    both = ["sinks", "standard"]
+    return [
+        *losses.paired(
+            runs, "amplitude", "amplitude over the last third: sinks, own on, less standard (nats)",
+            "lower-amplitude cycles later in training", both, lambda s, other: amplitude(s) - amplitude(other), at_most=0.0,
+        ),
+        *losses.paired(
+            runs, "level", "loss of the repeated documents over the last third: sinks, own on, over standard",
+            "a lower train loss", both, lambda s, other: level(s) / level(other), at_most=1.0,
+        ),
+        *losses.paired(
+            runs, "dropped", "the same loss: sinks dropped over own on", "not in the figure", both[:1],
+            lambda s: level(s, DROPPED) / level(s), at_least=1.0,
+        ),
+    ]  # fmt: skip
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed)."""
+    columns = {
+        "amplitude, first third": lambda run: amplitude(run, 0),
+        "amplitude, last third": amplitude,
+        "amplitude, dropped": lambda run: amplitude(run, name=DROPPED),
+        "level": level,
+        "level, dropped": lambda run: level(run, DROPPED),
+        "held-out": lambda run: run.metrics["held_out_loss"],
+        "steps": lambda run: run.metrics["step"],
+    }
+    groups = by_variant(runs).values()
+    return list(columns), [[[value(run) for run in group.values()] for value in columns.values()] for group in groups]
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """The cycles over all of training and over its last third, and their amplitude."""
+    groups = by_variant(runs)
+    figure, (whole, zoom, amplitudes) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    for variant, group in groups.items():
+        of_variant, colour = list(group.values()), _COLOURS[variant]
+        found = [encounters(run) for run in of_variant]
+        steps = found[0][0]
+        around = np.stack([steps - 1, steps + 1], axis=1).ravel()
+        cycle = np.array([np.stack([before, after], axis=1).ravel() for _, before, after in found])
+        losses.band(whole, around, cycle, LABELS[variant], colour)
+        late = np.repeat(_in_third(of_variant[0], steps, 2), 2)
+        losses.band(zoom, around[late], cycle[:, late], LABELS[variant], colour, ".-")
+        if variant == "sinks":
+            dropped = [encounters(run, DROPPED)[1:] for run in of_variant]
+            dropped = np.array([np.stack(pair, axis=1).ravel() for pair in dropped])
+            losses.band(whole, around, dropped, "sinks, dropped", colour, ":")
+        of_thirds = np.array([[amplitude(run, third) for third in range(3)] for run in of_variant])
+        losses.band(amplitudes, (1, 2, 3), of_thirds, LABELS[variant], colour, "o-")
+    losses.finish(whole, runs, "loss of the repeated documents", "step")
+    losses.finish(zoom, [], "the last third", "step")
+    losses.finish(amplitudes, [], "fall of the loss at an encounter", "third of training")
+    # The first encounters of an untrained model would flatten everything that matters.
+    whole.set_ylim(0, 1.05 * max(encounters(run)[2][:2].max() for run in runs))
+    zoom.autoscale(axis="y")
+    amplitudes.autoscale(axis="y")
+    amplitudes.set_xticks((1, 2, 3))
+    amplitudes.axhline(0, color="#7f8c8d", linewidth=1)
+    whole.set_ylabel("loss (nats per token)")
+    whole.legend(frameon=False, fontsize=8.5)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
