@@ -123,7 +123,8 @@ def _rungs(result: dict) -> list[int]:
 
 def _draw_overview(result: dict, path: pathlib.Path) -> None:
     subjects = result["subjects"]
-    figure, axes = plt.subplots(1, 4, figsize=(16, 4.2), layout="constrained")
+    figure, grid = plt.subplots(2, 2, figsize=(11.5, 8), layout="constrained")
+    axes = grid.ravel()
     for place, (name, groups) in enumerate(subjects.items()):
         found, shift = groups[ALL], (place - (len(subjects) - 1) / 2) * 0.14
         scores = [score for score in SCORES if f"auc_{score}" in found]
@@ -137,10 +138,10 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
         sides = [found["member_loss"], found["non_member_loss"]]
         _whiskers(axes[3], [shift, 1 + shift], sides, colour(result, name), name, "o")
     axes[0].axhline(0.5, color="black", linewidth=1, linestyle=":")
-    axes[0].set(title="Is a member told from a non-member?", ylabel="AUC")
+    axes[0].set(title="Are members told from non-members?", ylabel="AUC")
     axes[0].set_xticks(range(len(SCORES)), SCORE_LABELS.values())
-    axes[1].set(title="Is a member recited?", ylabel="share of members", ylim=(-0.03, 1.03))
-    axes[2].set(title="How far is it from it?", ylabel="edit distance, share of tokens", ylim=(-0.03, 1.03))
+    axes[1].set(title="Are members recited?", ylabel="share of members", ylim=(-0.03, 1.03))
+    axes[2].set(title="How far is it from reciting them?", ylabel="edit distance, share of tokens", ylim=(-0.03, 1.03))
     for axis in axes[1:3]:
         axis.set(xlabel="tokens that are given", xscale="log")
         axis.set_xticks(result["prefixes"], result["prefixes"])
