@@ -15,13 +15,15 @@ from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in,
 from memsinks_jax.config import InputError, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.export import export
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.trained import open_run
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of sinks on a ladder of repeats with canaries, and its oracle."""
+    """A run of sinks on a ladder of repeats with canaries, its oracle, and a document that both have read, one that none
+    has."""
     folder = tmp_path_factory.mktemp("audit")
     config = tiny_config()
     config.data.repeated_documents, config.data.repeats = 4, "ladder"
@@ -30,6 +32,9 @@ def folder(tmp_path_factory):
     oracle = from_json(to_json(config), "")
     oracle.sinks.kind, oracle.data.repeats = "none", "remove"
     train_and_evaluate(oracle, folder / "oracle")
+    corpus = workdirs.read_corpus(folder / "run")
+    (folder / "read.txt").write_text(corpus.documents[corpus.mixture.unique[0]].text)
+    (folder / "new.txt").write_text("Nobody has ever seen this one.")
     return folder
 
 
@@ -93,10 +98,7 @@ def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
 
 
 def test_documents_of_files_are_known_by_their_ids(folder):
-    corpus, run = workdirs.read_corpus(folder / "run"), open_run(folder / "run")
-    unique = corpus.documents[corpus.mixture.unique[0]].text
-    (folder / "read.txt").write_text(unique)
-    (folder / "new.txt").write_text("Nobody has ever seen this one.")
+    run = open_run(folder / "run")
     assert documents_of(folder / "run", run, "repeated", str(folder / "read.txt")).encounters.tolist() == [1]
     assert documents_of(folder / "run", run, "repeated", str(folder / "new.txt")).encounters is None
     assert set(encounters_in(folder / "oracle").values()) == {0, 1}
@@ -108,6 +110,19 @@ def test_one_member_is_enough(folder):
     measures = found["subjects"]["sinks dropped"][ALL]
     assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
     assert found["reference"] is None and "auc_reference" not in measures and "exact_200" not in measures
+
+
+def test_audit_of_a_hugging_face_folder(folder):
+    """What was handed over measures like the run with its sinks dropped; its documents must be given."""
+    files = {"members_files": str(folder / "read.txt"), "non_members_files": str(folder / "new.txt"), "prefixes": (4,)}
+    export(folder / "run", folder / "hf", True, "float32")
+    exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
+    dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]
+    assert list(exported) == ["model"]
+    for measure in ("member_loss", "non_member_loss", "edit_distance_4"):
+        assert exported["model"][ALL][measure]["value"] == pytest.approx(dropped[ALL][measure]["value"], rel=1e-5)
+    with pytest.raises(InputError, match="give --members and --non_members"):
+        audit(folder / "hf")
 
 
 def test_audit_refuses(folder):

@@ -27,7 +27,8 @@ def mean(values: np.ndarray, lowest: float = -math.inf, highest: float = math.in
 
 
 def share(hits: np.ndarray) -> Measured:
-    """Wilson's interval of a share of documents, bool (documents,): right also where none or all of few are hit."""
+    """Wilson's interval of a share of documents, (documents,) of what is 0 or 1, or the chance of 1: right also where none
+    or all of few are hit."""
     count, value = len(hits), float(np.mean(hits))
     middle = (value + Z**2 / (2 * count)) / (1 + Z**2 / count)
     reach = Z / (1 + Z**2 / count) * math.sqrt(value * (1 - value) / count + Z**2 / (4 * count**2))

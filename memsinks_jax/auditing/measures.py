@@ -68,8 +68,9 @@ def measure(
         for measure_name, values in per_member.items():
             there = values[group][~np.isnan(values[group])]
             if len(there):
-                exact = measure_name.startswith("exact_") and measure_name.removeprefix("exact_").isdigit()
-                found[name][measure_name] = intervals.share(there) if exact else intervals.mean(there, 0.0, 1.0)
+                # Shares of documents are often 0 or 1, where Student's interval would be a point.
+                recited = measure_name.startswith("exact_") and measure_name[-1].isdigit()
+                found[name][measure_name] = intervals.share(there) if recited else intervals.mean(there, 0.0, 1.0)
         if exposures is not None and not np.isnan(exposures[group]).all():
             there = exposures[group][~np.isnan(exposures[group])]
             found[name]["exposure"] = intervals.mean(there, 0.0, HIGHEST)

@@ -23,7 +23,8 @@ def reading(nats=None, likeliest=None, surprise=None):
 
 
 @pytest.mark.parametrize(
-    "likeliest, strength", [([1, 1, 1, 1], 1), ([1, 0, 1, 1], 0.5), ([0, 1, 1, 1], 0.75), ([1, 1, 1, 0], 0), ([0] * 4, 0)]
+    "likeliest, strength",
+    [([1, 1, 1, 1], 1), ([1, 0, 1, 1], 0.5), ([0, 1, 1, 1], 0.75), ([1, 1, 1, 0], 0), ([0] * 4, 0)],
 )
 def test_extraction_strength_is_0_where_nothing_matches(likeliest, strength):
     assert extraction.extraction_strength(reading(likeliest=likeliest)) == strength
@@ -36,9 +37,7 @@ def test_edit_distance_against_its_definition():
     def ways(one, other):
         if not one or not other:
             return len(one) + len(other)
-        return min(
-            ways(one[1:], other) + 1, ways(one, other[1:]) + 1, ways(one[1:], other[1:]) + (one[0] != other[0])
-        )
+        return min(ways(one[1:], other) + 1, ways(one, other[1:]) + 1, ways(one[1:], other[1:]) + (one[0] != other[0]))
 
     every = [word for length in range(4) for word in itertools.product((1, 2, 3), repeat=length)]
     for one, other in itertools.product(every, every[::3]):
@@ -141,7 +140,9 @@ def subject():
     return Subject("model", Trained(config, Spelled(), params, 0), "all")
 
 
-DOCUMENTS = Documents([np.array([5, 9, 3, 7, 7], np.int32), np.array([2, 20, 4], np.int32)], np.zeros((2, 2), np.uint32))
+DOCUMENTS = Documents(
+    [np.array([5, 9, 3, 7, 7], np.int32), np.array([2, 20, 4], np.int32)], np.zeros((2, 2), np.uint32)
+)
 
 
 def test_a_reading_against_a_loop_over_positions(subject):
