@@ -12,7 +12,7 @@ from memsinks_jax.auditing import exposure, extraction, forced, intervals, membe
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of
 from memsinks_jax.auditing.subjects import Documents, Subject
-from memsinks_jax.data.tokenizer import Tokenizer
+from memsinks_jax.model import build_model
 from memsinks_jax.trained import Trained
 
 
@@ -124,11 +124,10 @@ def test_groups_of_members():
     assert set(groups_of(None, 2)) == {ALL}
 
 
-class Spelled(Tokenizer):
+class Spelled:
     """Tokens of a model that has no text."""
 
-    def __init__(self):
-        self.vocabulary_size, self.end_of_text = 24, 1
+    vocabulary_size, end_of_text = 24, 1
 
     def decode(self, tokens):
         return "".join(chr(96 + token) for token in tokens)
@@ -146,8 +145,6 @@ DOCUMENTS = Documents(
 
 
 def test_a_reading_against_a_loop_over_positions(subject):
-    from memsinks_jax.model import build_model
-
     model, _ = build_model(subject.run.config)
     for tokens, found in zip(DOCUMENTS.tokens, forced.read(subject, DOCUMENTS), strict=True):
         assert len(found.nats) == len(tokens)
