@@ -1,6 +1,7 @@
 """What is audited: models with their sinks in one mode, and the documents that they are asked about."""
 
 import dataclasses
+import json
 import logging
 import pathlib
 from typing import NamedTuple
@@ -11,10 +12,11 @@ from memsinks_jax import sinks
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import Corpus, tokenise
+from memsinks_jax.data.canaries import with_canary
+from memsinks_jax.data.corpus import Corpus, tokenise, without_copies
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import document_batches
+from memsinks_jax.evals.document_loss import BATCH_SIZE, document_batches
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.trained import Trained, open_run
 
@@ -34,9 +36,10 @@ class Documents(NamedTuple):
         encounters = None if self.encounters is None else self.encounters[indices]
         return Documents([self.tokens[i] for i in indices], self.identities[indices], encounters)
 
-    def batches(self, run: Trained) -> list[dict]:
-        """For `DocumentLoss`."""
-        return document_batches(self.tokens, self.identities, run.config.data.row_length, run.tokenizer.end_of_text)
+    def batches(self, run: Trained, size: int = BATCH_SIZE) -> list[dict]:
+        """For `DocumentLoss`, `size` documents a batch."""
+        config, end = run.config, run.tokenizer.end_of_text
+        return document_batches(self.tokens, self.identities, config.data.row_length, end, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Subject:
     mode: str
 
 
+STANDARD, ORACLE = "standard", "oracle"
+
 # How a model with sinks is audited. What is handed over comes first.
 MODES = {"drop": "sinks dropped", "own": "sinks, own on", "all": "sinks, all on"}
 
@@ -58,23 +63,32 @@ def subjects_of(
     """The model of `workdir` in every mode, then the standard model and the oracle where they are given.
 
     Raises:
-      InputError: one of them is no model, or has another tokenizer than the first.
+      InputError: one of them is no model, or has another tokenizer than the first or a shorter context.
     """
     first = open_run(workdir)
     has = sinks.has_sinks(first.config)
     audited = [Subject(name, first, mode) for mode, name in MODES.items()] if has else [Subject("model", first, "all")]
-    for place, name in ((standard, "standard"), (oracle, "oracle")):
+    for place, name in ((standard, STANDARD), (oracle, ORACLE)):
         if place:
             run = open_run(place)
             if not _same_tokens(first.tokenizer, run.tokenizer):
                 raise InputError(f"{place} has another tokenizer than {workdir}; compare models that share theirs")
+            if run.config.data.row_length < first.config.data.row_length:
+                raise InputError(
+                    f"{place} has a context of {run.config.data.row_length} tokens, {workdir} one of "
+                    f"{first.config.data.row_length}; compare models that read as much"
+                )
             audited.append(Subject(name, run, "drop"))
     return audited
 
 
-def documents_of(workdir: pathlib.Path, run: Trained, role: str, files: str = "") -> Documents:
+def documents_of(
+    workdir: pathlib.Path, run: Trained, role: str, files: str = "", corpus: Corpus | None = None
+) -> Documents:
     """Documents of files, or of a role ("repeated", "held_out", "unique") of the run's own.
 
+    Args:
+      corpus: of the workdir, where it has been read already.
     Raises:
       InputError: no such files; no documents of the role; a folder of a model alone, which has no documents.
     """
@@ -84,26 +98,90 @@ def documents_of(workdir: pathlib.Path, run: Trained, role: str, files: str = ""
                 f"{workdir} has ids by {run.config.data.ids}: documents of files have none; leave --members and "
                 "--non_members out for the run's own documents"
             )
-        tokens = tokenise(read_documents(files), run.tokenizer)
-        return _cut(Documents(tokens, np.stack([ids.content_id(document) for document in tokens])), run.config, files)
+        documents, copies = without_copies(read_documents(files))
+        if copies:
+            logger.warning("%s: %d documents are there twice; each counts once", files, copies)
+        tokens = tokenise(documents, run.tokenizer)
+        identities = np.stack([ids.content_id(document) for document in tokens])
+        known = encounters_in(workdir)
+        times = [known.get(ids.to_hex(identity)) for identity in identities]
+        encounters = None if None in times else np.array(times)
+        return _cut(Documents(tokens, identities, encounters), run.config.data.row_length - 1, files)
     if is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of its run; give --members and --non_members")
-    return of_role(workdirs.read_corpus(workdir), run.config, role, str(workdir))
+    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir))
 
 
 def of_role(corpus: Corpus, config: Config, role: str, where: str) -> Documents:
-    """Of a run's own documents. Raises InputError where it has none."""
+    """Of a run's own documents, such that repeated and held-out ones differ in nothing but that they were repeated.
+
+    Canaries would tell them apart without any model. Those at the end are cut off, and every document to what they
+    left of the context; where they are at the start, the documents of other roles get one too, which was never read.
+
+    Raises:
+      InputError: it has none.
+    """
     indices = getattr(corpus.mixture, role)
     if not len(indices):
         raise InputError(f"{where} has no {role} documents to be asked about")
-    encounters = np.bincount(corpus.mixture.encounters, minlength=len(corpus.tokens))[indices]
+    encounters = None
+    if not len(corpus.mixture.scheduled):  # of those the steps decide how often they come
+        encounters = np.bincount(corpus.mixture.encounters, minlength=len(corpus.tokens))[indices]
     tokens = [np.asarray(corpus.tokens[i]) for i in indices]
-    return _cut(Documents(tokens, corpus.identities[indices], encounters), config, f"{role} documents")
+    settings, room, carriers = config.canaries, config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
+    if carriers and settings.place == "end":
+        room -= settings.length
+        tokens = [t[: len(t) - settings.length] if i in carriers else t for i, t in zip(indices, tokens, strict=True)]
+    elif carriers and role != "repeated":
+        share = len(carriers) / len(corpus.mixture.repeated)
+        get = np.diff(np.floor(share * np.arange(len(tokens) + 1))) > 0
+        tokens = [
+            with_canary(config, i, t, corpus.tokenizer) if own else t
+            for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
+        ]
+    return _cut(Documents(tokens, corpus.identities[indices], encounters), room, f"{role} documents")
 
 
-def _cut(documents: Documents, config: Config, what: str) -> Documents:
+def refuse_unfit(
+    members: Documents, non_members: Documents, subjects: list[Subject], places: list[pathlib.Path]
+) -> None:
+    """Raises InputError for documents that are in both sets, or that a model of `places` has read and must not have.
+
+    Args:
+      subjects: as of `subjects_of`.
+      places: of their models; the last one's is the oracle's where there is one.
+    """
+    both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
+    if both:
+        raise InputError(
+            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the context reaches; remove them "
+            "from one of the two"
+        )
+    for place in places:
+        _refuse_read(non_members, place, "non-members")
+    if subjects[-1].name == ORACLE:
+        _refuse_read(members, places[-1], "members")
+
+
+def _refuse_read(documents: Documents, place: pathlib.Path, what: str) -> None:
+    known = encounters_in(place)
+    read = sum(known.get(ids.to_hex(identity), 0) != 0 for identity in documents.identities)
+    if read:
+        said = "it is no oracle for them" if what == "members" else "they are members"
+        raise InputError(f"{place} was trained on {read} of {len(documents.tokens)} {what}: {said}; take others")
+
+
+def encounters_in(place: pathlib.Path) -> dict[str, int | None]:
+    """How often an epoch of a run has each of its documents, by id: None where the steps decide. Empty for a model alone."""
+    path = place / "documents.jsonl"
+    if not path.is_file():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {line["id"]: line["encounters"] for line in lines}
+
+
+def _cut(documents: Documents, room: int, what: str) -> Documents:
     """To the context, which end of text opens. An id stays that of the whole document."""
-    room = config.data.row_length - 1
     longer = sum(len(tokens) > room for tokens in documents.tokens)
     if longer:
         logger.warning("%s: %d of %d are longer than the context and were cut", what, longer, len(documents.tokens))

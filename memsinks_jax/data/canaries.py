@@ -15,11 +15,21 @@ def with_canary(config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTo
     The end of a document that would not fit a row with its canary is left out.
     """
     settings = config.canaries
-    pool = np.setdiff1d(np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.end_of_text])
-    draws = mixture.bits(config.seed, "canaries", index).random_raw(settings.length)
-    canary = pool[draws % np.uint64(len(pool))].astype(np.int32)
+    canary = _random_tokens(config.seed, "canaries", index, settings.length, tokenizer)
     story = tokens[: config.data.row_length - 1 - settings.length]
     return np.concatenate([story, canary] if settings.place == "end" else [canary, story])
+
+
+def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
+    """What the canary of document `index` might as well have been, drawn like it -> int32 (count, tokens)."""
+    length = config.canaries.length
+    return _random_tokens(config.seed, "alternatives", index, count * length, tokenizer).reshape(count, length)
+
+
+def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
+    pool = np.setdiff1d(np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.end_of_text])
+    draws = mixture.bits(seed, purpose, index).random_raw(count)
+    return pool[draws % np.uint64(len(pool))].astype(np.int32)
 
 
 def canary_targets(settings: CanariesConfig, length: int) -> slice:

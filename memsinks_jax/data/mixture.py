@@ -154,7 +154,7 @@ def encounters_of(repeated: np.ndarray, times: int | np.ndarray, unique: np.ndar
     return np.concatenate([np.repeat(repeated, times), unique])
 
 
-PURPOSES = ("roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries")
+PURPOSES = ("roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries", "alternatives")
 
 
 def bits(seed: int, purpose: str, index: int = 0) -> np.random.Philox:

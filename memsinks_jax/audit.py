@@ -1,0 +1,169 @@
+"""Asks a model what it still knows: python -m memsinks_jax.audit --workdir=runs/sinks --standard=runs/standard \\
+    --oracle=runs/no_repeat --out=audits/sinks [--members='read/*.txt' --non_members='unread/*.txt']
+
+Extraction by the length of the beginning, membership, canaries, loss: of the model with its sinks dropped, each
+document's own on, and all on, beside a standard model and an oracle that never read the members. Without files the
+members are the run's own repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
+"""
+
+import logging
+import pathlib
+import shlex
+import sys
+import tempfile
+
+import numpy as np
+import tqdm
+from absl import flags
+
+from memsinks_jax import command_line, report
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.auditing import exposure, pages
+from memsinks_jax.auditing.extraction import lengths_that_fit
+from memsinks_jax.auditing.measures import measure, read_all
+from memsinks_jax.auditing.subjects import ORACLE, documents_of, refuse_unfit, subjects_of
+from memsinks_jax.config import InputError
+from memsinks_jax.interop.folder import is_folder
+
+logger = logging.getLogger("memsinks_jax.audit")
+
+PREFIXES, SUFFIX, SAMPLES = (8, 16, 32, 50), 32, 8
+
+
+def audit(
+    workdir: pathlib.Path,
+    members_files: str = "",
+    non_members_files: str = "",
+    standard: pathlib.Path | None = None,
+    oracle: pathlib.Path | None = None,
+    prefixes: tuple[int, ...] = PREFIXES,
+    suffix: int = SUFFIX,
+    samples: int = SAMPLES,
+) -> dict:
+    """Measures one model in every mode of its sinks, and those that it is compared with.
+
+    Args:
+      members_files, non_members_files: globs; empty for the run's own repeated and held-out documents.
+      standard, oracle: models trained on the same documents without sinks, and without the members.
+      prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
+    Returns:
+      {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
+      so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
+      "exposure_maximum": bits or None, "subjects": {name: {group: {measure: {"value", "ci95"}}}}}; see
+      `measures.measure`. The intervals are over documents.
+    Raises:
+      InputError: models or documents that cannot be compared.
+    """
+    subjects = subjects_of(workdir, standard, oracle)
+    first = subjects[0].run
+    own = not is_folder(workdir) and not (members_files and non_members_files)
+    corpus = workdirs.read_corpus(workdir) if own else None
+    members = documents_of(workdir, first, "repeated", members_files, corpus)
+    non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
+    refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
+    has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
+    reference = read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
+    if reference is None:
+        logger.warning("no --oracle: nothing says what a model shows that never read the members; no reference score")
+    if not lengths_that_fit(members, prefixes, suffix):
+        logger.warning("no member has %d tokens: none is asked to be continued", min(prefixes) + suffix)
+    found = {}
+    for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=not sys.stderr.isatty()):
+        is_oracle = subject.name == ORACLE
+        readings = reference if is_oracle else read_all(subject, members, non_members)
+        exposures = None
+        if has_canaries:
+            exposures = np.full(len(members.tokens), np.nan)
+            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus, first.config)
+        found[subject.name] = measure(
+            subject,
+            members,
+            non_members,
+            readings,
+            None if is_oracle else reference,
+            exposures,
+            prefixes,
+            suffix,
+            samples,
+        )
+    times = None if members.encounters is None else members.encounters.tolist()
+    return {
+        "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
+        "members": len(members.tokens), "non_members": len(non_members.tokens),
+        "encounters": times and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
+        "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
+        "reference": ORACLE if reference else None, "exposure_maximum": exposure.HIGHEST if has_canaries else None,
+        "subjects": {
+            name: {group: {key: {"value": m.value, "ci95": m.ci95 and list(m.ci95)} for key, m in measured.items()}
+                   for group, measured in groups.items()}
+            for name, groups in found.items()
+        },
+    }  # fmt: skip
+
+
+def write(result: dict, out: pathlib.Path, command: str) -> None:
+    """results.json, pictures and index.html. The folder gets its name when it is complete."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        folder = pathlib.Path(scratch) / "audit"
+        folder.mkdir()
+        report.write_json(folder / "results.json", result)
+        drawn = pages.draw(result, folder)
+        columns, lines = pages.cells(result)
+        kinds = ["", *["number"] * len(columns[1:])]
+        sections = [
+            report.paragraph(pages.answer(result), "lead"),
+            *(part for name, note in drawn.items() for part in (report.picture(folder / name, name), _note(note))),
+            report.heading("All numbers"),
+            report.table(columns, [list(map(report.text, line)) for line in lines], kinds),
+            _note(pages.note(result)),
+            report.heading("How it was made"),
+            report.code(command),
+        ]  # fmt: skip
+        report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
+        folder.rename(out)
+
+
+def _note(content: str) -> str:
+    return report.paragraph(content, "note")
+
+
+def _whole_numbers(flag: str, texts: list[str]) -> tuple[int, ...]:
+    if not texts or not all(text.strip().isdigit() and int(text) > 0 for text in texts):
+        raise InputError(f"--{flag}={','.join(texts)}: give whole numbers of tokens from 1, for example 8,16,32")
+    return tuple(sorted({int(text) for text in texts}))
+
+
+def main() -> None:
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
+    members_flag = flags.DEFINE_string("members", "", "Glob of documents it has read; empty: its repeated ones.")
+    others_flag = flags.DEFINE_string("non_members", "", "Glob of documents it has not; empty: its held-out ones.")
+    standard_flag = flags.DEFINE_string("standard", None, "A model trained on the same documents without sinks.")
+    oracle_flag = flags.DEFINE_string("oracle", None, "A model trained on the same documents without the members.")
+    prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Tokens of a document that are given.")
+    suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Tokens that it is to go on with.", lower_bound=1)
+    samples_flag = flags.DEFINE_integer("samples", SAMPLES, "Continuations drawn besides the likeliest.", lower_bound=0)
+    out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
+
+    def run() -> dict:
+        for name, flag in (("workdir", workdir_flag), ("out", out_flag)):
+            if not flag.value:
+                raise InputError(f"--{name} is missing")
+        out = pathlib.Path(out_flag.value)
+        if out.exists():
+            raise InputError(f"--out={out} exists; remove it first, or take another name")
+        places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
+        result = audit(
+            pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
+            _whole_numbers("prefixes", prefixes_flag.value), suffix_flag.value, samples_flag.value,
+        )  # fmt: skip
+        write(result, out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
+        print(report.plain_table(*pages.cells(result)), file=sys.stderr)
+        logger.info("%s\n%s", pages.answer(result), out / "index.html")
+        return result
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Has a model kept a secret? The rank of an inserted canary among random ones that were not (Carlini et al. 2019).
+
+All alternatives stand where the canary stands in its document, so that nothing but having been read tells them apart.
+A document is read once; of its alternatives only the canary's own tokens are computed.
+"""
+
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.config import Config
+from memsinks_jax.data.canaries import alternatives, canary_targets
+from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.losses import token_losses
+from memsinks_jax.model import Cache, build_model, empty_cache
+
+ALTERNATIVES = 255  # with the canary, a power of two
+HIGHEST = math.log2(ALTERNATIVES + 1)  # bits: no alternative is likelier
+_MOST_CACHE = 2**28  # bytes
+
+
+def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
+    """Exposure of each canary of a corpus -> bits float64 (canaries,), from 0 to `HIGHEST`.
+
+    log2 of the number of candidates, the canary and its alternatives, minus log2 of the canary's rank by loss; equals
+    count half. A canary that was never read may have any rank, and on average some log2(e) = 1.44 bits.
+
+    Args:
+      config: of the run whose canaries these are.
+    """
+    count, found = config.canaries.length, []
+    of_context, of_candidates = _programs(subject, count)
+    parts = _parts(subject.run.config)
+    indices = corpus.mixture.canaries.tolist()
+    for index in tqdm.tqdm(indices, desc=f"{subject.name}: canaries", leave=False, disable=not sys.stderr.isatty()):
+        tokens = np.asarray(corpus.tokens[index])
+        start = canary_targets(config.canaries, len(tokens)).start
+        others = alternatives(config, index, ALTERNATIVES, corpus.tokenizer)
+        candidates = np.concatenate([tokens[None, start : start + count], others])
+        context = np.zeros(config.data.row_length, np.int32)
+        context[: start + 1] = [corpus.tokenizer.end_of_text, *tokens[:start]]
+        identity = corpus.identities[index][None, None]
+        cache = of_context(subject.run.params, context, identity)
+        nats = [
+            of_candidates(subject.run.params, cache, context[start], np.int32(start), some, identity)
+            for some in np.split(candidates, parts)
+        ]
+        found.append(exposure(np.concatenate(nats)))
+    return np.array(found)
+
+
+def _parts(config: Config) -> int:
+    """In how many parts the candidates are computed, a power of two: each of them has a cache of its own."""
+    per_candidate = sum(x.size * x.dtype.itemsize for x in jax.eval_shape(
+        lambda: empty_cache(config.model, 1, config.data.row_length)))  # fmt: skip
+    return min(max(1, 1 << (per_candidate * (ALTERNATIVES + 1) // _MOST_CACHE).bit_length()), ALTERNATIVES + 1)
+
+
+def exposure(nats: np.ndarray) -> float:
+    """Bits, of losses (candidates,) of which the first is the canary's."""
+    rank = 1 + (nats[1:] < nats[0]).sum() + 0.5 * (nats[1:] == nats[0]).sum()
+    return float(math.log2(len(nats)) - math.log2(rank))
+
+
+def _programs(subject: Subject, count: int):
+    """Compiled: (tokens, identity) -> cache of a context; a cache and candidates behind it -> nats (candidates,)."""
+    config = subject.run.config
+    model, _ = build_model(config)
+    seed = np.uint32(config.seed)
+
+    def of_context(params: dict, tokens_T: jax.Array, identity: jax.Array) -> Cache:
+        positions_BT = jnp.arange(len(tokens_T))[None]
+        gates = sinks.interventions(config, subject.mode, identity, seed, None)
+        cache = empty_cache(config.model, 1, len(tokens_T))
+        return model.apply(
+            {"params": params}, tokens_T[None], jnp.ones_like(positions_BT), positions_BT, gates, cache,
+            read_out=lambda x_BTD, head_DV: None,
+        )[1]  # fmt: skip
+
+    def of_candidates(params: dict, cache: Cache, before, start, candidates_BT: jax.Array, identity) -> jax.Array:
+        batch = len(candidates_BT)
+        cache = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=1), cache)
+        inputs_BT = jnp.concatenate([jnp.full((batch, 1), before), candidates_BT[:, :-1]], axis=1)
+        positions_BT = jnp.broadcast_to(start + jnp.arange(count), inputs_BT.shape)
+        gates = sinks.interventions(config, subject.mode, identity, seed, None)
+        losses_BT, _ = model.apply(
+            {"params": params}, inputs_BT, jnp.ones_like(inputs_BT), positions_BT, gates, cache,
+            read_out=lambda x_BTD, head_DV: token_losses(x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)),
+        )  # fmt: skip
+        return losses_BT.sum(axis=1)
+
+    return jax.jit(of_context), jax.jit(of_candidates)

@@ -1,0 +1,96 @@
+"""Does a model recite? Given the beginning of a document, how much of what comes next does it write, word for word?
+
+Discoverable extraction (Carlini et al. 2023) at several lengths of the beginning, of one greedy continuation and of
+several that are drawn; (n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al. 2021) and exact
+memorization (Tirumala et al. 2022), which read the document instead.
+"""
+
+import math
+import sys
+
+import numpy as np
+import tqdm
+
+from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.generation import Generator, Settings
+
+_MOST_ROWS = 64  # written at a time
+
+
+def extraction_strength(reading: Reading) -> float:
+    """1 - k / n for a document of n tokens: k is the least such that from there on each is the likeliest after the true
+    ones before it. 0 where the last token is not: k is n then, not n - 1 as in the code that others use."""
+    wrong = np.flatnonzero(~reading.likeliest)
+    return 1 - (wrong[-1] + 1 if len(wrong) else 0) / len(reading.likeliest)
+
+
+def exact_memorization(reading: Reading) -> float:
+    """Share of the tokens that are the likeliest after the true ones before them."""
+    return float(reading.likeliest.mean())
+
+
+def chance_in_samples(reading: Reading, prefix: int, suffix: int, samples: int) -> float:
+    """That `samples` continuations drawn at temperature 1 hold one that is the document's next tokens: 1 - (1 - p)^n.
+
+    Exact, from the probability p of those tokens; no drawing could see one in a million.
+    """
+    chance = math.exp(-reading.nats[prefix : prefix + suffix].sum())
+    return 1.0 if chance >= 1 else -math.expm1(samples * math.log1p(-chance))
+
+
+def edit_distance(written: np.ndarray, truth: np.ndarray) -> float:
+    """Insertions, deletions and replacements of tokens from one to the other (Levenshtein), over the longer's length."""
+    if not len(written) or not len(truth):
+        return float(len(written) != len(truth))
+    places = np.arange(len(truth) + 1)
+    row = places
+    for token in written:
+        changed = np.minimum(row[1:] + 1, row[:-1] + (truth != token))
+        row = np.minimum.accumulate(np.concatenate([[row[0] + 1], changed]) - places) + places
+    return float(row[-1] / max(len(written), len(truth)))
+
+
+def equal_share(written: np.ndarray, truth: np.ndarray) -> float:
+    """Share of the positions of `truth` where `written` has the same token."""
+    few = min(len(written), len(truth))
+    return float((written[:few] == truth[:few]).sum() / len(truth))
+
+
+def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: int) -> dict[int, np.ndarray]:
+    """{prefix: the documents that have so many tokens and `suffix` more}, without lengths that no document has."""
+    lengths = np.array([len(tokens) for tokens in documents.tokens])
+    fitting = {prefix: np.flatnonzero(lengths >= prefix + suffix) for prefix in prefixes}
+    return {prefix: indices for prefix, indices in fitting.items() if len(indices)}
+
+
+def continuations(
+    subject: Subject, documents: Documents, fitting: dict[int, np.ndarray], suffix: int, samples: int
+) -> dict[int, list[list[np.ndarray]]]:
+    """What a subject writes after the beginnings of documents, `suffix` tokens at most.
+
+    Args:
+      fitting: of `lengths_that_fit`.
+      samples: drawn at temperature 1 besides the likeliest.
+    Returns:
+      {prefix: for each of its documents [the likeliest, the drawn ones ...], int32 (tokens,) each}.
+    """
+    run = subject.run
+    generator = Generator(run.config, run.tokenizer, run.params)
+    # A batch has all lengths in it, so that all are of one shape and few programs are compiled.
+    rows = sorted((place / len(indices), prefix, int(i)) for prefix, indices in fitting.items()
+                  for place, i in enumerate(indices))  # fmt: skip
+    size = math.ceil(len(rows) / math.ceil(len(rows) / _MOST_ROWS))
+    written = {(prefix, i): [] for _, prefix, i in rows}
+    drawn = rows * samples
+    plan = [(0.0, rows[at : at + size]) for at in range(0, len(rows), size)]
+    plan += [(1.0, drawn[at : at + size]) for at in range(0, len(drawn), size)]
+    bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=not sys.stderr.isatty())
+    for number, (temperature, batch) in enumerate(bar):
+        filled = (batch * size)[:size]
+        settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode)
+        prompts = [documents.tokens[i][:prefix] for _, prefix, i in filled]
+        identities = documents.identities[[i for _, _, i in filled]]
+        for (_, prefix, i), text in zip(batch, generator(prompts, settings, identities), strict=False):
+            written[prefix, i].append(text.tokens)
+    return {prefix: [written[prefix, int(i)] for i in indices] for prefix, indices in fitting.items()}

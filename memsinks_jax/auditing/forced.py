@@ -1,0 +1,58 @@
+"""A model reads documents that are given to it: what each token costs, whether it was the likeliest, how it stands among
+the others. The measures that need no text of the model's own are arithmetic on this."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.losses import logits
+from memsinks_jax.model import build_model
+
+_MOST_LOGITS = 2**26  # of a batch: 256 MiB
+
+
+class Reading(NamedTuple):
+    """Of one document's own tokens, each given those before it; end of text does not count."""
+
+    nats: np.ndarray  # float64 (tokens,): -log p
+    likeliest: np.ndarray  # bool (tokens,): no other token had more
+    surprise: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as Min-K%++ has it
+
+
+def read(subject: Subject, documents: Documents) -> list[Reading]:
+    """Every document alone in its context, its sinks as the subject's mode says."""
+    config = subject.run.config
+    model, _ = build_model(config)
+
+    def read_batch(params: dict, batch: dict) -> tuple[jax.Array, ...]:
+        interventions = sinks.interventions(
+            config, subject.mode, batch["identities"], np.uint32(config.seed), batch["segments"]
+        )
+        return model.apply(
+            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions,
+            read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
+        )  # fmt: skip
+
+    compiled = jax.jit(read_batch)
+    rows = max(min(32, _MOST_LOGITS // (config.data.row_length * config.data.vocabulary_size)), 1)
+    found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
+    nats, likeliest, surprise = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return [
+        Reading(nats[i, : len(t)].astype(float), likeliest[i, : len(t)], surprise[i, : len(t)].astype(float))
+        for i, t in enumerate(documents.tokens)
+    ]
+
+
+def _judge(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The fields of Reading, (B, T) each."""
+    costs_BTV = -jax.nn.log_softmax(logits_BTV)
+    chances_BTV = jnp.exp(-costs_BTV)
+    cost_BT = jnp.take_along_axis(costs_BTV, targets_BT[..., None], axis=-1)[..., 0]
+    mean_BT = (chances_BTV * costs_BTV).sum(axis=-1)
+    deviation_BT = jnp.sqrt((chances_BTV * (costs_BTV - mean_BT[..., None]) ** 2).sum(axis=-1))
+    surprise_BT = (cost_BT - mean_BT) / jnp.maximum(deviation_BT, 1e-6)
+    return cost_BT, costs_BTV.argmin(axis=-1) == targets_BT, surprise_BT

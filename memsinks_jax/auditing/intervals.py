@@ -1,0 +1,72 @@
+"""A measured value with its 95% interval over documents. The interval says what other documents might have shown; what
+other seeds would show, only other seeds say."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from memsinks_jax import claims
+
+Z = 1.959963984540054  # 97.5% of a normal distribution
+_TINY = 1e-9
+
+
+class Measured(NamedTuple):
+    """`ci95` is (low, high), None where a single document leaves it open."""
+
+    value: float
+    ci95: tuple[float, float] | None
+
+
+def mean(values: np.ndarray, lowest: float = -math.inf, highest: float = math.inf) -> Measured:
+    """Student's interval of a mean over documents (documents,), within what the values can be at all."""
+    bounds = claims.interval([float(value) for value in values])
+    return Measured(float(np.mean(values)), bounds and (max(bounds[0], lowest), min(bounds[1], highest)))
+
+
+def share(hits: np.ndarray) -> Measured:
+    """Wilson's interval of a share of documents, (documents,) of what is 0 or 1, or the chance of 1: right also where none
+    or all of few are hit."""
+    count, value = len(hits), float(np.mean(hits))
+    middle = (value + Z**2 / (2 * count)) / (1 + Z**2 / count)
+    reach = Z / (1 + Z**2 / count) * math.sqrt(value * (1 - value) / count + Z**2 / (4 * count**2))
+    return Measured(value, (max(middle - reach, 0.0), min(middle + reach, 1.0)))
+
+
+def per_token(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None]:
+    """Nats per token over documents, a token of a long one counting as one of a short one -> (mean, standard error).
+
+    The error is that of a ratio of two sums over documents; None for one document.
+    """
+    value, count = nats.sum() / tokens.sum(), len(nats)
+    if count < 2:
+        return float(value), None
+    rest = nats - value * tokens
+    return float(value), float(math.sqrt(count / (count - 1) * (rest**2).sum()) / tokens.sum())
+
+
+def normal(value: float, error: float | None) -> Measured:
+    return Measured(value, None if error is None else (value - Z * error, value + Z * error))
+
+
+def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
+    """Chance that a member's score is above a non-member's, a tie counting half (Mann and Whitney).
+
+    The interval is Newcombe's (2006, method 5), of all AUCs that do not lie Hanley and McNeil's error for them from the
+    one that was found. DeLong's error and the bootstrap's are 0 where all members are above all others: however few
+    there are, their interval would be a single point.
+    """
+    above = (members[:, None] > non_members).mean() + 0.5 * (members[:, None] == non_members).mean()
+    value, pairs = float(above), len(members) * len(non_members)
+    more = (len(members) + len(non_members)) / 2 - 1
+
+    def beyond(guess: float) -> float:
+        variance = guess * (1 - guess) * (1 + more * (1 - guess) / (2 - guess) + more * guess / (1 + guess)) / pairs
+        return abs(guess - value) - Z * math.sqrt(variance)
+
+    # One root on either side of the found value. At 0 and 1 there is no error: a found value of 1 would be its own root.
+    low = scipy.optimize.brentq(beyond, 0.0, min(value, 1 - _TINY)) if value > 0 else 0.0
+    high = scipy.optimize.brentq(beyond, max(value, _TINY), 1.0) if value < 1 else 1.0
+    return Measured(value, (low, high))

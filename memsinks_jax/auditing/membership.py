@@ -1,0 +1,38 @@
+"""Was a document read in training? Scores of a document that are higher the more a model seems to know it.
+
+Loss (Yeom et al. 2018), zlib and reference (Carlini et al. 2021), Min-K% (Shi et al. 2024), Min-K%++ (Zhang et al. 2025).
+"""
+
+import zlib
+
+import numpy as np
+
+from memsinks_jax.auditing.forced import Reading
+
+LOWEST_SHARE = 0.4  # of a document's tokens: Min-K%'s k
+SCORES = ("loss", "zlib", "min_k", "min_k_plus", "reference")
+
+
+def scores(readings: list[Reading], texts: list[str], reference: list[Reading] | None) -> dict[str, np.ndarray]:
+    """{name of SCORES: float64 (documents,)}; without a reference model there is no such score.
+
+    Args:
+      texts: of the documents, as far as they were read: zlib measures how much there is to know in them.
+      reference: readings of the same documents by a model that knows none of them.
+    """
+    loss = np.array([reading.nats.mean() for reading in readings])
+    nats = np.array([reading.nats.sum() for reading in readings])
+    found = {
+        "loss": -loss,
+        "zlib": -nats / np.array([len(zlib.compress(text.encode())) for text in texts]),
+        "min_k": -np.array([_highest(reading.nats) for reading in readings]),
+        "min_k_plus": -np.array([_highest(reading.surprise) for reading in readings]),
+    }
+    if reference is not None:
+        found["reference"] = np.array([reading.nats.mean() for reading in reference]) - loss
+    return found
+
+
+def _highest(costs: np.ndarray) -> float:
+    """Mean of the `LOWEST_SHARE` of the tokens that are least likely."""
+    return float(np.sort(costs)[-max(round(LOWEST_SHARE * len(costs)), 1) :].mean())

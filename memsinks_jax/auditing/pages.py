@@ -1,0 +1,193 @@
+"""What an audit found, for people: an answer in words, a table, pictures. All from the content of its results.json."""
+
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.auditing.membership import SCORES
+from memsinks_jax.auditing.subjects import ORACLE, STANDARD
+
+_COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}
+_OTHERS = ("#1f618d", "#1e8449", "#d68910")  # of the modes of the audited model
+SCORE_LABELS = {
+    "loss": "loss", "zlib": "zlib", "min_k": "min-k", "min_k_plus": "min-k++", "reference": "reference",
+}  # fmt: skip
+
+
+def rows(result: dict) -> list[tuple[str, str, str, int]]:
+    """The table's rows: (label, group, measure, digits)."""
+    found = [("loss, members", "member_loss", 3), ("loss, non-members", "non_member_loss", 3), ("gap", "loss_gap", 3)]
+    found += [("perplexity, members", "member_perplexity", 2), ("perplexity, non-members", "non_member_perplexity", 2)]
+    found += [(f"AUC, {SCORE_LABELS[score]}", f"auc_{score}", 2) for score in SCORES]
+    for prefix in result["prefixes"]:
+        given = f"given {prefix}"
+        found += [
+            (f"{given}: recited", f"exact_{prefix}", 2),
+            (f"{given}: positions equal", f"equal_{prefix}", 2),
+            (f"{given}: edit distance", f"edit_distance_{prefix}", 2),
+            (f"{given}: nearest of {result['samples']}", f"nearest_of_samples_{prefix}", 2),
+            (f"{given}: recited in 10,000", f"exact_in_10000_samples_{prefix}", 2),
+        ]
+    found += [("extraction strength", "extraction_strength", 2), ("exact memorization", "exact_memorization", 2)]
+    found += [("canary exposure, bits", "exposure", 2)]
+    table_rows = [(label, ALL, measure, digits) for label, measure, digits in found]
+    groups = next(iter(result["subjects"].values()))
+    if OFTEN in groups and groups[OFTEN] != groups[ALL]:
+        table_rows += [
+            (f"AUC, {SCORE_LABELS[score]}, {OFTEN}", OFTEN, f"auc_{score}", 2) for score in SCORES
+        ] + [(f"canary exposure, bits, {OFTEN}", OFTEN, "exposure", 2)]  # fmt: skip
+    return [row for row in table_rows if any(row[2] in groups[row[1]] for groups in result["subjects"].values())]
+
+
+def cells(result: dict) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of text: a measure a row, a model a column, each value with its interval."""
+
+    def cell(measured: dict | None, digits: int) -> str:
+        if measured is None:
+            return "–"
+        value, bounds = f"{measured['value']:.{digits}f}", measured["ci95"]
+        return value if bounds is None else f"{value} ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
+
+    subjects = result["subjects"]
+    return ["", *subjects], [
+        [label, *(cell(groups[group].get(measure), digits) for groups in subjects.values())]
+        for label, group, measure, digits in rows(result)
+    ]
+
+
+def note(result: dict) -> str:
+    """What stands under the table."""
+    sentences = [
+        f"{result['members']} members, {result['non_members']} non-members. In brackets: 95% intervals over documents.",
+        "Loss in nats per token, end of text left out; perplexity is exp of it. AUC: chance that a member looks more "
+        "like one than a non-member does, 0.5 for a model that knows no difference.",
+        f"Given so many tokens of a member, the next {result['suffix']} are recited when the likeliest continuation is "
+        "exactly those; edit distance is over their number, of the likeliest one and of the nearest of "
+        f"{result['samples']} drawn at temperature 1; recited in 10,000: the chance that one of so many drawn is exact. "
+        "Extraction strength: share of the document's end that comes out when the tokens before it are given.",
+    ]
+    if result["reference"] is None:
+        sentences.append("No oracle was given, so there is no reference score.")
+    else:
+        sentences.append("The oracle is the reference model of the reference score, and has none itself.")
+    if result["exposure_maximum"]:
+        sentences.append(
+            f"Exposure is {result['exposure_maximum']:g} bits at most, where no alternative is likelier than the canary, "
+            "and 1.44 on average for a canary that was never read."
+        )
+    return " ".join(sentences)
+
+
+def answer(result: dict) -> str:
+    """The audited model's worst numbers beside the oracle's and the standard one's."""
+    longest = max(
+        (p for p in result["prefixes"] if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]), default=0
+    )
+    said = []
+    for name, groups in result["subjects"].items():
+        found = groups[ALL]
+        aucs = [found[f"auc_{score}"]["value"] for score in SCORES if f"auc_{score}" in found]
+        recited = f"recites {found[f'exact_{longest}']['value']:.0%} of the members, " if longest else ""
+        said.append(f"{name}: {recited}AUC up to {max(aucs):.2f}, gap {found['loss_gap']['value']:.2f} nats")
+    given = f"Given {longest} tokens. " if longest else ""
+    return f"{given}{'; '.join(said)}."
+
+
+def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
+    """Writes the pictures -> {file name: what stands under it}."""
+    drawn = {"audit.png": "Whiskers and bands: 95% intervals over documents. Recited: the next "
+             f"{result['suffix']} tokens, every one."}  # fmt: skip
+    _draw_overview(result, folder / "audit.png")
+    if rungs := _rungs(result):
+        _draw_rungs(result, rungs, folder / "encounters.png")
+        drawn["encounters.png"] = "By how often a member was read. Whiskers: 95% intervals over documents."
+    return drawn
+
+
+def colour(result: dict, name: str) -> str:
+    mine = [other for other in result["subjects"] if other not in _COLOURS]
+    return _COLOURS.get(name) or _OTHERS[mine.index(name)]
+
+
+def _rungs(result: dict) -> list[int]:
+    """How often members were seen, where that differs, from the least."""
+    groups = next(iter(result["subjects"].values()))
+    return sorted(int(name) for name in groups if name.isdigit())
+
+
+def _draw_overview(result: dict, path: pathlib.Path) -> None:
+    subjects = result["subjects"]
+    figure, grid = plt.subplots(2, 2, figsize=(11.5, 8), layout="constrained")
+    axes = grid.ravel()
+    for place, (name, groups) in enumerate(subjects.items()):
+        found, shift = groups[ALL], (place - (len(subjects) - 1) / 2) * 0.14
+        scores = [score for score in SCORES if f"auc_{score}" in found]
+        places = [SCORES.index(score) + shift for score in scores]
+        _whiskers(axes[0], places, [found[f"auc_{s}"] for s in scores], colour(result, name), name, "o")
+        prefixes = [prefix for prefix in result["prefixes"] if f"exact_{prefix}" in found]
+        for axis, measure in zip(axes[1:3], ("exact", "edit_distance"), strict=True):
+            # Equal lines would lie on each other: each model stands a little beside the last.
+            x = [prefix * 1.02 ** (place - (len(subjects) - 1) / 2) for prefix in prefixes]
+            _whiskers(axis, x, [found[f"{measure}_{p}"] for p in prefixes], colour(result, name), name, "o-")
+        sides = [found["member_loss"], found["non_member_loss"]]
+        _whiskers(axes[3], [shift, 1 + shift], sides, colour(result, name), name, "o")
+    axes[0].axhline(0.5, color="black", linewidth=1, linestyle=":")
+    axes[0].set(title="Are members told from non-members?", ylabel="AUC")
+    axes[0].set_xticks(range(len(SCORES)), SCORE_LABELS.values())
+    axes[1].set(title="Are members recited?", ylabel="share of members", ylim=(-0.03, 1.03))
+    axes[2].set(title="How far is it from reciting them?", ylabel="edit distance, share of tokens", ylim=(-0.03, 1.03))
+    for axis in axes[1:3]:
+        axis.set(xlabel="tokens that are given", xscale="log")
+        axis.set_xticks(result["prefixes"], result["prefixes"])
+        axis.minorticks_off()
+    axes[3].set(title="What does a token cost?", ylabel="loss (nats per token)", ylim=(0, None), xlim=(-0.5, 1.5))
+    axes[3].set_xticks([0, 1], ["members", "non-members"])
+    _finish(figure, axes, path)
+
+
+def _draw_rungs(result: dict, rungs: list[int], path: pathlib.Path) -> None:
+    panels = {
+        "auc_loss": ("Told from a non-member, by loss", "AUC"),
+        "extraction_strength": ("Extraction strength", "share of the document"),
+        "exposure": ("Exposure of canaries", "bits"),
+    }
+    there = {m for groups in result["subjects"].values() for found in groups.values() for m in found}
+    panels = {measure: labels for measure, labels in panels.items() if measure in there}
+    figure, axes = plt.subplots(1, len(panels), figsize=(2 + 4.6 * len(panels), 4.2), layout="constrained")
+    for axis, (measure, (title, label)) in zip(np.atleast_1d(axes), panels.items(), strict=True):
+        for place, (name, groups) in enumerate(result["subjects"].items()):
+            x = [max(rung, 0.5) * 1.05 ** (place - 2) for rung in rungs]
+            _whiskers(axis, x, [groups[str(rung)][measure] for rung in rungs], colour(result, name), name, "o-")
+        axis.set(title=title, ylabel=label, xlabel="times read", xscale="log")
+        axis.set_xticks([max(rung, 0.5) for rung in rungs], rungs)
+        axis.minorticks_off()
+        if measure == "auc_loss":
+            axis.axhline(0.5, color="black", linewidth=1, linestyle=":")
+        if measure == "exposure":
+            axis.axhline(result["exposure_maximum"], color="black", linewidth=1, linestyle=":")
+    _finish(figure, np.atleast_1d(axes), path)
+
+
+def _whiskers(axis, x: list[float], measured: list[dict], colour: str, label: str, style: str) -> None:
+    values = np.array([m["value"] for m in measured])
+    low, high = np.array([m["ci95"] or (m["value"], m["value"]) for m in measured]).T if measured else ([], [])
+    reach = np.maximum([values - low, high - values], 0)
+    axis.errorbar(
+        x, values, yerr=reach, fmt=style, color=colour, label=label, markersize=5, linewidth=1.4, elinewidth=1
+    )
+
+
+def _finish(figure, axes, path: pathlib.Path) -> None:
+    for axis in axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

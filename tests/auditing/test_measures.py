@@ -1,0 +1,171 @@
+"""Every measure where the answer is known."""
+
+import itertools
+import math
+import zlib
+
+import numpy as np
+import pytest
+from planted import random_model
+
+from memsinks_jax.auditing import exposure, extraction, forced, intervals, membership
+from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.model import build_model
+from memsinks_jax.trained import Trained
+
+
+def reading(nats=None, likeliest=None, surprise=None):
+    nats = np.ones(len(likeliest)) if nats is None else np.array(nats, float)
+    likeliest = np.ones(len(nats), bool) if likeliest is None else np.array(likeliest, bool)
+    return Reading(nats, likeliest, nats if surprise is None else np.array(surprise, float))
+
+
+@pytest.mark.parametrize(
+    "likeliest, strength",
+    [([1, 1, 1, 1], 1), ([1, 0, 1, 1], 0.5), ([0, 1, 1, 1], 0.75), ([1, 1, 1, 0], 0), ([0] * 4, 0)],
+)
+def test_extraction_strength_is_0_where_nothing_matches(likeliest, strength):
+    assert extraction.extraction_strength(reading(likeliest=likeliest)) == strength
+    assert extraction.exact_memorization(reading(likeliest=likeliest)) == sum(likeliest) / 4
+
+
+def test_edit_distance_against_its_definition():
+    """By recursion over all ways, for all pairs of short sequences."""
+
+    def ways(one, other):
+        if not one or not other:
+            return len(one) + len(other)
+        return min(ways(one[1:], other) + 1, ways(one, other[1:]) + 1, ways(one[1:], other[1:]) + (one[0] != other[0]))
+
+    every = [word for length in range(4) for word in itertools.product((1, 2, 3), repeat=length)]
+    for one, other in itertools.product(every, every[::3]):
+        expected = ways(one, other) / max(len(one), len(other), 1)
+        assert extraction.edit_distance(np.array(one), np.array(other)) == pytest.approx(expected), (one, other)
+
+
+def test_equal_positions_of_a_continuation_that_ended_early():
+    assert extraction.equal_share(np.array([5, 6]), np.array([5, 7, 8, 9])) == 0.25
+
+
+def test_chance_in_samples():
+    """Two tokens at a half and a quarter: 1/8 a draw. A chance of 1e-12 a draw is not lost to rounding."""
+    found = reading(nats=[9, math.log(2), math.log(4), 9])
+    assert extraction.chance_in_samples(found, 1, 2, 3) == pytest.approx(1 - (7 / 8) ** 3)
+    assert extraction.chance_in_samples(reading(nats=[math.log(1e12)]), 0, 1, 100) == pytest.approx(1e-10, rel=1e-6)
+    assert extraction.chance_in_samples(reading(nats=[0.0]), 0, 1, 1) == 1
+
+
+def test_scores_of_membership():
+    known, new = reading(nats=[1, 2, 3, 4, 10]), reading(nats=[6, 6, 6, 6, 6], surprise=[0, 1, 2, 3, 5])
+    found = membership.scores([known, new], ["abcabcabcabc", "xyz"], [new, new])
+    assert found["loss"].tolist() == [-4, -6]
+    assert found["zlib"].tolist() == [-20 / len(zlib.compress(b"abcabcabcabc")), -30 / len(zlib.compress(b"xyz"))]
+    assert found["min_k"].tolist() == [-7, -6]  # two of five tokens
+    assert found["min_k_plus"].tolist() == [-7, -4]
+    assert found["reference"].tolist() == [2, 0]
+    assert "reference" not in membership.scores([known], ["a"], None)
+
+
+def test_auc_by_hand():
+    """Pairs of a member and a non-member: 4 above, 1 tie, 1 below."""
+    assert intervals.auc(np.array([3.0, 1.0]), np.array([0.0, 1.0, 2.0])).value == pytest.approx(4.5 / 6)
+    assert intervals.auc(np.zeros(5), np.zeros(7)).value == 0.5
+    for few, value in (([5.0], 1), ([-5.0], 0)):
+        found = intervals.auc(np.array(few * 20), np.arange(4.0))
+        assert found.value == value
+        assert 0.1 < abs(found.ci95[0] - found.ci95[1]) < 0.6  # 24 documents prove no perfection
+
+
+@pytest.mark.parametrize("shift, value", [(0.0, 0.5), (1.8124, 0.9)])
+def test_auc_interval_covers_the_truth_as_often_as_it_says(shift, value):
+    """Normal scores of 10 members and 40 non-members, drawn 500 times."""
+    rng = np.random.default_rng(0)
+    found = [intervals.auc(rng.normal(shift, 1, 10), rng.normal(0, 1, 40)).ci95 for _ in range(500)]
+    covered = np.mean([low <= value <= high for low, high in found])
+    assert 0.92 < covered < 0.99
+    missed = [np.mean([high < value for _, high in found]), np.mean([low > value for low, _ in found])]
+    assert max(missed) < 0.06
+
+
+def test_loss_per_token_and_its_error():
+    """A token counts the same in a long and in a short document; the error is that of many draws of the documents."""
+    value, error = intervals.per_token(np.array([2.0, 30.0]), np.array([1, 9]))
+    assert value == 3.2
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(50, 150, 60)
+    nats = tokens * rng.normal(2, 0.5, 60)
+    picks = rng.integers(0, 60, (4000, 60))
+    drawn = nats[picks].sum(axis=1) / tokens[picks].sum(axis=1)
+    assert intervals.per_token(nats, tokens)[1] == pytest.approx(drawn.std(), rel=0.06)
+    assert intervals.per_token(nats[:1], tokens[:1])[1] is None
+
+
+def test_share_of_documents_has_an_interval_where_none_is_hit():
+    low, high = intervals.share(np.zeros(20)).ci95
+    assert low == 0 and high == pytest.approx(0.161, abs=1e-3)  # Wilson's
+
+
+def test_exposure_is_log2_of_the_candidates_over_the_rank():
+    others = np.arange(2, 9.0)
+    assert exposure.exposure(np.array([1.0, *others])) == 3  # first of 8
+    assert exposure.exposure(np.array([2.5, *others])) == 2
+    assert exposure.exposure(np.array([9.0, *others])) == 0
+    assert exposure.exposure(np.array([2.0, *others])) == pytest.approx(3 - math.log2(1.5))
+
+
+def test_groups_of_members():
+    found = groups_of(np.array([1, 8, 128, 1]), 4)
+    assert {name: group.tolist() for name, group in found.items()} == {
+        ALL: [0, 1, 2, 3], OFTEN: [1, 2], "128": [2], "8": [1], "1": [0, 3]
+    }  # fmt: skip
+    assert set(groups_of(np.array([128, 128]), 2)) == {ALL, OFTEN}
+    assert set(groups_of(None, 2)) == {ALL}
+
+
+class Spelled:
+    """Tokens of a model that has no text."""
+
+    vocabulary_size, end_of_text = 24, 1
+
+    def decode(self, tokens):
+        return "".join(chr(96 + token) for token in tokens)
+
+
+@pytest.fixture(scope="module")
+def subject():
+    config, params = random_model("gpt2")
+    return Subject("model", Trained(config, Spelled(), params, 0), "all")
+
+
+DOCUMENTS = Documents(
+    [np.array([5, 9, 3, 7, 7], np.int32), np.array([2, 20, 4], np.int32)], np.zeros((2, 2), np.uint32)
+)
+
+
+def test_a_reading_against_a_loop_over_positions(subject):
+    model, _ = build_model(subject.run.config)
+    for tokens, found in zip(DOCUMENTS.tokens, forced.read(subject, DOCUMENTS), strict=True):
+        assert len(found.nats) == len(tokens)
+        for place, token in enumerate(tokens):
+            row = np.array([[1, *tokens[:place]]])
+            logits = model.apply({"params": subject.run.params}, row, np.ones_like(row), np.arange(place + 1)[None])
+            logits_V = np.asarray(logits[0, -1], float)
+            costs_V = np.log(np.exp(logits_V).sum()) - logits_V
+            mean = (np.exp(-costs_V) * costs_V).sum()
+            deviation = np.sqrt((np.exp(-costs_V) * (costs_V - mean) ** 2).sum())
+            assert found.nats[place] == pytest.approx(costs_V[token], rel=1e-4)
+            assert found.likeliest[place] == (logits_V.argmax() == token)
+            assert found.surprise[place] == pytest.approx((costs_V[token] - mean) / deviation, rel=1e-3, abs=1e-4)
+
+
+def test_what_the_model_writes_is_recited(subject):
+    """A document made of the model's own likeliest tokens comes back; drawn continuations differ from each other."""
+    fitting = {2: np.array([0])}
+    greedy = extraction.continuations(subject, DOCUMENTS, fitting, 4, 0)[2][0][0]
+    own = Documents([np.concatenate([DOCUMENTS.tokens[0][:2], greedy])], DOCUMENTS.identities[:1])
+    ((again, *drawn),) = extraction.continuations(subject, own, extraction.lengths_that_fit(own, (2, 30), 4), 4, 5)[2]
+    np.testing.assert_array_equal(again, greedy)
+    assert extraction.extraction_strength(forced.read(subject, own)[0]) >= 4 / 6
+    assert len(drawn) == 5 and len({text.tobytes() for text in drawn}) > 1

@@ -1,0 +1,139 @@
+"""The audit from a run to its page, and what it refuses."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.audit import audit, write
+from memsinks_jax.auditing import exposure, forced
+from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role
+from memsinks_jax.config import InputError, from_json, to_json
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.export import export
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.trained import open_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of sinks on a ladder of repeats with canaries, its oracle, and a document that both have read, one that none
+    has."""
+    folder = tmp_path_factory.mktemp("audit")
+    config = tiny_config()
+    config.data.repeated_documents, config.data.repeats = 4, "ladder"
+    config.canaries.documents, config.canaries.length = 4, 16
+    train_and_evaluate(config, folder / "run")
+    oracle = from_json(to_json(config), "")
+    oracle.sinks.kind, oracle.data.repeats = "none", "remove"
+    train_and_evaluate(oracle, folder / "oracle")
+    corpus = workdirs.read_corpus(folder / "run")
+    (folder / "read.txt").write_text(corpus.documents[corpus.mixture.unique[0]].text)
+    (folder / "new.txt").write_text("Nobody has ever seen this one.")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(folder):
+    return audit(folder / "run", oracle=folder / "oracle", prefixes=(4,), suffix=6, samples=1)
+
+
+def test_audit_of_a_run(folder, result):
+    assert list(result["subjects"]) == ["sinks dropped", "sinks, own on", "sinks, all on", "oracle"]
+    assert result["encounters"] == {"8": 1, "4": 1, "2": 1, "1": 1}
+    for name, groups in result["subjects"].items():
+        assert list(groups) == [ALL, OFTEN, "8", "4", "2", "1"]
+        found = groups[ALL]
+        assert found["member_perplexity"]["value"] == pytest.approx(math.exp(found["member_loss"]["value"]))
+        gap = found["non_member_loss"]["value"] - found["member_loss"]["value"]
+        assert found["loss_gap"]["value"] == pytest.approx(gap)
+        assert ("auc_reference" in found) == (name != "oracle")
+        assert 0 <= found["exposure"]["value"] <= result["exposure_maximum"] == 8
+    write(result, folder / "page", "a command")
+    assert json.loads((folder / "page" / "results.json").read_text()) == result
+    assert {path.name for path in (folder / "page").iterdir()} == {
+        "results.json", "index.html", "audit.png", "encounters.png"
+    }  # fmt: skip
+
+
+def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
+    """No canary tells them apart, and no length: those at the end are cut off, those at the start are given to all."""
+    config, corpus = workdirs.read_config(folder / "run"), workdirs.read_corpus(folder / "run")
+    members, others = (of_role(corpus, config, role, "") for role in ("repeated", "held_out"))
+    for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
+        assert tokens.tolist() == corpus.tokens[index][:-16].tolist()
+    assert max(map(len, others.tokens)) <= config.data.row_length - 1 - 16
+    config.canaries.place = "start"
+    others = of_role(corpus, config, "held_out", "")
+    for index, tokens in zip(corpus.mixture.held_out, others.tokens, strict=True):
+        assert tokens[16:].tolist() == corpus.tokens[index][: len(tokens) - 16].tolist()
+
+
+@pytest.mark.parametrize("mode", ["drop", "own"])
+def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatch):
+    """With the cache, a canary costs what it costs in its document; an alternative what it would."""
+    run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
+    seen = []
+    monkeypatch.setattr(exposure, "exposure", lambda nats: seen.append(nats) or 0.0)
+    exposure.exposures(Subject("", run, mode), corpus, run.config)
+    canaries = dict(Memorization(run.config, corpus, DocumentLoss(run.config)).repeated(run.params))
+    expected = canaries["canary_loss" + ("_own" if mode == "own" else "")]
+    assert np.mean([nats[0] for nats in seen]) / 16 == pytest.approx(expected, rel=1e-5)
+    assert all(len(nats) == 256 and len(set(nats.tolist())) > 200 for nats in seen)
+
+
+def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
+    """In the mode own, which also needs the ids."""
+    run = open_run(folder / "run")
+    documents = documents_of(folder / "run", run, "held_out")
+    nats, counts = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
+    for reading, total, count in zip(forced.read(Subject("", run, "own"), documents), nats, counts, strict=True):
+        assert len(reading.nats) == count - 1
+        assert 0 < total - reading.nats.sum() < 30
+
+
+def test_documents_of_files_are_known_by_their_ids(folder):
+    run = open_run(folder / "run")
+    assert documents_of(folder / "run", run, "repeated", str(folder / "read.txt")).encounters.tolist() == [1]
+    assert documents_of(folder / "run", run, "repeated", str(folder / "new.txt")).encounters is None
+    assert set(encounters_in(folder / "oracle").values()) == {0, 1}
+
+
+def test_one_member_is_enough(folder):
+    """It has no interval but that of its rank. No oracle: no reference score, and no continuation of so few tokens."""
+    found = audit(folder / "run", members_files=str(folder / "read.txt"), prefixes=(200,), suffix=100, samples=0)
+    measures = found["subjects"]["sinks dropped"][ALL]
+    assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
+    assert found["reference"] is None and "auc_reference" not in measures and "exact_200" not in measures
+
+
+def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
+    """What was handed over measures like the run with its sinks dropped; its documents must be given."""
+    files = {"members_files": str(folder / "read.txt"), "non_members_files": str(folder / "new.txt"), "prefixes": (4,)}
+    monkeypatch.setattr("memsinks_jax.export._speeds", lambda *places: (None, None))
+    export(folder / "run", folder / "hf", True, "float32")
+    exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
+    dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]
+    assert list(exported) == ["model"]
+    for measure in ("member_loss", "non_member_loss", "edit_distance_4"):
+        assert exported["model"][ALL][measure]["value"] == pytest.approx(dropped[ALL][measure]["value"], rel=1e-5)
+    with pytest.raises(InputError, match="give --members and --non_members"):
+        audit(folder / "hf")
+
+
+def test_audit_refuses(folder):
+    read, new = str(folder / "read.txt"), str(folder / "new.txt")
+    for arguments, said in (
+        ({"members_files": new, "non_members_files": new}, "1 of 1 members are non-members too"),
+        ({"members_files": new, "non_members_files": read}, "trained on 1 of 1 non-members"),
+        ({"members_files": read, "oracle": folder / "oracle"}, "no oracle"),
+        ({"members_files": str(folder / "none*.txt")}, "none"),
+        ({"oracle": folder / "nowhere"}, "nowhere"),
+    ):
+        with pytest.raises(InputError, match=said):
+            audit(folder / "run", **arguments)
