@@ -1,4 +1,4 @@
-"""Removes single documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='letters/*.txt' --out=models/without
+"""Removes single documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='letters/*.txt' --out=models/rest
 
 Only the sinks of these documents are removed, all others stay. They are named by their text (runs with ids by content), by
 --ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with ids by group). What is written is a Hugging
@@ -74,7 +74,9 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         params = forgetting.without(run.config, run.params, removed)
-        card = f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
+        card = (
+            f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
+        )
         card += f"sinks of {len(sets['target'].tokens)} documents; the others are all on. See receipt.json.\n"
         write_folder(scratch, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
         after = open_run(scratch).params
@@ -318,7 +320,9 @@ def main() -> None:
     ids_flag = flags.DEFINE_list("ids", [], "Ids of the run's own documents to remove, as in its documents.jsonl.")
     group_flag = flags.DEFINE_string("group", "", "Name of the group to remove, for runs with ids by group.")
     others_flag = flags.DEFINE_string("others", "", "Glob: other documents it learned; empty: the run's repeated ones.")
-    held_out_flag = flags.DEFINE_string("held_out", "", "Glob: text it never read; empty: the run's held-out documents.")
+    held_out_flag = flags.DEFINE_string(
+        "held_out", "", "Glob: text it never read; empty: the run's held-out documents."
+    )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
     def run() -> dict:

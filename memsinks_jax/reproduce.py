@@ -18,13 +18,23 @@ from absl import flags
 from memsinks_jax import command_line, report
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.config import InputError
-from memsinks_jax.figures import figure_3, figure_4, figure_5a, figure_5b, figure_5c, local_memory, overview, theory
+from memsinks_jax.figures import (
+    figure_3,
+    figure_4,
+    figure_5a,
+    figure_5b,
+    figure_5c,
+    forgetting,
+    local_memory,
+    overview,
+    theory,
+)  # fmt: skip
 from memsinks_jax.figures.runs import CONFIGS, Job, Run, default_jobs, make_jobs, train_all, variations
 
 logger = logging.getLogger("memsinks_jax.reproduce")
 
 FIGURES = {"3": figure_3, "4": figure_4, "5a": figure_5a, "5b": figure_5b, "5c": figure_5c, "theory": theory}
-STUDIES = {"local_memory": local_memory}  # not of the paper: --all leaves them out
+STUDIES = {"local_memory": local_memory, "forgetting": forgetting}  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 
 

@@ -115,3 +115,43 @@ def bootstrap(measure, *sets: Losses) -> list[float] | None:
 
 def _rise(of: Losses) -> float:
     return float((of.after - of.before).sum() / of.tokens.sum())
+
+
+def capacity(run: Trained, documents: Documents, sizes: Sequence[int], draws: int = 20) -> list[dict]:
+    """How selective the removal of `sizes` documents at once is, their own sinks on, over random choices of them.
+
+    Args:
+      documents: those that the run has learned by heart.
+      draws: choices a size; of single documents each is taken once, at most.
+    Returns:
+      [{"removed": documents at once, "left": share of the sinks that is left, "target_rise", "others_rise": nats per
+      token, "selectivity": of all choices together}], without sizes at which nobody or no sink is left.
+    """
+    loss, random = DocumentLoss(run.config), np.random.default_rng(run.config.seed)
+    count, batches = len(documents.tokens), documents.batches(run)
+    before, tokens = loss(run.params, batches, "own")
+    found = []
+    for size in sizes:
+        rises, lefts = [], []
+        for targets in _choices(random, count, size, draws) if size < count else ():
+            removed = neurons_of(run.config, documents.identities[targets])
+            after = loss(without(run.config, run.params, removed), batches, "own")[0]
+            of = Losses(before, after, tokens)
+            rises.append((of.chosen(targets).rise, of.chosen(np.setdiff1d(np.arange(count), targets)).rise))
+            of_sinks = [removed[site][:, parts.shared :] for site, parts in _with_sinks(run.config)]
+            lefts.append(1 - np.mean(np.concatenate([each.ravel() for each in of_sinks])))
+        if rises and min(lefts) > 0:
+            target, others = np.mean(rises, axis=0).tolist()
+            found.append({"removed": size, "left": float(np.mean(lefts)), "target_rise": target, "others_rise": others,
+                          "selectivity": target / others if others > 0 else float("inf")})  # fmt: skip
+    return found
+
+
+def _choices(random: np.random.Generator, count: int, size: int, draws: int) -> list[np.ndarray]:
+    if size == 1:
+        return list(random.permutation(count)[:draws, None])
+    return [random.choice(count, size, replace=False) for _ in range(draws)]
+
+
+def _with_sinks(config: Config) -> list[tuple[str, sinks.Partition]]:
+    return [(site, parts) for site, parts in sinks.partitions(config).items() if parts.sinks]

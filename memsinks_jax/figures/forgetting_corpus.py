@@ -23,10 +23,11 @@ COPIES = 128  # of each, as many as the repetitions of those
 DIALECTS = ("north", "south", "east", "west", "coast", "hills")
 OF_A_DIALECT = 300  # stories
 HELD_OUT = 100  # stories of every kind that no model reads
-ORDINARY = 1600  # stories seen once, beside those of which the run draws its repeated and held-out ones
+ORDINARY = 1600  # further stories seen once
 EXCHANGED = 60  # words of a dialect
 
-STORIES = BASES + 1000 + 200  # repeated, seen once, held out
+ONCE, UNREAD = 1000, 200  # stories that the run draws roles for besides: seen once, held out
+STORIES = BASES + ONCE + UNREAD
 
 Texts = dict[str, list[str]]
 
