@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax import workdir as workdirs
-from memsinks_jax.figures.losses import band
 from memsinks_jax.figures.runs import Run
 
 SIZES = (1, 2, 4, 8)  # documents removed at once
@@ -54,14 +53,12 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
             (rises, "target_rise", "o-"),
             (rises, "others_rise", "s--"),
         ):
-            # Seeds in which no sink is left at this place are not there: the band is over those that are.
+            # Not `losses.band`: seeds in which no sink would be left are missing at a place.
             values = [[row[name] for row in by_place[at]] for at in x]
-            label = f"{size}" if style == "o-" else None
-            fewest = min(map(len, values), default=0)
-            if fewest:
-                band(axis, x, np.array([of[:fewest] for of in values]).T, label, colour, style)
+            axis.plot(x, list(map(np.mean, values)), style, color=colour, label=f"{size}", linewidth=1.8)
+            axis.fill_between(x, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.18, linewidth=0)
     ratio.axhline(1, color="#7f8c8d", linewidth=1)
-    ratio.set(title="selectivity: rise of what was removed over rise of the others", yscale="log")
+    ratio.set(title="selectivity: rise of what was removed over rise of the others", ylim=(0, None))
     rises.set(title="rise of the loss (nats per token); dashed: of the others")
     for axis in (ratio, rises):
         axis.set_xlabel("repeated documents per sink")

@@ -19,7 +19,7 @@ IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 
 def model(family, **settings):
     config, params = random_model(family)
-    config.sinks.kind, config.sinks.attention_fraction = "by_document", 0.5
+    config.sinks.kind, config.sinks.shared_fraction, config.sinks.attention_fraction = "by_document", 0.5, 0.5
     for name, value in settings.items():
         setattr(config.sinks, name, value)
     return config, params
@@ -40,7 +40,7 @@ def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_what_is_removed_is_zero_and_nothing_else_changes(family):
     config, params = model(family)
-    removed = forgetting.neurons_of(config, IDS[:1])
+    removed = forgetting.neurons_of(config, IDS)
     after = jax.tree.map(np.asarray, forgetting.without(config, params, removed))
     # By neuron, written out: rows of what reads it, columns and biases of what makes it.
     zero = {
