@@ -59,7 +59,7 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
     Returns:
-      {"documents": [...], "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode: {"before",
+      {"removed_documents": number, "documents": [those measured], "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode: {"before",
       "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, ...}, losses in nats per token.
     Raises:
       InputError: nothing is written.
@@ -67,9 +67,9 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
     if out.exists():
         raise InputError(f"{out} exists; take another --out, or remove it first")
     run = open_run(workdir)
-    sets, names = _documents(workdir, run, asked, others, held_out)
-    removed = forgetting.neurons_of(run.config, np.unique(sets["target"].identities, axis=0))
-    _refuse_all(run.config, removed, len(sets["target"].tokens))
+    found = _find(workdir, run, asked, others, held_out)
+    removed = forgetting.neurons_of(run.config, np.unique(found.identities, axis=0))
+    _refuse_all(run.config, removed, len(found.identities))
     scratch = out.with_name(out.name + ".forgetting")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
@@ -77,12 +77,12 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
         card = (
             f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
         )
-        card += f"sinks of {len(sets['target'].tokens)} documents; the others are all on. See receipt.json.\n"
+        card += f"sinks of {len(found.identities)} documents; the others are all on. See receipt.json.\n"
         write_folder(scratch, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
         after = open_run(scratch).params
         _verify(params, after, scratch)
-        receipt = {"workdir": str(workdir), "step": run.step, "documents": [], "removed": _told(run.config, removed)}
-        receipt |= _measure(run, after, sets, names)
+        receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
+        receipt |= {"removed": _told(run.config, removed)} | _measure(run, after, found)
         report.write_json(scratch / "receipt.json", receipt)
         _draw(receipt, scratch / "receipt.png")
         report.write_page(scratch / "index.html", f"Removed from {workdir.absolute().name}", _page(receipt, scratch))
@@ -92,10 +92,13 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
     return receipt
 
 
-def _documents(
-    workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str
-) -> tuple[dict[str, Documents], list[str]]:
-    """(sets by name, as in _SETS, without empty ones; where each target is from)"""
+class _Found(NamedTuple):
+    identities: np.ndarray  # uint32 (documents, 2) of all that are removed
+    sets: dict[str, Documents]  # what is measured, by the names of _SETS, without empty ones
+    places: list[str]  # where those of the set target are from
+
+
+def _find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> _Found:
     config, corpus = run.config, None
     if config.sinks.kind != "by_document" or not sinks.has_sinks(config):
         raise InputError(
@@ -108,17 +111,17 @@ def _documents(
         corpus = workdirs.read_corpus(workdir)
     elif not asked.documents:
         raise InputError(f"{workdir} is a model without the documents of its run; name them by --documents")
-    sets = {}
     if corpus:
-        sets, names = _of_run(corpus, _identities(workdir, run, asked, corpus))
+        identities, sets, places = _of_run(corpus, _identities(workdir, run, asked, corpus))
     else:
-        sets["target"], names = _of_files(asked.documents, run, workdir)
+        target, places = _of_files(asked.documents, run, workdir)
+        identities, sets = target.identities, {"target": target}
     for name, files in (("others", others), ("held_out", held_out)):
         if files:
             sets[name], _ = _of_files(files, run, workdir)
             if {*map(ids.to_hex, sets[name].identities)} & {*map(ids.to_hex, sets["target"].identities)}:
                 raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
-    return {name: documents for name, documents in sets.items() if len(documents.tokens)}, names
+    return _Found(identities, {name: each for name, each in sets.items() if len(each.tokens)}, places)
 
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
@@ -147,7 +150,7 @@ def _read(corpus: Corpus) -> np.ndarray:
     return np.union1d(corpus.mixture.encounters, corpus.mixture.scheduled)
 
 
-def _of_run(corpus: Corpus, removed: set[str]) -> tuple[dict[str, Documents], list[str]]:
+def _of_run(corpus: Corpus, removed: set[str]) -> _Found:
     is_removed = np.array([ids.to_hex(identity) in removed for identity in corpus.identities])
     mixture, read = corpus.mixture, _read(corpus)
     repeated = np.intersect1d(mixture.repeated, read)
@@ -164,7 +167,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> tuple[dict[str, Documents], li
         name: Documents([np.asarray(corpus.tokens[i]) for i in indices[:_MOST]], corpus.identities[indices[:_MOST]])
         for name, indices in places.items()
     }
-    return sets, [corpus.places[i] for i in places["target"][:_MOST]]
+    return _Found(corpus.identities[places["target"]], sets, [corpus.places[i] for i in places["target"][:_MOST]])
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
@@ -215,16 +218,16 @@ def _told(config: Config, removed: dict[str, np.ndarray]) -> dict:
     }  # fmt: skip
 
 
-def _measure(run: Trained, after: dict, sets: dict[str, Documents], names: list[str]) -> dict:
-    loss = DocumentLoss(run.config)
-    found = {name: forgetting.losses(loss, run, after, documents, MODES) for name, documents in sets.items()}
-    nats, tokens = loss(run.params, sets["target"].batches(run), "drop")
+def _measure(run: Trained, after: dict, asked: _Found) -> dict:
+    loss, target = DocumentLoss(run.config), asked.sets["target"]
+    found = {name: forgetting.losses(loss, run, after, documents, MODES) for name, documents in asked.sets.items()}
+    nats, tokens = loss(run.params, target.batches(run), "drop")
     own = found["target"]["own"]
     documents = [
         {"source": name, "id": ids.to_hex(identity), "tokens": int(count), "before": float(before / count),
          "after": float(now / count)}
         for name, identity, count, before, now in zip(
-            names, sets["target"].identities, own.tokens, own.before, own.after, strict=True)
+            asked.places, target.identities, own.tokens, own.before, own.after, strict=True)
     ]  # fmt: skip
     measured = {name: {mode: losses.to_dict() for mode, losses in of.items()} for name, of in found.items()}
     selective = {}
@@ -267,7 +270,7 @@ def _said_selectivity(receipt: dict) -> str:
 
 def _said_removed(receipt: dict) -> str:
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
-    return f"Removed for {len(receipt['documents'])} documents: {' and '.join(parts)}, over all layers."
+    return f"Removed for {receipt['removed_documents']} documents: {' and '.join(parts)}, over all layers."
 
 
 def _draw(receipt: dict, path: pathlib.Path) -> None:
