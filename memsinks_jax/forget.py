@@ -59,8 +59,9 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
     Returns:
-      {"removed_documents": number, "documents": [those measured], "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode: {"before",
-      "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, ...}, losses in nats per token.
+      {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
+      {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "documents": [those
+      measured], ...}, losses in nats per token.
     Raises:
       InputError: nothing is written.
     """
