@@ -53,11 +53,15 @@ class Request(NamedTuple):
     group: str = ""
 
 
-def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "") -> dict:
+def forget(
+    workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "",
+    spare: int | None = None,
+) -> dict:  # fmt: skip
     """Writes the model without the sinks of the documents, and the receipt -> the receipt.
 
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
+      spare: sinks that more than so many of the others use stay; None: all go.
     Returns:
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
       {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "documents": [those
@@ -71,6 +75,8 @@ def forget(workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str
     found = _find(workdir, run, asked, others, held_out)
     removed = forgetting.neurons_of(run.config, np.unique(found.identities, axis=0))
     _refuse_all(run.config, removed, len(found.identities))
+    if spare is not None:
+        removed = _spare(run.config, removed, found, spare)
     scratch = out.with_name(out.name + ".forgetting")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
@@ -192,6 +198,15 @@ def _refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) 
             )
 
 
+def _spare(config: Config, removed: dict[str, np.ndarray], found: _Found, most: int) -> dict[str, np.ndarray]:
+    if "others" not in found.sets:
+        raise InputError("--spare: there are no other documents to spare; name some by --others, or leave it out")
+    left = forgetting.spared(config, removed, found.sets["others"].identities, most)
+    if not any(each.any() for each in left.values()):
+        raise InputError(f"--spare={most} leaves every sink of the documents where it is; raise it")
+    return left
+
+
 def _reader(params: dict):
     def read(path: str, layer: int | None) -> np.ndarray:
         array = params
@@ -309,7 +324,8 @@ def _page(receipt: dict, folder: pathlib.Path) -> list[str]:
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
             "Intervals are over documents. The documents' loss with every sink dropped is "
-            f"{receipt['target_all_sinks_dropped']:.3f}: with their own sinks removed nothing else of theirs is on.", "note",
+            f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of theirs is on.",
+            "note",
         ),
         report.heading("Documents, their own sinks on"),
         report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),
@@ -327,6 +343,9 @@ def main() -> None:
     held_out_flag = flags.DEFINE_string(
         "held_out", "", "Glob: text it never read; empty: the run's held-out documents."
     )
+    spare_flag = flags.DEFINE_integer(
+        "spare", None, "Sinks that more than so many of the others use stay; by default all go.", lower_bound=0
+    )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
     def run() -> dict:
@@ -335,7 +354,8 @@ def main() -> None:
                 raise InputError(f"--{name} is missing")
         asked = Request(documents_flag.value, tuple(ids_flag.value), group_flag.value)
         out = pathlib.Path(out_flag.value)
-        receipt = forget(pathlib.Path(workdir_flag.value), asked, out, others_flag.value, held_out_flag.value)
+        workdir = pathlib.Path(workdir_flag.value)
+        receipt = forget(workdir, asked, out, others_flag.value, held_out_flag.value, spare_flag.value)
         print(report.plain_table(*_rows(receipt)), file=sys.stderr)
         logger.info("%s %s %s", _said_removed(receipt), _said_selectivity(receipt), out / "index.html")
         return receipt

@@ -94,7 +94,9 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     chance = tmp_path / "chance"
     shutil.copytree(workdir, chance)
     (chance / "config.json").write_text((chance / "config.json").read_text().replace("by_document", "by_chance"))
-    out, table = tmp_path / "out", map(json.loads, (workdir / "documents.jsonl").open())
+    everything = tmp_path / "everything.txt"
+    everything.write_text(f"\n{SEPARATOR}\n".join(f"{n} and {n * n}." for n in range(60)))
+    out, table = tmp_path / "out", map(json.loads, (workdir / "documents.jsonl").read_text().splitlines())
     trained = tuple(line["id"] for line in table if line["role"] != "held_out")
     for where, request, there, message in (
         (workdir, Request(str(files[0])), forgotten[0], "exists; take another --out"),
@@ -106,10 +108,14 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (workdir, Request(group="north"), out, "has ids by content, not by group"),
         (chance, Request(str(files[0])), out, "no sinks that are tied to documents .*by_chance"),
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
-        (forgotten[0], Request(ids=trained), out, "use all 16 sinks of the mlp together"),
+        (workdir, Request(ids=trained), out, "use all 16 sinks of the mlp together"),
     ):
         with pytest.raises(InputError, match=message):
             forget(where, request, there)
+    with pytest.raises(InputError, match="--spare=0 leaves every sink"):
+        forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
+    with pytest.raises(InputError, match="--spare: there are no other documents"):
+        forget(forgotten[0], Request(str(files[0])), out, spare=3)
     with pytest.raises(InputError, match="--others=.* holds documents that are removed"):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()

@@ -31,15 +31,22 @@ def neurons_of(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
     Args:
       identities: uint32 (documents, 2).
     """
+    return {site: users_LF > 0 for site, users_LF in _users(config, identities).items()}
+
+
+def spared(config: Config, removed: dict[str, np.ndarray], others: np.ndarray, most: int) -> dict[str, np.ndarray]:
+    """What is removed, without the neurons that more than `most` of the `others`, uint32 (documents, 2), have on."""
+    users = _users(config, others)
+    return {site: removed_LF & (users[site] <= most) for site, removed_LF in removed.items()}
+
+
+def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
+    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; shared neurons are nobody's."""
     found = {}
-    for site, parts in sinks.partitions(config).items():
-        if parts.sinks:
-            masks = sinks.document_masks(
-                identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site
-            )
-            union = np.asarray(masks).any(axis=1)  # (1 or L, M)
-            found[site] = np.zeros((config.model.layers, sum(parts)), bool)
-            found[site][:, parts.shared :] = union
+    for site, parts in _with_sinks(config):
+        masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site)
+        found[site] = np.zeros((config.model.layers, sum(parts)), int)
+        found[site][:, parts.shared :] = np.asarray(masks).sum(axis=1)  # (1 or L, M)
     return found
 
 

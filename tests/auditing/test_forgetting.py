@@ -37,6 +37,17 @@ def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
         np.testing.assert_array_equal(found[site][:, parts.shared :], union[:, parts.shared :])
 
 
+def test_sinks_that_many_others_use_are_spared():
+    config, _ = model("gpt2")
+    removed, others = forgetting.neurons_of(config, IDS), np.arange(40, dtype=np.uint32).reshape(20, 2)
+    use = {
+        site: sum(forgetting.neurons_of(config, others[[n]])[site].astype(int) for n in range(20)) for site in removed
+    }
+    for most in (3, 6, 20):
+        for site, left in forgetting.spared(config, removed, others, most).items():
+            np.testing.assert_array_equal(left, removed[site] & (use[site] <= most))
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_what_is_removed_is_zero_and_nothing_else_changes(family):
     config, params = model(family)
