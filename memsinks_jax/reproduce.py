@@ -27,6 +27,7 @@ from memsinks_jax.figures import (
     figure_5c,
     figure_6,
     figure_7,
+    forgetting,
     local_memory,
     overview,
     theory,
@@ -39,7 +40,7 @@ FIGURES = {
     "2": figure_2, "3": figure_3, "4": figure_4, "5a": figure_5a, "5b": figure_5b, "5c": figure_5c, "6": figure_6,
     "7": figure_7, "theory": theory,
 }  # fmt: skip
-STUDIES = {"local_memory": local_memory}  # not of the paper: --all leaves them out
+STUDIES = {"local_memory": local_memory, "forgetting": forgetting}  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 
 

@@ -1,0 +1,164 @@
+"""Removal of single documents after training: whose sinks go, what that does to them and to others.
+
+The sinks of a document are those that its id has on. They are shared, about active_fraction of all documents use each, so
+that removing one document takes something from others too: that is what is measured. F neurons, L layers.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Documents
+from memsinks_jax.config import Config
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.trained import Trained
+
+RESAMPLES = 2000  # of the documents, for intervals
+
+# What is a neuron's own, by site: (parameter, the axis that neurons lie along).
+_OWN = {
+    "mlp": (("down_kernel", 1), ("up_kernel", 2), ("up_bias", 1), ("gate_kernel", 2), ("gate_bias", 1)),
+    "attention": (("attention_output_kernel", 1), ("value_kernel", 2), ("value_bias", 1)),
+}
+
+
+def neurons_of(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
+    """The sinks that any of the documents has on, at every site that has sinks -> {site: bool (L, F)}.
+
+    Args:
+      identities: uint32 (documents, 2).
+    """
+    return {site: users_LF > 0 for site, users_LF in _users(config, identities).items()}
+
+
+def spared(config: Config, removed: dict[str, np.ndarray], others: np.ndarray, most: int) -> dict[str, np.ndarray]:
+    """What is removed, without the neurons that more than `most` of the `others`, uint32 (documents, 2), have on."""
+    users = _users(config, others)
+    return {site: removed_LF & (users[site] <= most) for site, removed_LF in removed.items()}
+
+
+def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
+    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; shared neurons are nobody's."""
+    found = {}
+    for site, parts in _with_sinks(config):
+        masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site)
+        found[site] = np.zeros((config.model.layers, sum(parts)), int)
+        found[site][:, parts.shared :] = np.asarray(masks).sum(axis=1)  # (1 or L, M)
+    return found
+
+
+def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
+    """The parameters with everything that belongs to the removed neurons alone set to 0; all others are the same bits.
+
+    An output of attention has its column of the values to itself only where heads do not share their values.
+    """
+    layers = dict(params["layers"])
+    shared_values = config.model.kv_heads not in (0, config.model.heads)
+    for site, removed_LF in removed.items():
+        for name, axis in _OWN[site]:
+            if name in layers and not (shared_values and name.startswith("value")):
+                shape = [1] * layers[name].ndim
+                shape[0], shape[axis] = removed_LF.shape
+                layers[name] = jax.numpy.where(removed_LF.reshape(shape), 0, layers[name])
+    return params | {"layers": layers}
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """Of a set of documents in one mode; `[i]` of every field is document i's, nats are summed over its tokens."""
+
+    before: np.ndarray
+    after: np.ndarray
+    tokens: np.ndarray
+
+    @property
+    def rise(self) -> float:
+        """Nats per token."""
+        return _rise(self)
+
+    def chosen(self, which: np.ndarray) -> "Losses":
+        return Losses(self.before[which], self.after[which], self.tokens[which])
+
+    def to_dict(self) -> dict:
+        """Nats per token, and the 95% interval of the rise over documents."""
+        total = self.tokens.sum()
+        return {
+            "documents": len(self.tokens), "tokens": int(total), "before": float(self.before.sum() / total),
+            "after": float(self.after.sum() / total), "rise": self.rise, "rise_ci95": bootstrap(_rise, self),
+        }  # fmt: skip
+
+
+def losses(
+    loss: DocumentLoss, run: Trained, after: dict, documents: Documents, modes: Sequence[str]
+) -> dict[str, Losses]:
+    """{mode: losses of the documents by `run`, and by its model with the parameters `after`}."""
+    batches, found = documents.batches(run), {}
+    for mode in modes:
+        nats, tokens = loss(run.params, batches, mode)
+        found[mode] = Losses(nats, loss(after, batches, mode)[0], tokens)
+    return found
+
+
+def selectivity(target: Losses, others: Losses) -> float:
+    """The rise of the target's loss over that of the others'; infinite where theirs does not rise."""
+    theirs = _rise(others)
+    return _rise(target) / theirs if theirs > 0 else float("inf")
+
+
+def bootstrap(measure, *sets: Losses) -> list[float] | None:
+    """95% interval of `measure(*sets)` over the documents of all sets -> [low, high]; None where all hold one document."""
+    if all(len(each.tokens) < 2 for each in sets):
+        return None
+    random = np.random.default_rng(0)
+    values = [
+        measure(*(each.chosen(random.integers(len(each.tokens), size=len(each.tokens))) for each in sets))
+        for _ in range(RESAMPLES)
+    ]
+    return [float(np.quantile(values, side, method="nearest")) for side in (0.025, 0.975)]
+
+
+def _rise(of: Losses) -> float:
+    return float((of.after - of.before).sum() / of.tokens.sum())
+
+
+def capacity(run: Trained, documents: Documents, sizes: Sequence[int], draws: int = 20) -> list[dict]:
+    """How selective the removal of `sizes` documents at once is, their own sinks on, over random choices of them.
+
+    Args:
+      documents: those that the run has learned by heart.
+      draws: choices a size; of single documents each is taken once, at most.
+    Returns:
+      [{"removed": documents at once, "left": share of the sinks that is left, "target_rise", "others_rise": nats per
+      token, "selectivity": of all choices together}], without sizes at which nobody or no sink is left.
+    """
+    loss, random = DocumentLoss(run.config), np.random.default_rng(run.config.seed)
+    count, batches = len(documents.tokens), documents.batches(run)
+    before, tokens = loss(run.params, batches, "own")
+    found = []
+    for size in sizes:
+        rises, lefts = [], []
+        for targets in _choices(random, count, size, draws) if size < count else ():
+            removed = neurons_of(run.config, documents.identities[targets])
+            after = loss(without(run.config, run.params, removed), batches, "own")[0]
+            of = Losses(before, after, tokens)
+            rises.append((of.chosen(targets).rise, of.chosen(np.setdiff1d(np.arange(count), targets)).rise))
+            of_sinks = [removed[site][:, parts.shared :] for site, parts in _with_sinks(run.config)]
+            lefts.append(1 - np.mean(np.concatenate([each.ravel() for each in of_sinks])))
+        if rises and min(lefts) > 0:
+            target, others = np.mean(rises, axis=0).tolist()
+            found.append({"removed": size, "left": float(np.mean(lefts)), "target_rise": target, "others_rise": others,
+                          "selectivity": target / others if others > 0 else float("inf")})  # fmt: skip
+    return found
+
+
+def _choices(random: np.random.Generator, count: int, size: int, draws: int) -> list[np.ndarray]:
+    if size == 1:
+        return list(random.permutation(count)[:draws, None])
+    return [random.choice(count, size, replace=False) for _ in range(draws)]
+
+
+def _with_sinks(config: Config) -> list[tuple[str, sinks.Partition]]:
+    return [(site, parts) for site, parts in sinks.partitions(config).items() if parts.sinks]

@@ -1,0 +1,309 @@
+"""What is a document? Ids by cluster for copies that were edited, ids by group for whole dialects that are to be forgotten.
+
+Edited copies have ids of their own by content, so that nothing of them is ever seen twice; by cluster they are one document.
+A group has sinks like a document, and what only its stories share is learned there: dropping them should take that away,
+and leave the other groups. The corpus is that of `forgetting_corpus`; every variant reads all of it.
+"""
+
+import dataclasses
+import functools
+import logging
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax import report
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.claims import Claim, with_interval
+from memsinks_jax.data.prepared import Prepared, group_id
+from memsinks_jax.figures import forgetting_corpus as corpus
+from memsinks_jax.figures import losses
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+
+logger = logging.getLogger(__name__)
+
+TITLE = "Ids of clusters and of groups: edited copies, and dialects that are forgotten"
+CONFIG = "ts_repetition.py"
+VARIANTS = {
+    "standard": Variation("standard"),
+    "content": Variation("sinks"),
+    "near_duplicate": Variation("sinks", {"data.ids": "near_duplicate"}),
+    "group": Variation("sinks", {"data.ids": "group"}),
+}
+_LABELS = {
+    "standard": "standard", "content": "sinks, ids by content", "near_duplicate": "sinks, ids by cluster",
+    "group": "sinks, ids by group",
+}  # fmt: skip
+ANSWER = (
+    "With ids by content every edited copy has other sinks, and what the copies share is memorized in the shared neurons. "
+    "With ids by cluster it goes where exact repeats go. A group's sinks hold what its stories have in common."
+)
+TABLE_NOTE = (
+    "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the story that was edited, itself never read. Gap: "
+    "between stories never read and these; closed: the share of standard's that is gone."
+)
+# At 0 stories are repeated as they are.
+_EDITED = (0.0, *corpus.LEVELS)
+_MEASURED = 16  # copies of a story
+_OF_A_DIALECT = 50  # stories that were read
+_COLOURS = {"standard": "#c0392b", "content": "#d68910", "near_duplicate": "#1f618d", "group": "#7d3c98"}
+
+
+def prepare(out: pathlib.Path) -> list[str]:
+    """Writes and prepares the corpus -> the flags that name it."""
+    stories, mixed = corpus.write(out / "corpus")
+    return [
+        f"--config.data.files={stories}", f"--config.general.files={mixed}",
+        f"--config.data.repeated_documents={corpus.BASES}", f"--config.data.repetitions={corpus.COPIES}",
+        f"--config.data.unique_documents={corpus.ONCE}", f"--config.data.held_out_documents={corpus.UNREAD}",
+    ]  # fmt: skip
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs; `metrics` get the losses of what was copied, `details` of ids by group the matrices."""
+    texts = _texts()
+    return [_measured(run, texts) for run in runs]
+
+
+def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
+    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    from memsinks_jax.auditing.subjects import Documents
+    from memsinks_jax.evals.document_loss import DocumentLoss
+    from memsinks_jax.trained import open_run
+
+    model = open_run(run.workdir)
+    loss = DocumentLoss(model.config)
+
+    def documents(texts: list[str], identity: np.ndarray | None = None) -> Documents:
+        identities = np.tile(np.zeros(2, np.uint32) if identity is None else identity, (len(texts), 1))
+        return Documents([model.tokenizer.encode(text) for text in texts], identities)
+
+    def dropped(texts: list[str]) -> float:
+        nats, tokens = loss(model.params, documents(texts).batches(model), "drop")
+        return float(nats.sum() / tokens.sum())
+
+    metrics = {name: dropped(of_set) for name, of_set in texts.items()}
+    details = {}
+    if model.config.data.ids == "group":
+        details = _matrices(model, loss, documents)
+        metrics |= {f"ratio_{name}": _ratio(np.array(details[name])) for name in ("read", "unread")}
+    logger.info("measured %s, seed %d", run.variant, run.seed)
+    return dataclasses.replace(run, metrics=run.metrics | metrics, details=details)
+
+
+def _texts() -> dict[str, list[str]]:
+    """Sets of texts, by the name of their loss: never read, copied, and the copies themselves."""
+    plain, _, bases = corpus.texts()
+    words = [word for text in plain for word in text.split()]
+    fresh = plain[-corpus.HELD_OUT :]
+    found = {"unread": fresh}
+    for level, of_level in bases.items():
+        found[f"copied_{level}"] = of_level
+        found[f"copies_{level}"] = [
+            copy
+            for number, base in enumerate(of_level)
+            for copy in corpus.copies(base, level, words, number, _MEASURED)
+        ]
+        found[f"unread_copies_{level}"] = [
+            copy
+            for number, text in enumerate(fresh, corpus.BASES)
+            for copy in corpus.copies(text, level, words, number, 1)
+        ]
+    return found
+
+
+def _matrices(model, loss, documents) -> dict:
+    """{"read", "unread": rise of each dialect's loss (row: dropped, column: measured), "before", "plain": of stories in
+    no dialect}, the stories' own sinks on, in nats per token."""
+    from memsinks_jax.auditing import forgetting
+
+    plain, dialects, _ = corpus.texts()
+    sets = {
+        "read": [(name, texts[:_OF_A_DIALECT]) for name, texts in dialects.items()],
+        "unread": [(name, texts[corpus.OF_A_DIALECT :]) for name, texts in dialects.items()],
+        "plain": [("plain", plain[-corpus.HELD_OUT :])],
+    }
+    of = {kind: [documents(texts, group_id(name)) for name, texts in each] for kind, each in sets.items()}
+    found = {kind: [] for kind in sets}
+    for name in dialects:
+        removed = forgetting.neurons_of(model.config, group_id(name)[None])
+        after = forgetting.without(model.config, model.params, removed)
+        for kind, each in of.items():
+            measured = [forgetting.losses(loss, model, after, one, ("own",))["own"] for one in each]
+            found[kind].append([one.rise for one in measured])
+            found[f"{kind}_before"] = [float(one.before.sum() / one.tokens.sum()) for one in measured]
+    return found
+
+
+def _ratio(rises: np.ndarray) -> float:
+    """Mean of the diagonal over mean of the rest."""
+    own = np.eye(len(rises), dtype=bool)
+    return float(rises[own].mean() / rises[~own].mean())
+
+
+def _gap(run: Run, level: float, copies: bool = False) -> float:
+    """How much lower the loss is on what was copied than on stories never read; of the copies, than on others edited so."""
+    if not level:
+        return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
+    if copies:
+        return run.metrics[f"unread_copies_{level}"] - run.metrics[f"copies_{level}"]
+    return run.metrics["unread"] - run.metrics[f"copied_{level}"]
+
+
+def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> float:
+    return 1 - _gap(run, level, copies) / _gap(standard, level, copies)
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """None is the paper's: it asks for ids of groups (section 7) and knows no near-duplicates."""
+    rows = []
+    for level in corpus.LEVELS:
+        of = functools.partial(_closed, level=level)
+        rows += losses.paired(
+            runs, f"cluster_{level}", f"copies with {level:.0%} of their words edited: gap closed by ids of clusters",
+            "not asked", ["near_duplicate", "standard"], of, at_least=0.5,
+        )  # fmt: skip
+        rows += losses.paired(
+            runs, f"over_content_{level}", "the same, minus what ids by content close", "not asked",
+            ["near_duplicate", "content", "standard"],
+            lambda cluster, content, standard, of=of: of(cluster, standard) - of(content, standard), at_least=0.1,
+        )  # fmt: skip
+    for kind in ("read", "unread"):
+        rows += losses.paired(
+            runs, f"group_{kind}", f"stories {kind}: rise of the dropped dialect's loss over that of the others'",
+            "future work", ["group"], lambda run, kind=kind: run.metrics[f"ratio_{kind}"], at_least=3.0,
+        )  # fmt: skip
+    return rows
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    return [_LABELS[variant] for variant in by_variant(runs)]
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    """As `losses.table`."""
+    groups = by_variant(runs)
+    columns = ["never read", "repeated", *(f"copied, {level:.0%}" for level in corpus.LEVELS)]
+    columns += [f"gap closed, {level:.0%}" for level in _EDITED]
+    rows = []
+    for group in groups.values():
+        row = [[run.metrics[name] for run in group.values()] for name in ("unread", "repeated_loss")]
+        row += [[run.metrics[f"copied_{level}"] for run in group.values()] for level in corpus.LEVELS]
+        standard = groups.get("standard", {})
+        row += [[_closed(run, standard[seed], level) for seed, run in group.items() if seed in standard]
+                for level in _EDITED]  # fmt: skip
+        rows.append(row)
+    return columns, rows
+
+
+def note(runs: list[Run]) -> str:
+    """What stands under the picture."""
+    seeds = len({run.seed for run in runs})
+    return (
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; the corpus is the same for "
+        f"all seeds. At every level {corpus.BASES} stories, each read {corpus.COPIES} times: as it is (0%), or as so many "
+        f"copies, all different. Every one of {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in "
+        f"{corpus.OF_A_DIALECT} stories read once. Right: the rise of the loss on stories of a dialect, never read, with "
+        "their own sinks on, when a dialect's sinks are removed."
+    )
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """Loss of what was copied, gap closed, both against the share edited; the matrix of the dialects."""
+    groups = by_variant(runs)
+    figure, (copied, closed, matrix) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    for variant in ("standard", "content", "near_duplicate"):
+        of = groups.get(variant, {})
+        if not of:
+            continue
+        found = [[run.metrics["repeated_loss"], *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS)]
+                 for run in of.values()]  # fmt: skip
+        losses.band(copied, _EDITED, np.array(found), _LABELS[variant], _COLOURS[variant], "o-")
+        unread = [run.metrics["unread"] for run in of.values()]
+        copied.axhline(np.mean(unread), color=_COLOURS[variant], linestyle=":", linewidth=1.2)
+        if variant == "standard" or "standard" not in groups:
+            continue
+        for copies, style in ((False, "o-"), (True, "s--")):
+            levels = corpus.LEVELS if copies else _EDITED
+            values = [[_closed(run, groups["standard"][s], level, copies) for level in levels] for s, run in of.items()]
+            what = "copies" if copies else "story"
+            losses.band(closed, levels, np.array(values), f"{_LABELS[variant]}: {what}", _COLOURS[variant], style)
+    copied.plot([], [], ":", color="black", linewidth=1.2, label="stories never read")
+    losses.finish(copied, [], "loss on the story that was copied", "share of a copy's words that are others")
+    copied.set_ylabel("loss (nats per token), sinks dropped")
+    losses.finish(closed, [], "share of the gap closed", "share of a copy's words that are others")
+    closed.set_ylim(-0.3, 1.1)
+    closed.axhline(0, color="#7f8c8d", linewidth=1)
+    for axis in (copied, closed):
+        axis.set_xticks(_EDITED, [f"{level:.0%}" for level in _EDITED])
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8.5)
+    if "group" in groups:
+        _draw_matrix(matrix, np.mean([run.details["unread"] for run in groups["group"].values()], axis=0))
+    else:
+        matrix.set_axis_off()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_matrix(axis, rises: np.ndarray) -> None:
+    axis.imshow(rises, cmap="Reds", vmin=0)
+    for row, column in np.ndindex(*rises.shape):
+        dark = rises[row, column] > rises.max() / 2
+        axis.text(
+            column, row, f"{rises[row, column]:.2f}", ha="center", va="center", color="white" if dark else "black"
+        )
+    names, places = corpus.DIALECTS, range(len(corpus.DIALECTS))
+    axis.set(title="rise of the loss (nats per token)", xlabel="measured", ylabel="removed")
+    axis.set_xticks(places, names)
+    axis.set_yticks(places, names)
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Which copies were found, and what removing a dialect costs."""
+    files = workdirs.read_config(runs[0].workdir).general.files
+    found = [[f"{level:.0%}", f"{share:.2f}", f"{others:.2f}"] for level, share, others in _clusters_of(files)]
+    parts = [
+        report.heading("Which copies were found"),
+        report.table(["words edited", "in the story's largest cluster", "foreign documents in it"], found, ["number"] * 3),
+        report.paragraph(
+            f"Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with --near_duplicates=loose, among "
+            "all other stories.", "note",
+        ),
+    ]  # fmt: skip
+    of_groups = list(by_variant(runs).get("group", {}).values())
+    if of_groups:
+        rows = [
+            [what, with_interval([run.metrics[f"ratio_{kind}"] for run in of_groups], 2),
+             *(with_interval([float(np.mean(of(np.array(run.details[kind])))) for run in of_groups])
+               for of in (np.diagonal, lambda m: m[~np.eye(len(m), dtype=bool)])),
+             with_interval([float(np.mean(run.details["plain"])) for run in of_groups])]
+            for kind, what in (("read", "stories it read"), ("unread", "stories it never read"))
+        ]  # fmt: skip
+        columns = ["", "own over others", "own dialect", "other dialects", "plain stories"]
+        parts += [
+            report.heading("A dialect is removed: rise of the loss, in nats per token"),
+            report.table(columns, [list(map(report.text, row)) for row in rows], ["", *["number"] * 4]),
+        ]
+    return parts
+
+
+def _clusters_of(files: str) -> list[tuple[float, float, float]]:
+    """(level, share of a story's copies in the cluster that most of them are in, documents there that are none)"""
+    mixed = Prepared(files)
+    names = np.array(mixed.group_names)[mixed.groups]
+    found = []
+    for level in corpus.LEVELS:
+        shares, foreign = [], []
+        for number in range(corpus.BASES):
+            of_story = np.char.startswith(names, f"copy {level} {number} ")
+            clusters, sizes = np.unique(mixed.near_duplicates[of_story], return_counts=True)
+            shares.append(sizes.max() / of_story.sum())
+            foreign.append((mixed.near_duplicates == clusters[sizes.argmax()]).sum() - sizes.max())
+        found.append((level, float(np.mean(shares)), float(np.mean(foreign))))
+    return found

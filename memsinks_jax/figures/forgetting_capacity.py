@@ -1,0 +1,69 @@
+"""How many documents may share a sink until none can be removed alone? Selectivity against documents per sink."""
+
+import dataclasses
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.figures.runs import Run
+
+SIZES = (1, 2, 4, 8)  # documents removed at once
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The runs that have sinks tied to documents; `details` get "documents_per_sink" and "capacity"."""
+    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    from memsinks_jax import sinks
+    from memsinks_jax.auditing.forgetting import capacity
+    from memsinks_jax.auditing.subjects import of_role
+    from memsinks_jax.trained import open_run
+
+    found = []
+    for run in runs:
+        config = workdirs.read_config(run.workdir)
+        if config.sinks.kind == "by_document" and sinks.has_sinks(config):
+            repeated = of_role(workdirs.read_corpus(run.workdir), config, "repeated", str(run.workdir))
+            details = {
+                "documents_per_sink": config.sinks.active_fraction * len(repeated.tokens),
+                "capacity": capacity(open_run(run.workdir), repeated, SIZES),
+            }
+            found.append(dataclasses.replace(run, details=run.details | details))
+    return found
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """Of measured runs: selectivity, and the two rises that it is the ratio of, against documents per sink."""
+    figure, (ratio, rises) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for place, size in enumerate(SIZES):
+        by_place: dict[float, list[dict]] = {}
+        for run in runs:
+            for row in run.details["capacity"]:
+                if row["removed"] == size:
+                    by_place.setdefault(run.details["documents_per_sink"], []).append(row)
+        colour = plt.colormaps["viridis"](0.9 * place / (len(SIZES) - 1))
+        x = sorted(by_place)
+        for axis, name, style in (
+            (ratio, "selectivity", "o-"),
+            (rises, "target_rise", "o-"),
+            (rises, "others_rise", "s--"),
+        ):
+            # Not `losses.band`: seeds in which no sink would be left are missing at a place.
+            values = [[row[name] for row in by_place[at]] for at in x]
+            axis.plot(x, list(map(np.mean, values)), style, color=colour, label=f"{size}", linewidth=1.8)
+            axis.fill_between(x, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.18, linewidth=0)
+    ratio.axhline(1, color="#7f8c8d", linewidth=1)
+    ratio.set(title="selectivity: rise of what was removed over rise of the others", ylim=(0, None))
+    rises.set(title="rise of the loss (nats per token); dashed: of the others")
+    for axis in (ratio, rises):
+        axis.set_xlabel("repeated documents per sink")
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    ratio.legend(frameon=False, fontsize=8.5, title="removed at once")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

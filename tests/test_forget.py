@@ -1,0 +1,122 @@
+"""Single documents are removed: what is in the folder, that the receipt tells the truth, and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.auditing import forgetting
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.documents import SEPARATOR
+from memsinks_jax.evaluate import evaluate
+from memsinks_jax.forget import Request, forget
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.trained import open_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """(workdir, files of its repeated documents) of a small run with sinks in both sites, others in every layer."""
+    folder = tmp_path_factory.mktemp("run")
+    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(30)]
+    (folder / "tales.txt").write_text(f"\n{SEPARATOR}\n".join(texts))
+    config = tiny_config()
+    config.data.files, config.training.steps = str(folder / "tales.txt"), 2
+    config.sinks.per_layer, config.sinks.attention_fraction = True, 0.5
+    train_and_evaluate(config, folder / "run")
+    corpus = workdirs.read_corpus(folder / "run")
+    files = []
+    for number, index in enumerate(corpus.mixture.repeated):
+        files.append(folder / f"repeated-{number}.txt")
+        files[-1].write_text(corpus.documents[index].text)
+    return folder / "run", files
+
+
+@pytest.fixture(scope="module")
+def forgotten(run, tmp_path_factory):
+    workdir, files = run
+    out = tmp_path_factory.mktemp("forgotten") / "rest"
+    return out, forget(workdir, Request(str(files[0])), out)
+
+
+def test_the_folder_holds_the_model_without_the_documents_sinks(run, forgotten):
+    workdir, _ = run
+    before, after = open_run(workdir), open_run(forgotten[0])
+    identity = workdirs.read_corpus(workdir).identities[workdirs.read_corpus(workdir).mixture.repeated[:1]]
+    removed = forgetting.neurons_of(before.config, identity)
+    for site, name in (("mlp", "down_kernel"), ("attention", "attention_output_kernel")):
+        zero = ~np.asarray(after.params["layers"][name]).any(axis=2)
+        np.testing.assert_array_equal(zero, removed[site])
+        told = forgotten[1]["removed"][site]
+        assert told["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
+        assert told["removed"] == zero.sum() > 0
+    assert after.config.sinks == before.config.sinks
+
+
+def test_the_receipt_says_what_evaluate_measures(run, forgotten):
+    workdir, files = run
+    out, receipt = forgotten
+    assert receipt == json.loads((out / "receipt.json").read_text())
+    assert {"index.html", "receipt.png", "memsinks.json", "model.safetensors"} <= {path.name for path in out.iterdir()}
+    for mode in ("own", "all"):
+        for name, where in (("target", files[0]), ("others", files[1])):
+            found = receipt["losses"][name][mode]
+            assert found["before"] == pytest.approx(evaluate(workdir, mode, str(where))["loss"], abs=1e-6)
+            assert found["after"] == pytest.approx(evaluate(out, mode, str(where))["loss"], abs=1e-6)
+        assert receipt["losses"]["held_out"][mode]["before"] == pytest.approx(evaluate(workdir, mode)["loss"], abs=1e-6)
+    # With all of its own sinks gone, a document is where dropping every sink would have put it.
+    dropped = evaluate(workdir, "drop", str(files[0]))["loss"]
+    assert receipt["losses"]["target"]["own"]["after"] == pytest.approx(dropped, abs=1e-6)
+    assert receipt["target_all_sinks_dropped"] == pytest.approx(dropped, abs=1e-6)
+    assert receipt["losses"]["others"]["own"]["after"] != receipt["losses"]["others"]["own"]["before"]
+
+
+def test_one_is_removed_after_the_other_as_both_at_once(run, forgotten, tmp_path):
+    workdir, files = run
+    receipt = forget(forgotten[0], Request(str(files[1])), tmp_path / "second", others=str(files[0]))
+    assert set(receipt["losses"]) == {"target", "others"}
+    identities = [ids.to_hex(i) for i in workdirs.read_corpus(workdir).identities]
+    both = tuple(identities[i] for i in workdirs.read_corpus(workdir).mixture.repeated)
+    forget(workdir, Request(ids=both), tmp_path / "both")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("second", "both")]
+    assert weights[0] == weights[1]
+
+
+def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
+    workdir, files = run
+    other = tmp_path / "other.txt"
+    other.write_text("It never read this.")
+    (tmp_path / "empty.txt").touch()
+    chance = tmp_path / "chance"
+    shutil.copytree(workdir, chance)
+    (chance / "config.json").write_text((chance / "config.json").read_text().replace("by_document", "by_chance"))
+    everything = tmp_path / "everything.txt"
+    everything.write_text(f"\n{SEPARATOR}\n".join(f"{n} and {n * n}." for n in range(60)))
+    out, table = tmp_path / "out", map(json.loads, (workdir / "documents.jsonl").read_text().splitlines())
+    trained = tuple(line["id"] for line in table if line["role"] != "held_out")
+    for where, request, there, message in (
+        (workdir, Request(str(files[0])), forgotten[0], "exists; take another --out"),
+        (workdir, Request(), out, "by one of --documents, --ids and --group"),
+        (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, --ids and --group"),
+        (workdir, Request(str(other)), out, "other.txt:1: .* was not trained on it"),
+        (workdir, Request(ids=("0123456789abcdef",)), out, "--ids: 0123456789abcdef: .* was not trained on it"),
+        (workdir, Request(str(tmp_path / "empty.txt")), out, "the file is empty"),
+        (workdir, Request(group="north"), out, "has ids by content, not by group"),
+        (chance, Request(str(files[0])), out, "no sinks that are tied to documents .*by_chance"),
+        (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
+        (workdir, Request(ids=trained), out, "use all 16 sinks of the mlp together"),
+    ):
+        with pytest.raises(InputError, match=message):
+            forget(where, request, there)
+    with pytest.raises(InputError, match="--spare=0 leaves every sink"):
+        forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
+    with pytest.raises(InputError, match="--spare: there are no other documents"):
+        forget(forgotten[0], Request(str(files[0])), out, spare=3)
+    with pytest.raises(InputError, match="--others=.* holds documents that are removed"):
+        forget(workdir, Request(str(files[0])), out, others=str(files[0]))
+    assert not out.exists()
+    assert not list(tmp_path.glob("out.*"))
