@@ -1,0 +1,70 @@
+"""Does rounding the weights bring anything back? Unlearning by small changes of the weights is known to come undone when
+they are rounded to few bits, since the changes are smaller than a step (Zhang et al. 2024, "Catastrophic failure of LLM
+unlearning via quantization").
+
+Rounding is symmetric, to the nearest of 2**bits - 1 levels, one scale for each output channel of a kernel and for each row
+of an embedding; biases and norms stay. Sinks that are dropped are cut out first, as they are for who gets the model.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.rows import bar, token_mean
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES, first_match, path_name
+
+BITS = (8, 4)
+
+
+def quantized(params: dict, bits: int) -> dict:
+    """Parameters, of which the matrices have values on the grid of `bits` bits; still float32."""
+    levels = 2 ** (bits - 1) - 1
+
+    def rounded(path: tuple, x: jax.Array) -> jax.Array:
+        name = path_name(path)
+        if not first_match(DECAY_RULES, name):  # a vector
+            return x
+        # Kernels are (..., in, out), embeddings (rows, D): what is summed over is the axis before the last, or the last.
+        largest = jnp.abs(x).max(axis=-1 if name.endswith("_embedding") else -2, keepdims=True)
+        scale = jnp.where(largest > 0, largest / levels, 1.0)
+        return jnp.round(x / scale) * scale
+
+    return jax.tree_util.tree_map_with_path(rounded, params)
+
+
+def without_sinks(subject: Subject) -> dict:
+    """The subject's parameters; those that read its sinks are 0 where the sinks are dropped, which is cutting them out."""
+    parts = sinks.partitions(subject.run.config)
+
+    def cut(path: tuple, x: jax.Array) -> jax.Array:
+        rule = first_match(SINK_RULES, path_name(path))
+        if rule is None or rule[1] != -2:
+            return x
+        return jnp.where(jnp.arange(x.shape[-2])[:, None] < parts[rule[0]].shared, x, 0)
+
+    return jax.tree_util.tree_map_with_path(cut, subject.run.params) if subject.mode == "drop" else subject.run.params
+
+
+def quantize(subject: Subject, documents: Documents, held_out: Documents) -> dict:
+    """Loss before and after rounding.
+
+    Returns:
+      {"float", "int8", "int4": {"repeated", "held_out": {"losses": nats per token of each document, "loss":
+      of all tokens}}}.
+    """
+    loss = DocumentLoss(subject.run.config)
+    params = without_sinks(subject)
+    batches = {"repeated": documents.batches(subject.run), "held_out": held_out.batches(subject.run)}
+    found = {}
+    with bar(len(BITS) + 1, f"quantization, {subject.name}") as progress:
+        for bits in (None, *BITS):
+            weights = quantized(params, bits) if bits else params
+            measured = {name: loss(weights, group, subject.mode) for name, group in batches.items()}
+            found[f"int{bits}" if bits else "float"] = {
+                name: {"losses": (nats_R / tokens_R).tolist(), "loss": token_mean(nats_R / tokens_R, tokens_R)}
+                for name, (nats_R, tokens_R) in measured.items()
+            }
+            progress.update()
+    return found

@@ -1,0 +1,125 @@
+"""Who gets a model with its sinks still inside, but not the ids: how much of a document comes back by switching sinks on?
+
+The attacker has the first half of a document and wants the second; what is measured is the second half alone. Masks of ids
+are tried as the model was trained with them, or gates between 0 and 1 are optimised on the first half. Every attack is
+between the sinks dropped (recovered 0) and the document's own sinks on (1). R documents, K masks, M sinks.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.rows import bar, halves, reader, rows_of, token_mean
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.config import InputError
+from memsinks_jax.model import Interventions
+
+MASKS = 64
+ITERATIONS = 25
+RATE = 0.3  # of Adam on the gates' logits
+
+
+def reactivate(
+    subject: Subject, documents: Documents, masks: int = MASKS, iterations: int = ITERATIONS, rate: float = RATE,
+    candidates_K2: np.ndarray | None = None,
+) -> dict:  # fmt: skip
+    """Every attack on every document.
+
+    Args:
+      subject: its mode is not read.
+      masks: K of "best" and "random". iterations, rate: the budget of "optimised".
+      candidates_K2: uint32 ids whose masks are tried; by default K random ones.
+    Returns:
+      {"budget": {...}, "attacks": {name: {"losses": nats per token of each document's second half, "loss": of all tokens,
+      "recovered": share of the difference between dropped and own, null where own sinks lower no loss}}}. Names:
+      dropped, own, all, random (mean over the K masks), best (of K, by the first half) and optimised.
+    Raises:
+      InputError: the model has no sinks.
+    """
+    config, params = subject.run.config, subject.run.params
+    if not sinks.has_sinks(config):
+        raise InputError(f"{subject.name} has no sinks to switch on")
+    if candidates_K2 is None:
+        candidates_K2 = np.random.default_rng(config.seed).integers(2**32, size=(masks, 2), dtype=np.uint32)
+    rows = rows_of(documents, subject.run)
+    first, second = halves(rows)
+    compiled = {mode: jax.jit(reader(config, mode)) for mode in ("own", "drop", "all")}
+
+    def losses(mode: str, identity_2: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Nats of the first and of the second halves, (R,) each, from one reading."""
+        identities = rows["identities"]
+        given = rows | {
+            "identities": identities if identity_2 is None else np.broadcast_to(identity_2, identities.shape)
+        }
+        nats_RT = np.asarray(compiled[mode](params, given), np.float64)
+        return tuple((nats_RT * half["weights"]).sum(axis=1) for half in (first, second))
+
+    nats = {"dropped": losses("drop")[1], "own": losses("own")[1], "all": losses("all")[1]}
+    tried = []
+    with bar(len(candidates_K2) + 1, "reactivation") as progress:
+        for identity_2 in candidates_K2:
+            tried.append(losses("own", identity_2))
+            progress.update()
+        first_KR, second_KR = (np.array(part) for part in zip(*tried, strict=True))
+        nats["random"] = second_KR.mean(axis=0)
+        nats["best"] = np.take_along_axis(second_KR, first_KR.argmin(axis=0)[None], axis=0)[0]
+        nats["optimised"] = _optimise(subject, rows, first, second, iterations, rate)
+        progress.update()
+    tokens_R = second["weights"].sum(axis=1)
+    return {
+        "budget": {"masks": len(candidates_K2), "iterations": iterations, "rate": rate},
+        "attacks": {
+            name: {
+                "losses": (nats_R / tokens_R).tolist(),
+                "loss": token_mean(nats_R / tokens_R, tokens_R),
+                "recovered": recovered(nats_R, nats["dropped"], nats["own"]),
+            }
+            for name, nats_R in nats.items()
+        },
+    }
+
+
+def recovered(nats_R: np.ndarray, dropped_R: np.ndarray, own_R: np.ndarray) -> float | None:
+    """Share of what the own sinks hold, over all documents: of the sums, since a single document may hold nothing there."""
+    held = float((dropped_R - own_R).sum())
+    return float((dropped_R - nats_R).sum()) / held if held > 0 else None
+
+
+def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iterations: int, rate: float) -> np.ndarray:
+    """Gates of each document, by Adam on its first half from the share that is on in training -> nats of the second (R,)."""
+    config = subject.run.config
+    nats, adam = reader(config, "all"), optax.adam(rate)
+    layers = config.model.layers if config.sinks.per_layer else 1
+    p = np.clip(config.sinks.active_fraction, 0.01, 0.99)
+    pools = {site: parts for site, parts in sinks.partitions(config).items() if parts.sinks}
+    start = {
+        site: jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
+        for site, parts in pools.items()
+    }
+
+    def opened(logits: dict) -> Interventions:
+        def at(site: str):
+            gates_LRM = jax.nn.sigmoid(logits[site])
+            shared_LRS = jnp.ones((*gates_LRM.shape[:2], pools[site].shared))
+            gates_LRF = jnp.concatenate([shared_LRS, gates_LRM], axis=-1)
+            return lambda x, layer: (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(x.dtype)
+
+        return {site: at(site) for site in pools}
+
+    @jax.jit
+    def attack(params: dict, first: dict, second: dict) -> jax.Array:
+        # Documents have nothing to do with each other: the gradient of the sum is that of each.
+        def objective(logits: dict) -> jax.Array:
+            return (nats(params, first, opened(logits)).sum(axis=1) / first["weights"].sum(axis=1)).sum()
+
+        def step(state: tuple, _) -> tuple[tuple, None]:
+            logits, moments = state
+            update, moments = adam.update(jax.grad(objective)(logits), moments)
+            return (optax.apply_updates(logits, update), moments), None
+
+        (logits, _), _ = jax.lax.scan(step, (start, adam.init(start)), length=iterations)
+        return nats(params, second, opened(logits)).sum(axis=1)
+
+    return np.asarray(attack(subject.run.params, first, second), np.float64)

@@ -1,0 +1,231 @@
+"""Is it gone, or hidden? Fine-tunes a model as it is handed over and counts the steps until half of what it had lost of
+its repeated documents is back, beside an oracle that never saw them.
+
+Lost of a document is its loss with the sinks dropped minus that of a model which remembers it: the standard one, or with
+its own sinks on. The threshold is the midpoint, and the oracle has to come down to the same. A ratio of steps to the
+oracle's near 1 says that the document has to be learnt as if it were new; below 1, that something of it was left. Some of
+that may show in the loss already, before any attack: for `ratio_from_equal` the oracle's steps count only from where it has
+come down to the loss at which the attacked model starts. Below 1 it says that there is more than shows.
+
+The attacker chooses the learning rate, for each model the best of RATES. AdamW without decay, which would only forget.
+Documents that no model has seen (`never_seen`), brought down as far, are the control: do both models learn alike?
+
+R documents, S steps.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from memsinks_jax.auditing.rows import bar, losses_of, reader, rows_of, token_mean
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.config import Config, InputError
+
+RATES = (3e-4, 1e-3, 3e-3)
+STEPS = 16
+KINDS = ("one", "few", "other")
+BENIGN_BATCH = 8  # documents a step
+BENIGN_RATES = (1e-4, 3e-4)
+_LEAST_LOST = 0.1  # nats per token; half of less than this is no goal
+
+
+class Targets(NamedTuple):
+    """Documents that a model has lost, with their losses (nats per token) as it starts and where they are remembered."""
+
+    documents: Documents
+    starts_R: np.ndarray
+    memorized_R: np.ndarray
+
+    @property
+    def thresholds_R(self) -> np.ndarray:
+        return (self.starts_R + self.memorized_R) / 2
+
+
+def targets_of(attacked: Subject, remembering: Subject, documents: Documents, at_most: int = 20) -> Targets:
+    """The first `at_most` of the documents that `attacked` has lost 0.1 nats per token or more of.
+
+    Raises:
+      InputError: there are fewer than two.
+    """
+    starts_R, _ = losses_of(attacked, documents)
+    memorized_R, _ = losses_of(remembering, documents)
+    which = np.flatnonzero(starts_R - memorized_R >= _LEAST_LOST)[:at_most]
+    if len(which) < 2:
+        raise InputError(
+            f"{attacked.name} has lost {len(which)} of {len(documents.tokens)} documents that {remembering.name} "
+            "remembers; relearning needs two"
+        )
+    return Targets(documents.chosen(which), starts_R[which], memorized_R[which])
+
+
+def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Targets:
+    """Held-out documents as targets, as many and to be brought down to the same loss on average: a control for `relearn`."""
+    documents = documents.chosen(np.arange(len(documents.tokens)) < len(targets.starts_R))
+    starts_R, _ = losses_of(attacked, documents)
+    return Targets(documents, starts_R, np.full(len(starts_R), targets.memorized_R.mean()))
+
+
+def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Array | None]]:
+    """Compiled fine-tuning: (params, rows, order, watched, rate) -> nats per token before the first and after every step,
+    float32 (S + 1, B) of the rows that are practised and (S + 1, W) of the watched ones, None where `watched` is.
+
+    `order`, int (S + 1, B), names the rows of every step; those of the last are looked at alone.
+    """
+    nats, adam = reader(config, mode), optax.scale_by_adam()
+
+    def objective(params: dict, rows: dict) -> tuple[jax.Array, jax.Array]:
+        nats_B, tokens_B = nats(params, rows).sum(axis=1), rows["weights"].sum(axis=1)
+        return nats_B.sum() / tokens_B.sum(), nats_B / tokens_B
+
+    @jax.jit
+    def tune(params: dict, rows: dict, order_SB: jax.Array, watched: dict | None, rate: float) -> tuple:
+        def step(state: tuple, chosen_B: jax.Array) -> tuple[tuple, tuple]:
+            params, moments = state
+            gradient, losses_B = jax.grad(objective, has_aux=True)(params, jax.tree.map(lambda x: x[chosen_B], rows))
+            losses_W = None if watched is None else objective(params, watched)[1]
+            update, moments = adam.update(gradient, moments)
+            return (jax.tree.map(lambda p, u: p - rate * u, params, update), moments), (losses_B, losses_W)
+
+        return jax.lax.scan(step, (params, adam.init(params)), order_SB)[1]
+
+    return tune
+
+
+def relearn(subject: Subject, targets: Targets, rates: Sequence[float] = RATES, steps: int = STEPS) -> dict:
+    """Fine-tunes on documents of the first half of the targets, and looks at those of the second half meanwhile.
+
+    Returns:
+      {kind of KINDS: {"rate": the chosen one, "steps" and "steps_from_equal": of each document, null where `steps` were
+      not enough, "mean_steps": those counted as `steps`, "mean_steps_by_rate", "recovered": of each document, the share of
+      what was lost that is back at the step where most is, "curve": mean loss of the documents before the first and after
+      every step}}. `one`: each of the first half practised alone; `few`: together; `other`: the second half, meanwhile.
+    """
+    tune = practice(subject.run.config, subject.mode)
+    rows = {name: jnp.asarray(values) for name, values in rows_of(targets.documents, subject.run).items()}
+    half, rest = np.array_split(np.arange(len(targets.starts_R)), 2)
+    practised, watched = ({name: values[part] for name, values in rows.items()} for part in (half, rest))
+    losses = {kind: [] for kind in KINDS}
+    with bar(len(rates) * (len(half) + 1), f"relearning, {subject.name}") as progress:
+        for rate in rates:
+            alone = []
+            for document in half:
+                order_SB = np.full((steps + 1, 1), document)
+                alone.append(np.asarray(tune(subject.run.params, practised, order_SB, None, rate)[0])[:, 0])
+                progress.update()
+            together = tune(subject.run.params, practised, np.tile(half, (steps + 1, 1)), watched, rate)
+            progress.update()
+            for kind, curves_RS in zip(
+                KINDS, (np.array(alone), *(np.asarray(curves).T for curves in together)), strict=True
+            ):
+                losses[kind].append(curves_RS)
+    return {
+        kind: _best(np.array(losses[kind], np.float64), targets, rest if kind == "other" else half, rates)
+        for kind in KINDS
+    }
+
+
+def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Sequence[float]) -> dict:
+    """Result of the attacker's rate: the fewest steps, and of equal ones what recovers most."""
+    steps = losses_NRS.shape[2] - 1
+    starts_R, thresholds_R = targets.starts_R[which], targets.thresholds_R[which]
+    reached_NR = np.array([crossings(losses_RS, thresholds_R) for losses_RS in losses_NRS])
+    mean_steps_N = np.minimum(reached_NR, steps).mean(axis=1)
+    lowest_N = losses_NRS.mean(axis=1).argmin(axis=1)
+    recovered_NR = np.array([
+        (starts_R - losses_RS[:, lowest]) / (starts_R - targets.memorized_R[which])
+        for losses_RS, lowest in zip(losses_NRS, lowest_N, strict=True)
+    ])  # fmt: skip
+    chosen = np.lexsort((-recovered_NR.mean(axis=1), mean_steps_N))[0]
+    reached_R = reached_NR[chosen]
+    # At the start the losses differ by rounding from those that the thresholds were made of.
+    equal_R = np.minimum(crossings(losses_NRS[chosen], starts_R + 1e-4), steps)
+    return {
+        "rate": rates[chosen],
+        "steps": _finite(reached_R),
+        "steps_from_equal": _finite(reached_R - equal_R),
+        "mean_steps": float(mean_steps_N[chosen]),
+        "mean_steps_by_rate": mean_steps_N.tolist(),
+        "recovered": recovered_NR[chosen].tolist(),
+        "curve": losses_NRS[chosen].mean(axis=0).tolist(),
+    }
+
+
+def crossings(losses_RS: np.ndarray, thresholds_R: np.ndarray) -> np.ndarray:
+    """After how many steps each curve is first at or under its threshold, straight in between -> (R,); inf: never."""
+    found = []
+    for losses_S, threshold in zip(losses_RS, thresholds_R, strict=True):
+        under = np.flatnonzero(losses_S <= threshold)
+        if not len(under):
+            found.append(np.inf)
+        elif under[0] == 0:
+            found.append(0.0)
+        else:
+            before, after = losses_S[under[0] - 1], losses_S[under[0]]
+            found.append(under[0] - 1 + (before - threshold) / (before - after))
+    return np.array(found)
+
+
+def ratios(attacked: dict, oracle: dict) -> dict:
+    """Of two results of `relearn`: {kind: {"ratio", "ratio_from_equal", "recovered_more", "documents"}}.
+
+    Means over the documents that both models reached, `documents` of them; null where there is none. `recovered_more` is
+    the mean over all of them of the share recovered, attacked minus oracle.
+    """
+    found = {}
+    for kind in KINDS:
+        one, other = attacked[kind], oracle[kind]
+        both = [i for i, pair in enumerate(zip(one["steps"], other["steps"], strict=True)) if None not in pair]
+        found[kind] = {
+            name: sum(one["steps"][i] for i in both) / total
+            if (total := sum(other[of_oracle][i] for i in both)) > 0 else None
+            for name, of_oracle in (("ratio", "steps"), ("ratio_from_equal", "steps_from_equal"))
+        }  # fmt: skip
+        found[kind]["recovered_more"] = float(np.mean(one["recovered"]) - np.mean(other["recovered"]))
+        found[kind]["documents"] = len(both)
+    return found
+
+
+def benign(
+    subject: Subject, documents: Documents, practised: Documents, measured: Documents,
+    rates: Sequence[float] = BENIGN_RATES, steps: int = STEPS,
+) -> dict:  # fmt: skip
+    """Fine-tunes on documents that no model has seen, and looks whether the repeated ones come back by themselves.
+
+    Args:
+      documents: the repeated ones. practised, measured: held out, no document in both.
+    Returns:
+      {"rate": the one at which the repeated documents' loss falls most, "repeated" and "held_out": {"losses": of each
+      document before, "after": at the step with the lowest mean loss of the repeated ones, "curve"}}. What counts is how
+      much further the loss of the repeated ones falls than the oracle's.
+    """
+    tune = practice(subject.run.config, subject.mode)
+    rows = rows_of(practised, subject.run)
+    groups = {"repeated": rows_of(documents, subject.run), "held_out": rows_of(measured, subject.run)}
+    watched = {name: np.concatenate([group[name] for group in groups.values()]) for name in rows}
+    tokens_R, count = watched["weights"].sum(axis=1), len(documents.tokens)
+    order_SB = np.resize(np.arange(len(practised.tokens)), (steps + 1, min(BENIGN_BATCH, len(practised.tokens))))
+    best = None
+    with bar(len(rates), f"benign fine-tuning, {subject.name}") as progress:
+        for rate in rates:
+            losses_SR = np.asarray(tune(subject.run.params, rows, order_SB, watched, rate)[1], np.float64)
+            curve_S = [token_mean(losses_R[:count], tokens_R[:count]) for losses_R in losses_SR]
+            if best is None or min(curve_S) < best[0]:
+                best = (min(curve_S), rate, losses_SR, int(np.argmin(curve_S)))
+            progress.update()
+    _, rate, losses_SR, step = best
+    return {"rate": rate, "step": step} | {
+        name: {
+            "losses": losses_SR[0, part].tolist(),
+            "after": losses_SR[step, part].tolist(),
+            "curve": [token_mean(losses_R[part], tokens_R[part]) for losses_R in losses_SR],
+        }
+        for name, part in (("repeated", slice(count)), ("held_out", slice(count, None)))
+    }
+
+
+def _finite(values: np.ndarray) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]

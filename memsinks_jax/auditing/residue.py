@@ -1,0 +1,160 @@
+"""Where does what is left of the repeated documents sit: in attention, in the MLPs, in the embeddings, of which layer?
+
+A component's output x becomes (1 - share) x + share m, with m its mean over held-out text: what it says about text in
+general stays, what it says about this text goes. (Zero instead of the mean would take constants away that all later layers
+count on, and so punish components for something else.) Memory that sits in a component goes with it: the loss of the
+repeated documents rises more than that of held-out ones, which is the `excess`. Components do unequal amounts of general
+work, so they are compared at equal damage: `gap_closed` is the excess where held-out text has lost DAMAGE nats a token. In
+an oracle the excess is what the ablation does to any other text, around 0: the control.
+
+Components: attention and the MLP of every layer, and what the embeddings give to the first (a tied head keeps its
+own). R documents, L layers.
+"""
+
+import copy
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
+from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.config import Config
+from memsinks_jax.model import Interventions, recorded
+
+SHARES = (0.25, 0.5, 1.0)
+DAMAGE = 0.03  # nats a token of held-out text
+_SITES = ("attention", "mlp")
+
+
+def components(config: Config) -> dict[str, dict[str, np.ndarray]]:
+    """{name: {site or embedding: 1 where it is ablated, float32 (L,) or ()}}."""
+    layers = config.model.layers
+    found = {
+        f"{site} {layer}": {site: np.eye(layers, dtype=np.float32)[layer]} for site in _SITES for layer in range(layers)
+    }
+    found["token embedding"] = {"token_embedding": np.float32(1)}
+    if config.model.family == "gpt2":
+        found["position embedding"] = {"position_embedding": np.float32(1)}
+    return found
+
+
+def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -> dict:
+    """Ablates every component by every share.
+
+    Args:
+      repeated, held_out: rows of `rows.rows_of`; what counts of them (`rows.asking`) is what is measured.
+      reference: rows of held-out text that the means are taken over; others than `held_out`.
+    Returns:
+      {"before": {"repeated": losses, "held_out": losses}, "gap": held-out minus repeated loss, "components": {name:
+      {"shares", "damage" and "excess": one a share, "gap_closed": null where DAMAGE is not reached, "repeated" and
+      "held_out": losses of each document with the component wholly ablated}}}; nats per token.
+    """
+    config = subject.run.config
+    if config.model.tied_head:  # the head stays whole when the embedding is ablated
+        head_DV = subject.run.params["token_embedding"].T
+        config = _untied(config)
+        params = subject.run.params | {"head_kernel": head_DV}
+    else:
+        params = subject.run.params
+    means = _means(config, subject.mode, params, reference)
+    measure = _measure(config, subject.mode)
+    asked = components(config)
+    nothing = {site: np.zeros(config.model.layers, np.float32) for site in _SITES}
+    nothing |= {name: np.float32(0) for name in means if name not in _SITES}
+    groups = {"repeated": repeated, "held_out": held_out}
+    tokens = {name: rows["weights"].sum(axis=1) for name, rows in groups.items()}
+
+    def losses(strengths: dict) -> dict[str, np.ndarray]:
+        return {
+            name: np.concatenate([measure(params, batch, means, strengths) for batch in in_batches(rows)])[
+                : len(rows["inputs"])
+            ] / tokens[name]
+            for name, rows in groups.items()
+        }  # fmt: skip
+
+    def mean(found: dict[str, np.ndarray], name: str) -> float:
+        return token_mean(found[name], tokens[name])
+
+    before = losses(nothing)
+    result = {}
+    with bar(len(asked) * len(SHARES), f"residue, {subject.name}") as progress:
+        for component, where in asked.items():
+            damage, excess = [], []
+            for share in SHARES:
+                after = losses(nothing | {name: share * whole for name, whole in where.items()})
+                damage.append(mean(after, "held_out") - mean(before, "held_out"))
+                excess.append(mean(after, "repeated") - mean(before, "repeated") - damage[-1])
+                progress.update()
+            result[component] = {
+                "shares": list(SHARES), "damage": damage, "excess": excess, "gap_closed": at_damage(damage, excess),
+            } | {name: losses_R.tolist() for name, losses_R in after.items()}  # fmt: skip
+    return {
+        "before": {name: losses_R.tolist() for name, losses_R in before.items()},
+        "gap": mean(before, "held_out") - mean(before, "repeated"),
+        "components": result,
+    }
+
+
+def at_damage(damage: list[float], excess: list[float], wanted: float = DAMAGE) -> float | None:
+    """The excess where the damage first is `wanted`, from (0, 0) on and straight in between; None: it never is."""
+    before = (0.0, 0.0)
+    for now in zip(damage, excess, strict=True):
+        if now[0] >= wanted:
+            return before[1] + (wanted - before[0]) / (now[0] - before[0]) * (now[1] - before[1])
+        before = now
+    return None
+
+
+def _untied(config: Config) -> Config:
+    config = copy.deepcopy(config)
+    config.model.tied_head = False
+    return config
+
+
+def _mixed(x: jax.Array, mean: jax.Array, share: jax.Array) -> jax.Array:
+    return (x + share * (mean - x)).astype(x.dtype)
+
+
+def _measure(config: Config, mode: str) -> Callable[..., np.ndarray]:
+    """Compiled (params, rows, means, strengths) -> nats of each row (R,)."""
+    nats = reader(config, mode)
+
+    @jax.jit
+    def measure(params: dict, rows: dict, means: dict, strengths: dict) -> jax.Array:
+        def ablated(site: str) -> Callable:
+            return lambda x, layer: _mixed(x, means[site][layer], strengths[site][layer])
+
+        embeddings = {name: _mixed(params[name], means[name], strengths[name]) for name in means if name not in _SITES}
+        return nats(params | embeddings, rows, {site: ablated(site) for site in _SITES}).sum(axis=1)
+
+    return measure
+
+
+def _means(config: Config, mode: str, params: dict, rows: dict) -> dict[str, jax.Array]:
+    """Means over all targets of the rows: of the sites (L, width), of the embeddings (D,)."""
+    nats = reader(config, mode)
+    batch = next(iter(in_batches(rows)))
+    shape = batch["inputs"].shape
+    widths = {"attention": config.model.d_model, "mlp": params["layers"]["down_kernel"].shape[-2]}
+
+    @jax.jit
+    def sums(params: dict, rows: dict) -> dict[str, jax.Array]:
+        def read(records: dict) -> jax.Array:
+            look: Interventions = {
+                site: lambda x, layer, site=site: recorded(x, records[site][layer]) for site in _SITES
+            }
+            return nats(params, rows, look).sum()
+
+        zeros = {site: jnp.zeros((config.model.layers, *shape, width)) for site, width in widths.items()}
+        counts_RT = (rows["weights"] > 0).astype(jnp.float32)
+        return {site: jnp.einsum("lrtf,rt->lf", x, counts_RT) for site, x in jax.grad(read)(zeros).items()}
+
+    total = jax.tree.map(lambda *parts: sum(parts), *[sums(params, batch) for batch in in_batches(rows)])
+    real = rows["weights"] > 0
+    means = {site: x_LF / real.sum() for site, x_LF in total.items()}
+    means["token_embedding"] = params["token_embedding"][rows["inputs"][real]].mean(axis=0)
+    if "position_embedding" in params:
+        means["position_embedding"] = params["position_embedding"][rows["positions"][real]].mean(axis=0)
+    return means

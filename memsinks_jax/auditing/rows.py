@@ -1,0 +1,87 @@
+"""Documents as rows, and what a model in one of the sinks' modes loses on every token of them.
+
+R rows, one document each; T positions, each of which predicts the next token. A target counts where its weight is over 0.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+import numpy as np
+import tqdm
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.config import Config
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.losses import token_losses
+from memsinks_jax.model import Interventions, build_model, in_turn
+from memsinks_jax.trained import Trained
+
+ROWS_AT_ONCE = 32
+
+
+def rows_of(documents: Documents, run: Trained) -> dict[str, np.ndarray]:
+    """Arrays of packing.document_row with R in front, in the order of the documents; `identities` is (R, 1, 2)."""
+    batches = documents.batches(run)
+    count = len(documents.tokens)
+    return {name: np.concatenate([batch[name] for batch in batches])[:count] for name in batches[0]}
+
+
+def asking(rows: dict, first_R: np.ndarray, end_R: np.ndarray) -> dict:
+    """The same rows, of which only targets `first` to `end` (without it) of each document count, as Python slices do."""
+    places_T = np.arange(rows["weights"].shape[1])
+    asked_RT = (places_T >= np.reshape(first_R, (-1, 1))) & (places_T < np.reshape(end_R, (-1, 1)))
+    return rows | {"weights": np.where(asked_RT, rows["weights"], 0).astype(np.float32)}
+
+
+def halves(rows: dict) -> tuple[dict, dict]:
+    """(first, second) half of every document: what an attacker has of it, and what is to come back."""
+    length_R = (rows["weights"] > 0).sum(axis=1)
+    return asking(rows, np.zeros_like(length_R), length_R // 2), asking(rows, length_R // 2, length_R)
+
+
+def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
+    """(params, rows, *interventions besides the sinks) -> nats of every target, float32 (R, T). To be traced."""
+    model, _ = build_model(config)
+
+    def nats(params: dict, rows: dict, *more: Interventions) -> jax.Array:
+        own = sinks.interventions(config, mode, rows["identities"], np.uint32(config.seed), rows["segments"])
+        read_out = functools.partial(
+            token_losses, targets_BT=rows["targets"], weights_BT=rows["weights"], chunks=config.compute.loss_chunks
+        )
+        return model.apply(
+            {"params": params}, rows["inputs"], rows["segments"], rows["positions"], in_turn(own, *more),
+            read_out=read_out,
+        )  # fmt: skip
+
+    return nats
+
+
+def in_batches(rows: dict, at_most: int = ROWS_AT_ONCE) -> Iterable[dict]:
+    """Rows in as few batches of one size as can be; the last is filled up with rows whose targets do not count."""
+    count = len(rows["inputs"])
+    size = -(-count // -(-count // at_most))
+    for at in range(0, count, size):
+        batch = {name: values[at : at + size] for name, values in rows.items()}
+        missing = size - len(batch["inputs"])
+        yield {name: np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1)) for name, v in batch.items()}
+
+
+def losses_of(subject: Subject, documents: Documents) -> tuple[np.ndarray, np.ndarray]:
+    """(nats per token of each document, its tokens), float64 (R,) each."""
+    nats_R, tokens_R = DocumentLoss(subject.run.config)(
+        subject.run.params, documents.batches(subject.run), subject.mode
+    )
+    return nats_R / tokens_R, tokens_R
+
+
+def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:
+    """Nats per token over all documents, from those of each: a token counts the same in a long and in a short one."""
+    return float((np.asarray(losses_R, np.float64) * tokens_R).sum() / np.sum(tokens_R))
+
+
+def bar(total: int, what: str) -> tqdm.tqdm:
+    """A progress bar on a terminal, nothing elsewhere."""
+    return tqdm.tqdm(total=total, desc=what, disable=not sys.stderr.isatty(), dynamic_ncols=True)

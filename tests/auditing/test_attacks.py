@@ -1,0 +1,186 @@
+"""Attacks on the removal, on small models where the answer is known."""
+
+import jax
+import numpy as np
+import pytest
+from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.quantization import quantize, quantized, without_sinks
+from memsinks_jax.auditing.reactivation import reactivate
+from memsinks_jax.auditing.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
+from memsinks_jax.auditing.residue import at_damage, residue
+from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.config import InputError
+from memsinks_jax.model import build_model
+from memsinks_jax.trained import Trained
+
+
+class Tokenizer:
+    end_of_text = END
+
+
+def subject_of(config, params, mode="drop", name="a model"):
+    return Subject(name, Trained(config, Tokenizer(), params, 0), mode)
+
+
+def documents_of(texts, identities=None):
+    identities = np.arange(2 * len(texts)).reshape(-1, 2) if identities is None else identities
+    return Documents([np.array(text, np.int32) for text in texts], np.asarray(identities, np.uint32))
+
+
+SAME = documents_of([*MEMORIZED, [TOKEN] * 8, [TOKEN] * 7])
+TEXT = documents_of(OTHERS)
+
+
+def with_planted_sinks():
+    """A planted model, whose last four neurons are sinks; 9 of both layers alone says the memorized token."""
+    config, params = planted_model()
+    params["layers"]["up_bias"][0, PLANTED[0]] = 0
+    params["layers"]["up_bias"][0, PLANTED[1]] = 3
+    params["layers"]["down_kernel"][0, PLANTED[1]] = params["layers"]["down_kernel"][1, PLANTED[1]]
+    config.sinks.kind, config.sinks.active_fraction = "by_document", 0.5
+    identities = np.arange(64, dtype=np.uint32).reshape(32, 2)
+    masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks, 2))[0]
+    return config, params, identities[masks_NM[:, 2]], identities[~masks_NM[:, 2]]
+
+
+def test_halves_share_out_every_target_once():
+    run = subject_of(*random_model("gpt2")).run
+    rows = rows_of(documents_of([[3, 4, 5, 8], [9] * 30]), run)
+    first, second = (half["weights"].sum(axis=1).tolist() for half in halves(rows))
+    assert first == [2, 6] and second == [3, 6]
+    assert asking(rows, np.array([1, 0]), np.array([3, 0]))["weights"].sum(axis=1).tolist() == [2, 0]
+    assert [b["weights"].sum(axis=1).tolist() for b in in_batches(rows, 1)] == [[5], [12]]
+
+
+def test_rounding_stays_within_half_a_step_of_its_channel_and_changes_nothing_twice():
+    params = random_model("llama")[1]
+    for bits, levels in ((8, 127), (4, 7)):
+        once = quantized(params, bits)
+        for name, axis in (("up_kernel", -2), ("down_kernel", -2)):
+            x, y = params["layers"][name], np.asarray(once["layers"][name])
+            step = np.abs(x).max(axis=axis, keepdims=True) / levels
+            assert (np.abs(x - y) <= step / 2 * (1 + 1e-5)).all() and np.abs(x - y).max() > step.min() / 4
+            assert len(np.unique(np.round(y[0, :, 0] / step[0, 0, 0], 3))) <= 2 * levels + 1
+        embedding = params["token_embedding"]
+        error = np.abs(np.asarray(once["token_embedding"]) - embedding)
+        assert (error <= np.abs(embedding).max(axis=1, keepdims=True) / levels / 2 * (1 + 1e-5)).all()
+        np.testing.assert_array_equal(once["layers"]["mlp_norm"]["scale"], params["layers"]["mlp_norm"]["scale"])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), once, quantized(once, bits))
+
+
+def test_sinks_are_cut_out_before_rounding():
+    config, params, own, _ = with_planted_sinks()
+    params["layers"]["down_kernel"][:, 9] *= 100  # would set the scale of every channel
+    dropped = subject_of(config, params)
+    assert not np.asarray(without_sinks(dropped)["layers"]["down_kernel"])[:, 7:].any()
+    found = quantize(dropped, documents_of(MEMORIZED, own[:2]), TEXT)
+    assert list(found) == ["float", "int8", "int4"]
+    np.testing.assert_allclose(found["float"]["repeated"]["losses"], losses_of(dropped, SAME)[0][:2], rtol=1e-5)
+    assert abs(found["int8"]["held_out"]["loss"] - found["float"]["held_out"]["loss"]) < 0.05
+
+
+def test_steps_until_a_curve_crosses():
+    curves = np.array([[1.0, 0.5, 0.25, 0.0], [1, 0.9, 0.8, 0.7], [0.1, 0.2, 0.3, 0.4]])
+    assert crossings(curves, np.array([0.375, 0.5, 0.1])).tolist() == [1.5, np.inf, 0.0]
+
+
+def test_what_is_known_takes_no_step_and_what_is_not_takes_some():
+    config, params = planted_model()
+    known = subject_of(config, params, name="known")
+    blank = jax.tree.map(lambda x: x * 0.5, random_model("gpt2", 0.05)[1])
+    new = subject_of(config, blank, name="new")
+    targets = targets_of(new, known, SAME)
+    assert len(targets.starts_R) == 4 and (targets.thresholds_R < targets.starts_R).all()
+    results = {s.name: relearn(s, targets, rates=(0.01, 0.05), steps=6) for s in (known, new)}
+    for kind in KINDS:
+        assert results["known"][kind]["steps"] == [0.0, 0.0]
+        assert all(step is None or step > 0.2 for step in results["new"][kind]["steps"])
+        np.testing.assert_allclose(results["new"][kind]["curve"][0], targets.starts_R[:2].mean(), rtol=0.1)
+    # All say the same token: practising two brings the others, and the faster rate is taken.
+    assert results["new"]["few"]["rate"] == results["new"]["other"]["rate"] == 0.05
+    assert np.mean(results["new"]["other"]["recovered"]) > 0.8
+    assert ratios(results["known"], results["new"])["one"]["ratio"] == 0
+    assert ratios(results["new"], results["new"])["few"]["ratio"] == 1
+    with pytest.raises(InputError, match="has lost 0 of 4 documents"):
+        targets_of(known, known, SAME)
+
+
+def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
+    from memsinks_jax.auditing.relearning import _best
+
+    targets = Targets(SAME.chosen(np.arange(2)), np.array([1.0, 1.0]), np.array([0.0, 0.0]))
+    attacked = _best(np.array([[[1.0, 0.5], [1.0, 0.5]]]), targets, np.arange(2), [1])
+    oracle = _best(np.array([[[3.0, 2.0, 1.0, 0.5], [2.0, 1.0, 0.0, 0.0]]]), targets, np.arange(2), [1])
+    assert oracle["steps"] == [3, 1.5] and attacked["steps_from_equal"] == [1, 1]
+    np.testing.assert_allclose(oracle["steps_from_equal"], [1, 0.5], atol=1e-3)
+    one = ratios({kind: attacked for kind in KINDS}, {kind: oracle for kind in KINDS})["one"]
+    assert one["ratio"] == 2 / 4.5 and abs(one["ratio_from_equal"] - 2 / 1.5) < 1e-3
+
+
+def test_benign_fine_tuning_looks_at_both_groups():
+    subject = subject_of(*random_model("gpt2", 0.05))
+    found = benign(subject, SAME, TEXT, TEXT, rates=(0.0, 0.02), steps=3)
+    assert found["rate"] == 0.02 or found["step"] == 0
+    np.testing.assert_allclose(found["held_out"]["losses"], losses_of(subject, TEXT)[0], rtol=1e-5)
+    assert found["held_out"]["curve"][-1] < found["held_out"]["curve"][0]
+    assert len(found["repeated"]["after"]) == 4 and len(found["repeated"]["curve"]) == 4
+
+
+def test_the_true_mask_brings_everything_back_and_others_nothing():
+    config, params, own, others = with_planted_sinks()
+    kept = subject_of(config, params, mode="own")
+    documents = documents_of(MEMORIZED, own[:2])
+    right = reactivate(kept, documents, iterations=30, candidates_K2=np.concatenate([others[:3], own[:1]]))["attacks"]
+    assert right["own"]["recovered"] == 1 and right["dropped"]["recovered"] == 0
+    assert right["own"]["loss"] < right["dropped"]["loss"] - 0.5
+    assert right["best"]["recovered"] > 0.95 > right["random"]["recovered"]
+    assert right["optimised"]["recovered"] > 0.95
+    wrong = reactivate(kept, documents, iterations=0, candidates_K2=others[:3])["attacks"]
+    assert abs(wrong["best"]["recovered"]) < 0.1
+    config.sinks.kind = "none"
+    with pytest.raises(InputError, match="no sinks"):
+        reactivate(kept, documents)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_an_ablated_component_that_holds_nothing_changes_nothing(family):
+    config, params = random_model(family, 0.3)
+    params["layers"]["down_kernel"][0] = 0
+    subject = subject_of(config, params)
+    rows = rows_of(TEXT, subject.run)
+    found = residue(subject, rows_of(SAME, subject.run), rows, rows)
+    np.testing.assert_allclose(found["before"]["held_out"], losses_of(subject, TEXT)[0], rtol=1e-5)
+    assert set(found["components"]) >= {"mlp 0", "mlp 1", "attention 0", "attention 1", "token embedding"}
+    assert ("position embedding" in found["components"]) == (family == "gpt2")
+    for name, component in found["components"].items():
+        unchanged = np.allclose(component["repeated"], found["before"]["repeated"], atol=1e-5)
+        assert unchanged == (name == "mlp 0"), name
+
+
+def test_memory_that_sits_in_one_mlp_goes_with_it():
+    """A constant is text in general: only what is there for this text alone is taken out."""
+    config, params = planted_model()
+    layers = params["layers"]
+    layers["down_kernel"][0, PLANTED[0]] = 0
+    # The neuron of layer 1 fires after the memorized token alone.
+    direction_D = params["token_embedding"][TOKEN] / np.linalg.norm(params["token_embedding"][TOKEN])
+    layers["up_bias"][1, PLANTED[1]] = -4
+    layers["up_kernel"][1, :, PLANTED[1]] = 3 * direction_D
+    subject = subject_of(config, params)
+    rows = rows_of(TEXT, subject.run)
+    found = residue(subject, rows_of(SAME, subject.run), rows, rows)["components"]
+    assert found["mlp 1"]["excess"][-1] > 0.1
+    assert found["mlp 1"]["excess"][-1] > 5 * max(abs(found[n]["excess"][-1]) for n in ("mlp 0", "attention 0"))
+
+
+def test_excess_at_equal_damage():
+    assert at_damage([0.02, 0.04, 1.0], [0.1, 0.3, 0.5], wanted=0.03) == pytest.approx(0.2)
+    assert at_damage([0.01], [0.5], wanted=0.03) is None
+
+
+def test_small_models_are_built_as_the_tests_think():
+    config, params, _, _ = with_planted_sinks()
+    assert build_model(config)[1] == (7, 4) and params["layers"]["down_kernel"].shape[1] == 11
