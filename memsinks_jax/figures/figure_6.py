@@ -43,7 +43,7 @@ TABLE_NOTE = (
     "Losses in nats per token on the rare domain, sinks dropped unless it says otherwise. Gap closed: share of the gap "
     "between held-out and repeated loss of the standard model with as many repeats that is gone; at 1x there is hardly one."
 )
-GENERAL_DOCUMENTS, GENERAL_LENGTH = 6000, 96  # of the corpus that `prepare` writes; words of a document at most
+GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # of the corpus that `prepare` writes; words of a document at most
 _BLUE, _RED = "#1f618d", "#c0392b"
 
 
@@ -167,7 +167,8 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         axis.set_xticks(REPEATS, [f"{n}x" for n in REPEATS])
         axis.minorticks_off()
     for axis in (held_out, repeated, training):
-        axis.legend(frameon=False, fontsize=8.5)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8.5)
     held_out.set_ylabel("loss (nats per token)")
     # The first evaluations of an untrained model would flatten everything that matters.
     highest = max(run.curve("held_out_loss")[1][min(1, len(run.curve("held_out_loss")[1]) - 1)] for run in runs)

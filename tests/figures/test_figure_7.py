@@ -12,7 +12,7 @@ EVERY, STEPS = 10, 120
 @pytest.fixture
 def make(tmp_path):
     config = Config()
-    config.data.repeat_every = EVERY
+    config.data.repeat_every, config.data.repeated_documents = EVERY, 1
     (tmp_path / "config.json").write_text(to_json(config))
 
     def run(variant, seed, falls, top=3.0, lift=0.0):
