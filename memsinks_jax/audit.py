@@ -2,7 +2,8 @@
     --oracle=runs/no_repeat --out=audits/sinks [--members='read/*.txt' --non_members='unread/*.txt']
 
 Extraction by the length of the beginning, membership, canaries, loss: of the model with its sinks dropped, each
-document's own on, and all on, beside a standard model and an oracle that never read the members. Without files the
+document's own on, and all on, beside a standard model and an oracle that never read the members. Then the removal is
+attacked: by fine-tuning, by rounding the weights, and by switching sinks on that were kept. Without files the
 members are the run's own repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
 """
 
@@ -18,7 +19,8 @@ from absl import flags
 
 from memsinks_jax import command_line, report
 from memsinks_jax import workdir as workdirs
-from memsinks_jax.auditing import exposure, pages
+from memsinks_jax.auditing import attack_pages, exposure, pages
+from memsinks_jax.auditing.attacks import attack
 from memsinks_jax.auditing.extraction import lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
 from memsinks_jax.auditing.subjects import ORACLE, documents_of, refuse_unfit, subjects_of
@@ -39,6 +41,7 @@ def audit(
     prefixes: tuple[int, ...] = PREFIXES,
     suffix: int = SUFFIX,
     samples: int = SAMPLES,
+    attacks: bool = True,
 ) -> dict:
     """Measures one model in every mode of its sinks, and those that it is compared with.
 
@@ -46,11 +49,12 @@ def audit(
       members_files, non_members_files: globs; empty for the run's own repeated and held-out documents.
       standard, oracle: models trained on the same documents without sinks, and without the members.
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
+      attacks: attack the removal, too.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
       so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
-      "exposure_maximum": bits or None, "subjects": {name: {group: {measure: {"value", "ci95"}}}}}; see
-      `measures.measure`. The intervals are over documents.
+      "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "attacks":
+      of `attacks.attack`, or None}; see `measures.measure`. The intervals are over documents.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -92,12 +96,13 @@ def audit(
         "members": len(members.tokens), "non_members": len(non_members.tokens),
         "encounters": times and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
         "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
-        "reference": ORACLE if reference else None, "exposure_maximum": exposure.HIGHEST if has_canaries else None,
+        "reference": ORACLE if reference else None,
         "subjects": {
             name: {group: {key: {"value": m.value, "ci95": m.ci95 and list(m.ci95)} for key, m in measured.items()}
                    for group, measured in groups.items()}
             for name, groups in found.items()
         },
+        "attacks": attack(subjects, members, non_members) if attacks else None,
     }  # fmt: skip
 
 
@@ -117,11 +122,22 @@ def write(result: dict, out: pathlib.Path, command: str) -> None:
             report.heading("All numbers"),
             report.table(columns, [list(map(report.text, line)) for line in lines], kinds),
             _note(pages.note(result)),
+            *attack_sections([result["attacks"]] if result["attacks"] else []),
             report.heading("How it was made"),
             report.code(command),
         ]  # fmt: skip
         report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
         folder.rename(out)
+
+
+def attack_sections(found: list[dict]) -> list[str]:
+    """Tables of the attacks of one audit, or of one a seed, for a page."""
+    parts = []
+    for table in attack_pages.tables(found) if found else ():
+        kinds = ["", *["number"] * len(table.columns[1:])]
+        lines = [[report.text(cell) for cell in row] for row in table.rows]
+        parts += [report.heading(table.title), report.table(table.columns, lines, kinds), _note(table.note)]
+    return parts
 
 
 def _note(content: str) -> str:
@@ -142,6 +158,7 @@ def main() -> None:
     oracle_flag = flags.DEFINE_string("oracle", None, "A model trained on the same documents without the members.")
     prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Tokens of a document that are given.")
     suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Tokens that it is to go on with.", lower_bound=1)
+    attacks_flag = flags.DEFINE_bool("attacks", True, "Attack the removal too: relearning, rounding, sinks, residue.")
     samples_flag = flags.DEFINE_integer("samples", SAMPLES, "Continuations drawn besides the likeliest.", lower_bound=0)
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
@@ -156,6 +173,7 @@ def main() -> None:
         result = audit(
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             _whole_numbers("prefixes", prefixes_flag.value), suffix_flag.value, samples_flag.value,
+            attacks_flag.value,
         )  # fmt: skip
         write(result, out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
         print(report.plain_table(*pages.cells(result)), file=sys.stderr)

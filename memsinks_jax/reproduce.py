@@ -19,6 +19,7 @@ from memsinks_jax import command_line, report
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import (
+    audit,
     figure_2,
     figure_3,
     figure_4,
@@ -40,7 +41,11 @@ FIGURES = {
     "2": figure_2, "3": figure_3, "4": figure_4, "5a": figure_5a, "5b": figure_5b, "5c": figure_5c, "6": figure_6,
     "7": figure_7, "theory": theory,
 }  # fmt: skip
-STUDIES = {"local_memory": local_memory, "forgetting": forgetting}  # not of the paper: --all leaves them out
+STUDIES = {
+    "audit": audit,
+    "forgetting": forgetting,
+    "local_memory": local_memory,
+}  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 
 

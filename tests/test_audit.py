@@ -53,7 +53,7 @@ def test_audit_of_a_run(folder, result):
         gap = found["non_member_loss"]["value"] - found["member_loss"]["value"]
         assert found["loss_gap"]["value"] == pytest.approx(gap)
         assert ("auc_reference" in found) == (name != "oracle")
-        assert 0 <= found["exposure"]["value"] <= result["exposure_maximum"] == 8
+        assert found["exposure"]["value"] >= 0
     write(result, folder / "page", "a command")
     assert json.loads((folder / "page" / "results.json").read_text()) == result
     assert {path.name for path in (folder / "page").iterdir()} == {
@@ -84,7 +84,7 @@ def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatc
     canaries = dict(Memorization(run.config, corpus, DocumentLoss(run.config)).repeated(run.params))
     expected = canaries["canary_loss" + ("_own" if mode == "own" else "")]
     assert np.mean([nats[0] for nats in seen]) / 16 == pytest.approx(expected, rel=1e-5)
-    assert all(len(nats) == 256 and len(set(nats.tolist())) > 200 for nats in seen)
+    assert all(len(nats) == 128 and len(set(nats.tolist())) > 100 for nats in seen)
 
 
 def test_readings_cost_what_evaluate_says_but_end_of_text(folder):

@@ -1,4 +1,4 @@
-"""Has a model kept a secret? The rank of an inserted canary among random ones that were not (Carlini et al. 2019).
+"""Has a model kept a secret? The place of an inserted canary among random ones that were not (Carlini et al. 2019).
 
 All alternatives stand where the canary stands in its document, so that nothing but having been read tells them apart.
 A document is read once; of its alternatives only the canary's own tokens are computed.
@@ -10,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 import tqdm
 
 from memsinks_jax import sinks
@@ -20,16 +21,12 @@ from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.losses import token_losses
 from memsinks_jax.model import Cache, build_model, empty_cache
 
-ALTERNATIVES = 255  # with the canary, a power of two
-HIGHEST = math.log2(ALTERNATIVES + 1)  # bits: no alternative is likelier
+ALTERNATIVES = 127  # with the canary, a power of two
 _MOST_CACHE = 2**28  # bytes
 
 
 def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
-    """Exposure of each canary of a corpus -> bits float64 (canaries,), from 0 to `HIGHEST`.
-
-    log2 of the number of candidates, the canary and its alternatives, minus log2 of the canary's rank by loss; equals
-    count half. A canary that was never read may have any rank, and on average some log2(e) = 1.44 bits.
+    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`.
 
     Args:
       config: of the run whose canaries these are.
@@ -63,9 +60,15 @@ def _parts(config: Config) -> int:
 
 
 def exposure(nats: np.ndarray) -> float:
-    """Bits, of losses (candidates,) of which the first is the canary's."""
-    rank = 1 + (nats[1:] < nats[0]).sum() + 0.5 * (nats[1:] == nats[0]).sum()
-    return float(math.log2(len(nats)) - math.log2(rank))
+    """Bits, of losses (candidates,) of which the first is the canary's: how many random ones one would have to try, on
+    average and as a power of two, to find one that the model likes as much.
+
+    Their share is that of a normal distribution with mean and deviation of the alternatives' losses, since a canary that
+    was memorized is likelier than all there are: by rank no exposure could be over log2 of their number. One that was never
+    read has log2(e) = 1.44 bits on average, as by rank.
+    """
+    mean, deviation = nats[1:].mean(), nats[1:].std(ddof=1)
+    return float(-scipy.stats.norm.logcdf((nats[0] - mean) / deviation) / math.log(2))
 
 
 def _programs(subject: Subject, count: int):

@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from memsinks_jax.auditing import extraction, forced, intervals, membership
-from memsinks_jax.auditing.exposure import HIGHEST
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.intervals import Measured
 from memsinks_jax.auditing.subjects import Documents, Subject
@@ -73,7 +72,7 @@ def measure(
                 found[name][measure_name] = intervals.share(there) if recited else intervals.mean(there, 0.0, 1.0)
         if exposures is not None and not np.isnan(exposures[group]).all():
             there = exposures[group][~np.isnan(exposures[group])]
-            found[name]["exposure"] = intervals.mean(there, 0.0, HIGHEST)
+            found[name]["exposure"] = intervals.mean(there, 0.0)
     return found
 
 

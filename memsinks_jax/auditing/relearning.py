@@ -25,7 +25,7 @@ from memsinks_jax.auditing.rows import bar, losses_of, reader, rows_of, token_me
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.config import Config, InputError
 
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3, 1e-2)
 STEPS = 16
 KINDS = ("one", "few", "other")
 BENIGN_BATCH = 8  # documents a step
@@ -170,10 +170,9 @@ def crossings(losses_RS: np.ndarray, thresholds_R: np.ndarray) -> np.ndarray:
 
 
 def ratios(attacked: dict, oracle: dict) -> dict:
-    """Of two results of `relearn`: {kind: {"ratio", "ratio_from_equal", "recovered_more", "documents"}}.
+    """Of two results of `relearn`: {kind: {"ratio", "ratio_from_equal", "documents"}}.
 
-    Means over the documents that both models reached, `documents` of them; null where there is none. `recovered_more` is
-    the mean over all of them of the share recovered, attacked minus oracle.
+    Means over the documents that both models reached, `documents` of them; null where there is none.
     """
     found = {}
     for kind in KINDS:
@@ -184,7 +183,6 @@ def ratios(attacked: dict, oracle: dict) -> dict:
             if (total := sum(other[of_oracle][i] for i in both)) > 0 else None
             for name, of_oracle in (("ratio", "steps"), ("ratio_from_equal", "steps_from_equal"))
         }  # fmt: skip
-        found[kind]["recovered_more"] = float(np.mean(one["recovered"]) - np.mean(other["recovered"]))
         found[kind]["documents"] = len(both)
     return found
 

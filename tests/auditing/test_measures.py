@@ -107,12 +107,13 @@ def test_share_of_documents_has_an_interval_where_none_is_hit():
     assert low == 0 and high == pytest.approx(0.161, abs=1e-3)  # Wilson's
 
 
-def test_exposure_is_log2_of_the_candidates_over_the_rank():
-    others = np.arange(2, 9.0)
-    assert exposure.exposure(np.array([1.0, *others])) == 3  # first of 8
-    assert exposure.exposure(np.array([2.5, *others])) == 2
-    assert exposure.exposure(np.array([9.0, *others])) == 0
-    assert exposure.exposure(np.array([2.0, *others])) == pytest.approx(3 - math.log2(1.5))
+def test_exposure_is_log2_of_the_tries_that_a_normal_distribution_asks_for():
+    others = np.array([1.0, 2.0, 3.0, 4.0, 5.0])  # mean 3, deviation 1.58
+    assert exposure.exposure(np.array([3.0, *others])) == pytest.approx(1)  # half of all are as likely
+    for deviations, chance in ((-2, 0.02275), (-6, 9.866e-10), (1, 0.8413)):
+        nats = np.array([3 + deviations * np.sqrt(2.5), *others])
+        assert exposure.exposure(nats) == pytest.approx(-np.log2(chance), rel=1e-3)
+    assert exposure.exposure(np.array([-300.0, *others])) > 1000  # no rounding to infinity
 
 
 def test_groups_of_members():

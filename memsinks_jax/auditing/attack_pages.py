@@ -1,0 +1,128 @@
+"""What attacks found, as tables for people: of one audit, or of one a seed with intervals over seeds."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from memsinks_jax.auditing.relearning import STEPS
+from memsinks_jax.auditing.residue import DAMAGE
+from memsinks_jax.claims import with_interval
+
+
+class Table(NamedTuple):
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+_KINDS = {
+    "one": "one document, practised alone",
+    "few": "half of the documents, practised together",
+    "other": "the other half, meanwhile",
+}
+_ATTACKS = {
+    "dropped": "none (sinks dropped)", "own": "the document's own (upper bound)", "all": "all on",
+    "random": "a random id's", "best": "the best of many random ids, by the first half",
+    "optimised": "gates optimised on the first half",
+}  # fmt: skip
+
+
+def tables(found: Sequence[dict]) -> list[Table]:
+    """Of results of `attacks.attack`, one a seed, of the same models. What was not asked is left out."""
+    makers = {
+        "relearning": _relearning, "benign": _benign, "quantization": _quantization, "reactivation": _reactivation,
+        "residue": _residue,
+    }  # fmt: skip
+    return [make([one[name] for one in found]) for name, make in makers.items() if all(one[name] for one in found)]
+
+
+def _cell(found: Sequence[dict], value: Callable[[dict], float | None], digits: int = 2) -> str:
+    return with_interval([v for v in map(value, found) if v is not None], digits)
+
+
+def _relearning(found: Sequence[dict]) -> Table:
+    models = list(found[0]["members"]["few"]["steps"])
+    rows = [
+        [
+            f"{label}{'' if of == 'members' else ' (control: never read)'}",
+            *(_cell(found, lambda one, o=of, k=kind, m=model: one[o][k]["steps"][m]["value"]) for model in models),
+            *(_cell(found, lambda one, o=of, k=kind, n=name: one[o][k][n]) for name in ("ratio", "ratio_from_equal")),
+        ]
+        for of in ("members", "never_seen")
+        for kind, label in _KINDS.items()
+    ]
+    return Table(
+        "Is it gone, or hidden? Fine-tuning until it is back",
+        "Steps of AdamW until half of what a document lost is back, the attacker's best learning rate for each model; "
+        f"what takes more than {STEPS} steps counts as {STEPS}. Ratio: the attacked model's steps over the oracle's, for "
+        "documents that both reach: 1 says that it has to be learnt anew. From equal: the oracle's count from where its "
+        "loss has come down to the attacked model's at its start.",
+        ["what is practised", *(f"steps, {model}" for model in models), "ratio", "ratio, from equal"],
+        rows,
+    )
+
+
+def _benign(found: Sequence[dict]) -> Table:
+    rows = [
+        [model, *(_cell(found, lambda one, m=model, o=of: one[m][o]["value"], 3) for of in ("members", "non_members"))]
+        for model in found[0]
+    ]
+    return Table(
+        "Does it come back by itself? Fine-tuning on other text",
+        "Change of the loss, nats per token, after fine-tuning on documents that no model has read.",
+        ["", "members", "non-members"],
+        rows,
+    )
+
+
+def _quantization(found: Sequence[dict]) -> Table:
+    kinds = list(next(iter(found[0].values())))
+    sides = {"members": "members", "non_members": "non-members"}
+    rows = [
+        [
+            model,
+            *(_cell(found, lambda one, m=model, k=kind, s=side: one[m][k][s], 3) for kind in kinds for side in sides),
+        ]
+        for model in found[0]
+    ]
+    return Table(
+        "Does rounding the weights bring it back?",
+        "Loss in nats per token; every output channel of a matrix rounded to 8 or 4 bits.",
+        ["", *(f"{kind}, {side}" for kind in kinds for side in sides.values())],
+        rows,
+    )
+
+
+def _reactivation(found: Sequence[dict]) -> Table:
+    rows = [
+        [
+            label,
+            _cell(found, lambda one, n=name: one[n]["loss"], 3),
+            _cell(found, lambda one, n=name: one[n]["recovered"]),
+        ]
+        for name, label in _ATTACKS.items()
+    ]
+    return Table(
+        "If the sinks were kept: does switching some on bring it back?",
+        "Loss on the second half of the members, nats per token, and the share of what their own sinks hold of it. The "
+        "attacker has the first half, and not the id.",
+        ["sinks that are on", "loss", "recovered"],
+        rows,
+    )
+
+
+def _residue(found: Sequence[dict]) -> Table:
+    models = list(found[0])
+    gap = ["the gap itself", *(_cell(found, lambda one, m=model: one[m]["gap"], 3) for model in models)]
+    rows = [
+        [name, *(_cell(found, lambda one, m=model, n=name: one[m]["components"][n], 3) for model in models)]
+        for name in found[0][models[0]]["components"]
+    ]
+    return Table(
+        "Where does what is left of it sit?",
+        "The gap between the loss of non-members and of members, nats per token, and how much of it goes with one component "
+        f"of the model, by its mean over other text, when it is ablated so far that non-members lose {DAMAGE:g}. The "
+        "oracle's column is what ablation does to any text. A dash: ablating all of it does not cost as much.",
+        ["", *models],
+        [gap, *rows],
+    )

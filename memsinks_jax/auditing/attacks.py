@@ -1,0 +1,104 @@
+"""Attacks on the removal itself, all of them on one model: is what was dropped gone, or only hidden?
+
+Beside it stand a model that remembers (the standard one, or its own sinks on) and, where there is one, the oracle.
+"""
+
+import logging
+
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing import intervals, relearning, rows
+from memsinks_jax.auditing.intervals import Measured
+from memsinks_jax.auditing.quantization import quantize
+from memsinks_jax.auditing.reactivation import reactivate
+from memsinks_jax.auditing.residue import residue
+from memsinks_jax.auditing.subjects import ORACLE, STANDARD, Documents, Subject
+from memsinks_jax.config import InputError
+
+logger = logging.getLogger(__name__)
+
+_LEAST = 8  # documents that no model has seen: half are practised on, or give the means, half are measured
+
+
+def attack(subjects: list[Subject], members: Documents, non_members: Documents) -> dict:
+    """Attacks the first of `subjects.subjects_of`.
+
+    Returns:
+      {"relearning": {"members", "never_seen": {kind: {"steps": {model: {"value", "ci95"}}, "ratio", "ratio_from_equal",
+      "documents"}}}, "benign": {model: {"members", "non_members": change of the loss, {"value", "ci95"}}}, "quantization":
+      {model: {"float", "int8", "int4": {"members", "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}},
+      "residue": {model: {"gap": loss of non-members minus members, "components": {name: share of the gap that goes where
+      the component is ablated until non-members have lost `residue.DAMAGE`}}}}. Losses in nats per token, intervals over
+      documents. What cannot be asked of these models or documents is None, and said so.
+    """
+    by_name = {subject.name: subject for subject in subjects}
+    attacked, oracle = subjects[0], by_name.get(ORACLE)
+    remembering = by_name.get(STANDARD) or next((s for s in subjects[1:] if s.mode == "own"), None)
+    compared = [subject for subject in (attacked, oracle) if subject]
+    found = dict.fromkeys(("relearning", "benign", "quantization", "reactivation", "residue"))
+    if len(non_members.tokens) < _LEAST:
+        logger.warning("%d non-members are too few for attacks; give %d", len(non_members.tokens), _LEAST)
+        return found
+    halves = [non_members.chosen(np.arange(len(non_members.tokens)) % 2 == part) for part in range(2)]
+    if remembering is None:
+        logger.warning("nothing says what remembering would be: give --standard for the relearning attack")
+    else:
+        try:
+            targets = relearning.targets_of(attacked, remembering, members)
+        except InputError as error:
+            logger.warning("no relearning attack: %s", error)
+        else:
+            of = {"members": targets, "never_seen": relearning.never_seen(attacked, non_members, targets)}
+            found["relearning"] = {name: _relearned(compared, each) for name, each in of.items()}
+    found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
+    held_by = [subject for subject in (attacked, by_name.get(STANDARD), oracle) if subject]
+    found["quantization"] = {
+        subject.name: {
+            bits: {"members": groups["repeated"]["loss"], "non_members": groups["held_out"]["loss"]}
+            for bits, groups in quantize(subject, members, halves[1]).items()
+        }
+        for subject in held_by
+    }
+    if sinks.has_sinks(attacked.run.config):
+        tried = reactivate(attacked, members)["attacks"]
+        found["reactivation"] = {
+            name: {"loss": one["loss"], "recovered": one["recovered"]} for name, one in tried.items()
+        }
+    found["residue"] = {subject.name: _residue(subject, members, *halves) for subject in held_by}
+    return found
+
+
+def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
+    results = [relearning.relearn(subject, targets) for subject in compared]
+    found = {}
+    for kind in relearning.KINDS:
+        # Documents that did not come back count with all the steps there were: too few, if anything.
+        steps = {
+            subject.name: as_dict(
+                intervals.mean(np.array([relearning.STEPS if s is None else s for s in result[kind]["steps"]]), 0.0)
+            )
+            for subject, result in zip(compared, results, strict=True)
+        }
+        found[kind] = {"steps": steps, "ratio": None, "ratio_from_equal": None, "documents": None}
+        if len(results) == 2:
+            found[kind] |= relearning.ratios(*results)[kind]
+    return found
+
+
+def _benign(subject: Subject, members: Documents, practised: Documents, measured: Documents) -> dict:
+    result = relearning.benign(subject, members, practised, measured)
+    return {
+        name: as_dict(intervals.mean(np.array(result[of]["after"]) - np.array(result[of]["losses"])))
+        for name, of in (("members", "repeated"), ("non_members", "held_out"))
+    }
+
+
+def _residue(subject: Subject, members: Documents, reference: Documents, measured: Documents) -> dict:
+    groups = [rows.rows_of(documents, subject.run) for documents in (members, measured, reference)]
+    result = residue(subject, *groups)
+    return {"gap": result["gap"], "components": {n: c["gap_closed"] for n, c in result["components"].items()}}
+
+
+def as_dict(measured: Measured) -> dict:
+    return {"value": measured.value, "ci95": measured.ci95 and list(measured.ci95)}
