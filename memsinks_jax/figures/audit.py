@@ -43,8 +43,8 @@ VARIANTS = (
 )
 ANSWER = (
     "Dropping the sinks takes recitation away. What it leaves is tested here against the right yardstick, a model that "
-    "never saw the repeats: whether a document can be told from one never read, how fast it is learnt again, what rounding and "
-    "switched-on sinks bring back, and where what is left of it sits."
+    "never saw the repeats: whether a document can be told from one never read, how fast it is learnt again, what rounding "
+    "and switched-on sinks bring back, and where what is left of it sits."
 )
 TABLE_NOTE = (
     "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss and by the best of all "
