@@ -122,8 +122,8 @@ def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
 
 def test_benign_fine_tuning_looks_at_both_groups():
     subject = subject_of(*random_model("gpt2", 0.05))
-    found = benign(subject, SAME, TEXT, TEXT, rates=(0.0, 0.02), steps=3)
-    assert found["rate"] == 0.02 or found["step"] == 0
+    found = benign(subject, SAME, TEXT, TEXT, rates=(0.02,), steps=3)
+    assert found["rate"] == 0.02 and found["step"] == np.argmin(found["repeated"]["curve"])
     np.testing.assert_allclose(found["held_out"]["losses"], losses_of(subject, TEXT)[0], rtol=1e-5)
     assert found["held_out"]["curve"][-1] < found["held_out"]["curve"][0]
     assert len(found["repeated"]["after"]) == 4 and len(found["repeated"]["curve"]) == 4
