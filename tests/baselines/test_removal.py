@@ -58,16 +58,17 @@ def test_the_tradeoff_of_a_planted_neuron():
     repeated, held_out = batches_of(MEMORIZED, 4), batches_of(OTHERS, 4)
     scores_LF = np.zeros((2, 11))
     scores_LF[np.arange(2), PLANTED] = 1
-    curves = tradeoff(
-        loss, params, scores_LF, {"all": repeated, "one": batches_of(MEMORIZED[:1])}, held_out, (0.01, 0.1)
-    )
-    assert curves["one"][1].held_out_loss == curves["all"][1].held_out_loss
-    assert curves["one"][1].forgetting != curves["all"][1].forgetting
+    first = batches_of(MEMORIZED[:1], 4)
+    curves = tradeoff(loss, params, scores_LF, {"all": repeated, "first": first}, held_out, (0.01, 0.1))
     none, one = curves["all"]
     assert none[:3] == (0.01, 0, 0)
     assert one.ratio == 0.1 and one.forgetting > 0.5 and one.delta_val < -0.01
     after = without(params, top_neurons(scores_LF, 0.1))
     assert one.repeated_loss == pytest.approx(mean_loss(loss, after, repeated), rel=1e-6)
+    assert (
+        curves["first"][1].repeated_loss == pytest.approx(mean_loss(loss, after, first), rel=1e-6) != one.repeated_loss
+    )
+    assert curves["first"][1].held_out_loss == one.held_out_loss
     assert one.forgetting == pytest.approx(one.repeated_loss - none.repeated_loss, rel=1e-5)
     assert one.delta_val == pytest.approx(one.held_out_loss - none.held_out_loss, rel=1e-5)
 
