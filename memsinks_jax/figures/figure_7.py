@@ -66,7 +66,7 @@ def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.nd
     """
     every = workdirs.read_config(run.workdir).data.repeat_every
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
-    steps = [step for step in range(every, run.metrics["step"], every) if step - 1 in at and step + 1 in at]
+    steps = [step for step in range(every, run.metrics["step"] + 1, every) if {step - 1, step + 1} <= at.keys()]
     return np.array(steps), np.array([at[step - 1] for step in steps]), np.array([at[step + 1] for step in steps])
 
 
