@@ -8,6 +8,7 @@ and leave the other groups. The corpus is that of `forgetting_corpus`; every var
 import dataclasses
 import functools
 import logging
+import math
 import pathlib
 
 import matplotlib
@@ -141,9 +142,10 @@ def _matrices(model, loss, documents) -> dict:
 
 
 def _ratio(rises: np.ndarray) -> float:
-    """Mean of the diagonal over mean of the rest."""
+    """Mean of the diagonal over mean of the rest; infinite where the rest does not rise."""
     own = np.eye(len(rises), dtype=bool)
-    return float(rises[own].mean() / rises[~own].mean())
+    rest = rises[~own].mean()
+    return float(rises[own].mean() / rest) if rest > 0 else math.inf
 
 
 def _gap(run: Run, level: float, copies: bool = False) -> float:
@@ -178,7 +180,7 @@ def claims(runs: list[Run]) -> list[Claim]:
             runs, f"group_{kind}", f"stories {kind}: rise of the dropped dialect's loss over that of the others'",
             "future work", ["group"], lambda run, kind=kind: run.metrics[f"ratio_{kind}"], at_least=3.0,
         )  # fmt: skip
-    return rows
+    return [claim for claim in rows if all(map(math.isfinite, claim.values))]
 
 
 def row_labels(runs: list[Run]) -> list[str]:

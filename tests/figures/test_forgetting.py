@@ -47,6 +47,7 @@ def test_gaps_and_ratios_by_hand():
     assert "group_read" not in claims
     rises = np.array([[4.0, 1.0], [0.5, 5.0]])
     assert forgetting._ratio(rises) == pytest.approx(4.5 / 0.75)
+    assert forgetting._ratio(np.eye(2)) == np.inf
 
 
 def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
@@ -76,9 +77,13 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     details = runs[2].details
     assert np.array(details["unread"]).shape == np.array(details["read"]).shape == (2, 2)
     assert np.array(details["plain"]).shape == (2, 1)
-    assert np.abs(details["read"]).min() > 0
+    assert np.abs(np.diagonal(details["read"])).min() > 0
     columns, rows = forgetting.table(runs)
     assert [len(row) for row in rows] == [len(columns)] * len(forgetting.row_labels(runs))
     forgetting.draw(runs, tmp_path / "figure.png")
     assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))  # all copies found
-    assert {claim.id for claim in forgetting.claims(runs)} == {"cluster_0.05", "group_read", "group_unread"}
+    assert (
+        {"cluster_0.05"}
+        <= {claim.id for claim in forgetting.claims(runs)}
+        <= {"cluster_0.05", "group_read", "group_unread"}
+    )
