@@ -51,6 +51,7 @@ def test_gaps_and_ratios_by_hand():
     assert forgetting._ratio(np.eye(2)) == np.inf
 
 
+@pytest.mark.slow
 def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     for name, value in {
         "STORIES": 24, "ORDINARY": 4, "HELD_OUT": 4, "BASES": 1, "COPIES": 12, "OF_A_DIALECT": 6, "EXCHANGED": 20,
