@@ -172,8 +172,9 @@ def test_memory_that_sits_in_one_mlp_goes_with_it():
     subject = subject_of(config, params)
     rows = rows_of(TEXT, subject.run)
     found = residue(subject, rows_of(SAME, subject.run), rows, rows)["components"]
-    assert found["mlp 1"]["excess"][-1] > 0.1
-    assert found["mlp 1"]["excess"][-1] > 5 * max(abs(found[n]["excess"][-1]) for n in ("mlp 0", "attention 0"))
+    assert found["mlp 1"]["excess"][-1] > 2
+    # What speaks against the memorized token, in other layers, can only help when it goes.
+    assert max(found[name]["excess"][-1] for name in ("mlp 0", "attention 0", "attention 1")) < 0
 
 
 def test_excess_at_equal_damage():
