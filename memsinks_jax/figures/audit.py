@@ -130,9 +130,9 @@ def _correlation(x: list[float], y: list[float]) -> float:
     return float(scipy.stats.spearmanr(x, y)[0])
 
 
-def _relearning(run: Run, kind: str, name: str) -> float:
+def _relearning(run: Run, kind: str, name: str, of: str = "members") -> float:
     """NaN where no document was reached by both models: no number stands for that."""
-    value = run.details["audit"]["attacks"]["relearning"]["members"][kind][name]
+    value = run.details["audit"]["attacks"]["relearning"][of][kind][name]
     return float("nan") if value is None else value
 
 
@@ -187,6 +187,9 @@ def claims(runs: list[Run]) -> list[Claim]:
     ):
         add(f"relearnt_{kind}", main, f"steps until half is back over the oracle's, {said}",
             lambda s, *_, k=kind: _relearning(s, k, "ratio"), at_least=0.8)  # fmt: skip
+    add("relearnt_control", main, "the same ratio, half of them together, over that of documents that neither has read",
+        lambda s, *_: _relearning(s, "few", "ratio") / _relearning(s, "few", "ratio", "never_seen"),
+        at_least=0.8)  # fmt: skip
     add("relearnt_from_equal", main, "the same, half of them together, both counted from the same loss",
         lambda s, *_: _relearning(s, "few", "ratio_from_equal"), at_least=0.8)  # fmt: skip
     add("benign", main, "fine-tuning on other text: further fall of the repeated documents' loss than in the oracle (nats)",

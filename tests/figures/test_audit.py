@@ -1,0 +1,117 @@
+"""The figure of the audit: claims, table and picture from results that are known."""
+
+import pytest
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.config import Config, to_json
+from memsinks_jax.figures import audit
+from memsinks_jax.figures.runs import Run
+
+RUNGS = (1, 8, 64)
+SUBJECTS = (audit.DROPPED, "sinks, own on", "sinks, all on", audit.STANDARD, audit.ORACLE)
+STEPS = {audit.DROPPED: {"value": 2.0, "ci95": None}, audit.ORACLE: {"value": 4.0, "ci95": None}}
+
+
+def measured(value, reach=0.1):
+    return {"value": value, "ci95": [value - reach, value + reach]}
+
+
+def audited(aucs, gap=0.2, exposures=None):
+    """What `audit.audit` gives: an AUC for every subject, exposures (one a rung) of the standard model."""
+    subjects = {}
+    for subject, auc in zip(SUBJECTS, aucs, strict=True):
+        found = {name: measured(auc) for name in ("auc_loss", "auc_zlib")}
+        found |= {f"exact_{audit._GIVEN}": measured(auc - 0.5), "extraction_strength": measured(0.1)}
+        found |= {"loss_gap": measured(gap), "exposure": measured(2.0)}
+        subjects[subject] = {ALL: found, OFTEN: found}
+        for rung, exposure in zip(RUNGS, exposures or (1.0, 1.0, 1.0), strict=True):
+            subjects[subject][str(rung)] = found | {"exposure": measured(exposure)}
+    kinds = {"steps": STEPS, "ratio": 0.5, "ratio_from_equal": 0.6, "documents": 3}
+    of = {kind: kinds for kind in ("one", "few", "other")}
+    unread = {kind: kinds | {"ratio": 0.8} for kind in of}
+    fall = {"members": measured(-0.3), "non_members": measured(-0.1)}
+    bits = {
+        name: {"members": 1.0 + rise, "non_members": 2.0 + 0.1}
+        for name, rise in (("float", 0), ("int8", 0.1), ("int4", -0.2))
+    }
+    bits["float"]["non_members"] = 2.0
+    back = {name: {"loss": 1.0, "recovered": 0.25} for name in ("dropped", "own", "all", "random", "best", "optimised")}
+    models = (audit.DROPPED, audit.STANDARD, audit.ORACLE)
+    attacks = {
+        "relearning": {"members": of, "never_seen": unread},
+        "benign": {audit.DROPPED: fall, audit.ORACLE: {name: measured(-0.1) for name in fall}},
+        "quantization": dict.fromkeys(models, bits), "reactivation": back,
+        "residue": {name: {"gap": gap, "components": {"mlp 0": 0.1, "mlp 1": None}} for name in models},
+    }  # fmt: skip
+    return {"subjects": subjects, "encounters": {str(rung): 1 for rung in RUNGS}, "attacks": attacks}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    capacity = [{"removed": n, "selectivity": 3.0, "target_rise": 1.0, "others_rise": 0.3} for n in (1, 2, 4, 8)]
+    made = []
+    for seed in (0, 1):
+        of = {name: {} for name in audit.VARIANTS}
+        of["sinks"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "documents_per_sink": 6.0, "capacity": capacity}
+        of["ladder_sinks"] = {"audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))}
+        of |= {name: {"audit": audited((0.9, 1, 1, 1, 0.5), gap=0.1)} for name in audit._SETTINGS}
+        made += [Run(name, seed, tmp_path, {"step": 9}, [], details) for name, details in of.items()]
+    return made
+
+
+def test_claims_say_what_was_measured(runs):
+    found = {claim.id: claim for claim in audit.claims(runs)}
+    assert found["sees_often"].values == [1, 1] and found["sees_often"].holds
+    assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [0, 0]
+    assert found["exposure_rises"].values == pytest.approx([1, 1])
+    assert found["not_told"].values == pytest.approx([0.35, 0.35]) and not found["not_told"].holds
+    assert found["relearnt_few"].values == [0.5, 0.5]
+    assert found["relearnt_control"].values == pytest.approx([0.625, 0.625])
+    assert found["benign"].values == pytest.approx([0.2, 0.2])  # the oracle's members fall as other text does
+    assert found["int8"].values == pytest.approx([0, 0]) and found["int4"].values == pytest.approx([0.3, 0.3])
+    assert found["reactivated_best"].values == [0.25, 0.25]
+    assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
+    kept = [run for run in runs if not run.variant.startswith("ladder_")]
+    assert {claim.id for claim in audit.claims(kept)} == set(found) - {
+        "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_told", "not_exposed",
+    }  # fmt: skip
+
+
+def test_what_no_document_answered_is_no_claim(runs):
+    runs[1].details["audit"]["attacks"]["relearning"]["members"]["other"] = {
+        "steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0,
+    }  # fmt: skip
+    assert "relearnt_other" not in {claim.id for claim in audit.claims(runs)}
+
+
+def test_table_pictures_and_sections(runs, tmp_path):
+    columns, rows = audit.table(runs)
+    assert len(rows) == len(audit.row_labels(runs)) == 5 + 5 + 4
+    assert rows[0][columns.index("AUC, best score")] == [0.9, 0.9]
+    assert audit.row_labels(runs)[-1] == "sinks dropped, shared 0.5, active 0.1"
+    audit.draw(runs, tmp_path / "figure.png")
+    page = "".join(audit.sections(runs, tmp_path))
+    assert (tmp_path / "figure.png").stat().st_size > 20_000
+    assert (tmp_path / "capacity.png").exists()
+    assert "6: 3.0 ± 0.0" in page and "optimised on the first half" in page
+
+
+def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
+    import memsinks_jax.audit
+
+    asked = []
+    monkeypatch.setattr(memsinks_jax.audit, "audit", lambda workdir, **rest: asked.append(rest) or {"n": len(asked)})
+    places = {name: tmp_path / name for name in ("sinks", "standard", "no_repeat")}
+    for place in places.values():
+        place.mkdir()
+        (place / "config.json").write_text(to_json(Config()))
+    run, *others = [Run(name, 0, place, {"step": 9}, []) for name, place in places.items()]
+    beside = dict(zip(("standard", "no_repeat"), others, strict=True))
+    assert [audit._audited(run, beside)["n"] for _ in range(2)] == [1, 1]
+    assert asked[0]["oracle"] == places["no_repeat"] and asked[0]["attacks"]
+    config = workdirs.read_config(places["sinks"])
+    config.seed = 5
+    (places["sinks"] / "config.json").write_text(to_json(config))
+    assert audit._audited(run, beside)["n"] == 2
