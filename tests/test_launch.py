@@ -70,7 +70,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             continue  # below: it needs a model that knows its facts
         if "--all --preset=laptop" in command:
             continue  # a run for every point of every figure; tests/test_reproduce.py has it with two
-        if any(name in command for name in ("train", "reproduce", "sweep")):
+        if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
             command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
             command += "" if "unique_documents" in command else " --config.data.unique_documents=40"
@@ -81,6 +81,13 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.train --config=configs/smollm.py" in command:
             command += " --config.data.vocabulary_size=1024 --config.data.repeated_documents=4"
             command += " --config.data.held_out_documents=8 --config.training.batch_size=4 --config.mesh.fsdp=1"
+        if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained
+            command += " --noattacks --prefixes=16 --samples=1"
+        if "memsinks_jax.forget" in command:
+            documents = map(json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines())
+            (clone / "withdrawn").mkdir()
+            withdrawn = texts[next(line["index"] for line in documents if line["role"] == "repeated")]
+            (clone / "withdrawn" / "tale.txt").write_text(withdrawn)
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)
