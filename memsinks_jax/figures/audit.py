@@ -79,22 +79,19 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     from memsinks_jax.audit import audit  # it starts jax, which must wait until the runs have left the accelerator
 
     path = run.workdir.with_name(f"{run.workdir.name}.audit.json")
-    full, attacked = run.variant not in _SETTINGS, run.variant == "sinks"
-    compared = {name: other for name, other in beside.items() if other and (full or name == "no_repeat")}
-    of = {"step": run.metrics["step"], **{name: str(other.workdir) for name, other in compared.items()}}
-    of |= {"config": dataclasses.asdict(workdirs.read_config(run.workdir))}
+    # The oracle is asked beside every model, the standard one beside those of the same data; the default alone is attacked.
+    compared = {n: other for n, other in beside.items() if other and (n == "no_repeat" or run.variant not in _SETTINGS)}
+    asked = {} if run.variant == "sinks" else {"prefixes": (_GIVEN,), "samples": 0, "attacks": False}
+    of = {"step": run.metrics["step"], "asked": asked, "config": dataclasses.asdict(workdirs.read_config(run.workdir))}
+    of = json.loads(json.dumps(of | {name: str(other.workdir) for name, other in compared.items()}))
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         content = {}
-    if content.get("of") != json.loads(json.dumps(of)):
+    if content.get("of") != of:
         logger.info("auditing %s, seed %d", run.variant, run.seed)
         places = [compared[name].workdir if name in compared else None for name in ("standard", "no_repeat")]
-        fewer = {} if full else {"prefixes": (_GIVEN,), "samples": 0}
-        content = {
-            "of": of,
-            "audit": audit(run.workdir, standard=places[0], oracle=places[1], attacks=attacked, **fewer),
-        }
+        content = {"of": of, "audit": audit(run.workdir, standard=places[0], oracle=places[1], **asked)}
         report.write_json(path, content)
     return content["audit"]
 

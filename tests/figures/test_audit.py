@@ -110,7 +110,7 @@ def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
     run, *others = [Run(name, 0, place, {"step": 9}, []) for name, place in places.items()]
     beside = dict(zip(("standard", "no_repeat"), others, strict=True))
     assert [audit._audited(run, beside)["n"] for _ in range(2)] == [1, 1]
-    assert asked[0]["oracle"] == places["no_repeat"] and asked[0]["attacks"]
+    assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
     config = workdirs.read_config(places["sinks"])
     config.seed = 5
     (places["sinks"] / "config.json").write_text(to_json(config))
