@@ -26,7 +26,8 @@ _MOST_CACHE = 2**28  # bytes
 
 
 def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
-    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`.
+    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most those of all there are:
+    tries beyond the last canary that can be drawn mean nothing.
 
     Args:
       config: of the run whose canaries these are.
@@ -49,7 +50,7 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
             for some in np.split(candidates, parts)
         ]
         found.append(exposure(np.concatenate(nats)))
-    return np.array(found)
+    return np.minimum(found, count * math.log2(corpus.tokenizer.vocabulary_size))
 
 
 def _parts(config: Config) -> int:

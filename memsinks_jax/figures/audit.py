@@ -49,7 +49,8 @@ ANSWER = (
 TABLE_NOTE = (
     "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss and by the best of all "
     "scores; .5 for a model that knows no difference. Recited: given 50 tokens, the next 32 exactly. Gap: held-out minus "
-    "repeated loss, nats per token. Exposure: of canaries, bits; 1.44 when never read."
+    "repeated loss, nats per token. Exposure: of canaries, bits, some 350 at most; 1.44 when never "
+    "read."
 )
 DROPPED, STANDARD, ORACLE = "sinks dropped", "standard", "oracle"
 _COLOURS = {
