@@ -9,9 +9,11 @@ from conftest import tiny_config
 
 from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, MonitorConfig
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import Rows
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
-from memsinks_jax.training.monitor import count, estimates, init_sketch
+from memsinks_jax.training.monitor import Monitor, count, estimates, init_sketch
 
 
 def seen(identities, counters, batches=1):
@@ -91,3 +93,26 @@ def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
     for (step, values), (other_step, other) in zip(monitored(tmp_path / "run"), monitored(watched), strict=True):
         assert step == other_step
         assert values == (pytest.approx(other, rel=1e-4) if mesh else other)
+
+
+def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
+    """Also a document that does not come again."""
+    corpus = load_corpus(config())
+    rows = Rows(
+        config(), corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text
+    )
+    everything = np.full((4, 4096), 9, np.uint32)  # a sketch for which every document came 9 times
+
+    def names(start, missing=False):
+        monitor = Monitor(config(), corpus, rows, tmp_path / f"{start}{missing}", start, missing, None, 1)
+        for number in range(start * 8, 3 * 8):
+            monitor.saw(rows[number]["identities"])
+        monitor._settings.probes = 0
+        (tmp_path / f"{start}{missing}").mkdir()
+        monitor.look(3, everything, None)
+        return {line["id"] for line in flagged(tmp_path / f"{start}{missing}")}
+
+    assert len(names(0)) > 10
+    assert names(2) == names(3, missing=True) == names(1) == {
+        line["id"] for line in flagged(tmp_path / "0False")
+    }  # fmt: skip
