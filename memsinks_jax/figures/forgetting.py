@@ -246,10 +246,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     losses.finish(closed, [], "share of the gap closed", "share of a copy's words that are others")
     closed.set_ylim(-0.3, 1.1)
     closed.axhline(0, color="#7f8c8d", linewidth=1)
-    for axis in (copied, closed):
+    for axis, place in ((copied, "lower right"), (closed, "upper right")):  # where no line is
         axis.set_xticks(_EDITED, [f"{level:.0%}" for level in _EDITED])
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(frameon=False, fontsize=8.5)
+            axis.legend(frameon=False, fontsize=8.5, loc=place)
     if "group" in groups:
         _draw_matrix(matrix, np.mean([run.details["unread"] for run in groups["group"].values()], axis=0))
     else:
