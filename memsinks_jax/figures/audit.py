@@ -68,15 +68,15 @@ def measure(runs: list[Run]) -> list[Run]:
         prefix = _LADDER if run.variant.startswith(_LADDER) else ""
         beside = {name: groups.get(f"{prefix}{name}", {}).get(run.seed) for name in ("standard", "no_repeat")}
         if run.variant in _SETTINGS or run.variant.removeprefix(prefix) == "sinks":
-            details = {"audit": _audited(run, beside)}
-            if not prefix:
-                details |= next(iter(forgetting_capacity.measure([run]))).details
-            found[run.workdir] = dataclasses.replace(run, details=details)
+            found[run.workdir] = dataclasses.replace(run, details=_audited(run, beside))
     return [found.get(run.workdir, run) for run in runs]
 
 
 def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
-    """An audit takes minutes: it stays beside the run, in NAME-seedN.audit.json, with what it was asked of."""
+    """{"audit": of `audit.audit`, "documents_per_sink", "capacity": but for the ladder}.
+
+    It takes minutes: it stays beside the run, in NAME-seedN.audit.json, with what it was asked of.
+    """
     from memsinks_jax.audit import audit  # it starts jax, which must wait until the runs have left the accelerator
 
     path = run.workdir.with_name(f"{run.workdir.name}.audit.json")
@@ -92,9 +92,12 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     if content.get("of") != of:
         logger.info("auditing %s, seed %d", run.variant, run.seed)
         places = [compared[name].workdir if name in compared else None for name in ("standard", "no_repeat")]
-        content = {"of": of, "audit": audit(run.workdir, standard=places[0], oracle=places[1], **asked)}
+        details = {"audit": audit(run.workdir, standard=places[0], oracle=places[1], **asked)}
+        if not run.variant.startswith(_LADDER):
+            details |= forgetting_capacity.measure([run])[0].details
+        content = {"of": of, "details": details}
         report.write_json(path, content)
-    return content["audit"]
+    return content["details"]
 
 
 def _value(run: Run, subject: str, measure: str, group: str = _ALL) -> float:

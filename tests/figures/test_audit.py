@@ -1,5 +1,7 @@
 """The figure of the audit: claims, table and picture from results that are known."""
 
+import dataclasses
+
 import pytest
 
 from memsinks_jax import workdir as workdirs
@@ -108,10 +110,13 @@ def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
         place.mkdir()
         (place / "config.json").write_text(to_json(Config()))
     run, *others = [Run(name, 0, place, {"step": 9}, []) for name, place in places.items()]
+    monkeypatch.setattr(
+        audit.forgetting_capacity, "measure", lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})]
+    )
     beside = dict(zip(("standard", "no_repeat"), others, strict=True))
-    assert [audit._audited(run, beside)["n"] for _ in range(2)] == [1, 1]
+    assert [audit._audited(run, beside) for _ in range(2)] == [{"audit": {"n": 1}, "capacity": []}] * 2
     assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
     config = workdirs.read_config(places["sinks"])
     config.seed = 5
     (places["sinks"] / "config.json").write_text(to_json(config))
-    assert audit._audited(run, beside)["n"] == 2
+    assert audit._audited(run, beside)["audit"] == {"n": 2}
