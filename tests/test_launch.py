@@ -68,8 +68,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in commands:
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        if "--figure=forgetting" in command:
-            continue  # it prepares a corpus of its own; tests/figures/test_forgetting.py has it at a small size
+        if "--figure=forgetting" in command or "--figure=audit" in command:
+            continue  # they take minutes at any size; tests/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
             continue  # a run for every point of every figure; tests/test_reproduce.py has it with two
         if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
