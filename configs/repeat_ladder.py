@@ -3,7 +3,9 @@
 80 stories are repeated 128, 64, 32, ... 2 times and once, ten of each, among 4,000 seen once: as many encounters as in
 ts_repetition.py. Every repeated story ends in a canary of 32 random tokens, which nothing but memory can predict.
 
-Some two and a half minutes a run on one core. What to expect stands on the page of `reproduce --figure=audit`.
+Some two and a half minutes a run on one core. Expect, seeds 0 and 1: stories read 8 times or more are told from others by
+their loss with an AUC of .99 by the standard model, .98 by the one with its sinks dropped, .45 by no_repeat; recited, given
+50 tokens, are .30 of them all, none, and none. `reproduce --figure=audit` has the rest.
 
     python -m memsinks_jax.train --config=configs/repeat_ladder.py:sinks --workdir=runs/ladder-sinks
     python -m memsinks_jax.train --config=configs/repeat_ladder.py:no_repeat --workdir=runs/ladder-no-repeat
