@@ -29,7 +29,7 @@ STEPS = 60
 FLAGS = (
     f"--config={ROOT}/configs/smoke.py", f"--config.training.steps={STEPS}", "--config.training.checkpoint_every=3",
     "--config.training.evaluate_every=7", "--config.model.layers=1", "--config.model.d_model=16",
-    "--config.monitor.every=5", "--config.monitor.seen_over=3",
+    "--config.monitor.every=5", "--config.monitor.seen_over=3", "--config.monitor.counters=1024",
 )  # fmt: skip
 
 

@@ -99,8 +99,8 @@ RUN = {
                                   "optimizer.learning_rate": 0.3, "optimizer.final_fraction": 1.0}),
     "training.stall_seconds": (1e-3, {}),
     "monitor.every": (2, {}),
-    "monitor.seen_over": (1, {"monitor.every": 2, "training.steps": 5}),
-    "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 1, "training.steps": 5}),
+    "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 2, "training.steps": 5}),
+    "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 2, "training.steps": 5}),
     "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
