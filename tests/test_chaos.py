@@ -166,14 +166,15 @@ LONG = "--config.training.steps=100000"
 
 def test_other_numbers_of_hosts_go_on(tmp_path):
     """1 -> 2 -> 4 -> 1 processes of eight devices in all: the same batches, the same losses to rounding."""
-    finish(tmp_path / "straight", "--config.mesh.data=8", devices=8)
+    flags = ("--config.mesh.data=8", "--config.training.steps=150")  # enough to be stopped in, however fast they are
+    finish(tmp_path / "straight", *flags, devices=8)
     workdir = tmp_path / "run"
     for count, step in ((1, 10), (2, 20), (4, 30)):
-        processes = [start(workdir, "--config.mesh.data=8", devices=8)] if count == 1 else start_hosts(count, workdir)
+        processes = [start(workdir, *flags, devices=8)] if count == 1 else start_hosts(count, workdir, *flags)
         wait_for_step(workdir, step, processes)
         processes[-1].send_signal(signal.SIGTERM)  # at one of them
         assert [process.wait(60) for process in processes] == [EXIT_INTERRUPTED] * count
-    finish(workdir, "--config.mesh.data=8", devices=8)
+    finish(workdir, *flags, devices=8)
     lines = [[{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(tmp_path / name)]
              for name in ("straight", "run")]  # fmt: skip
     for line, expected in zip(*lines, strict=True):
