@@ -112,6 +112,7 @@ def test_one_member_is_enough(folder):
     assert found["reference"] is None and "auc_reference" not in measures and "exact_200" not in measures
 
 
+@pytest.mark.slow
 def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
     """What was handed over measures like the run with its sinks dropped; its documents must be given."""
     files = {"members_files": str(folder / "read.txt"), "non_members_files": str(folder / "new.txt"), "prefixes": (4,)}

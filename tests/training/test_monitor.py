@@ -81,6 +81,7 @@ def test_documents_that_come_too_often_are_flagged_once(watched):
     assert values[-1]["monitor_loss_own"] != values[-1]["monitor_loss"] < values[1]["monitor_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "mesh"), [(3, {}), (8, {"data": 2, "fsdp": 2, "tensor": 2})])
 def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
     def at(step):
