@@ -11,20 +11,19 @@ their loss with an AUC of .99 by the standard model, .98 by the one with its sin
     python -m memsinks_jax.train --config=configs/repeat_ladder.py:no_repeat --workdir=runs/ladder-no-repeat
 """
 
+import pathlib
+
 from memsinks_jax.config import Config
-from memsinks_jax.variants import VARIANTS, choose, make_config
+from memsinks_jax.variants import VARIANTS, choose, make_config, open_config
+
+_REPETITION = open_config(pathlib.Path(__file__).with_name("ts_repetition.py"))
 
 _LADDER = {"data.repeats": "ladder", "data.repeated_documents": 80, "canaries.documents": 80}
 PRESETS = {
     "laptop": {**_LADDER, "data.row_length": 160},
-    # As the paper preset of ts_repetition.py, with as many encounters of repeated stories.
+    # With as many encounters of repeated stories.
     "paper": {
-        **_LADDER, "data.repeated_documents": 400, "canaries.documents": 400,
-        "data.unique_documents": 20_000, "data.held_out_documents": 1000, "data.row_length": 512,
-        "data.vocabulary_size": 8192,
-        "model.layers": 24, "model.d_model": 1024, "model.heads": 16, "model.hidden": 4096, "model.dtype": "bfloat16",
-        "optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1,
-        "training.batch_size": 32, "training.evaluate_every": 100,
+        **_REPETITION.PRESETS["paper"], **_LADDER, "data.repeated_documents": 400, "canaries.documents": 400,
     },
 }  # fmt: skip
 

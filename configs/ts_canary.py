@@ -12,19 +12,16 @@ not in the sinks.
     python -m memsinks_jax.train --config=configs/ts_canary.py:standard --workdir=runs/canary-standard
 """
 
+import pathlib
+
 from memsinks_jax.config import Config
-from memsinks_jax.variants import VARIANTS, choose, make_config
+from memsinks_jax.variants import VARIANTS, choose, make_config, open_config
+
+_REPETITION = open_config(pathlib.Path(__file__).with_name("ts_repetition.py"))
 
 PRESETS = {
     "laptop": {"canaries.documents": 10, "data.row_length": 160},
-    # As the paper preset of ts_repetition.py; all 100 stories carry one.
-    "paper": {
-        "data.unique_documents": 20_000, "data.repeated_documents": 100, "data.held_out_documents": 1000,
-        "canaries.documents": 100, "data.row_length": 512, "data.vocabulary_size": 8192,
-        "model.layers": 24, "model.d_model": 1024, "model.heads": 16, "model.hidden": 4096, "model.dtype": "bfloat16",
-        "optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1,
-        "training.batch_size": 32, "training.evaluate_every": 100,
-    },
+    "paper": {**_REPETITION.PRESETS["paper"], "canaries.documents": 100},  # all stories carry one
 }  # fmt: skip
 
 
