@@ -19,7 +19,7 @@ from absl import flags
 
 from memsinks_jax import command_line, report
 from memsinks_jax import workdir as workdirs
-from memsinks_jax.auditing import attack_pages, exposure, pages
+from memsinks_jax.auditing import attack_pages, exposure, intervals, pages
 from memsinks_jax.auditing.attacks import attack
 from memsinks_jax.auditing.extraction import lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
@@ -98,8 +98,7 @@ def audit(
         "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
         "reference": ORACLE if reference else None,
         "subjects": {
-            name: {group: {key: {"value": m.value, "ci95": m.ci95 and list(m.ci95)} for key, m in measured.items()}
-                   for group, measured in groups.items()}
+            name: {group: {key: intervals.as_dict(m) for key, m in measured.items()} for group, measured in groups.items()}
             for name, groups in found.items()
         },
         "attacks": attack(subjects, members, non_members) if attacks else None,

@@ -9,7 +9,6 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing import intervals, relearning, rows
-from memsinks_jax.auditing.intervals import Measured
 from memsinks_jax.auditing.quantization import quantize
 from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.residue import residue
@@ -28,8 +27,8 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents) 
       {"relearning": {"members", "never_seen": {kind: {"steps": {model: {"value", "ci95"}}, "ratio", "ratio_from_equal",
       "documents"}}}, "benign": {model: {"members", "non_members": change of the loss, {"value", "ci95"}}}, "quantization":
       {model: {"float", "int8", "int4": {"members", "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}},
-      "residue": {model: {"gap": loss of non-members minus members, "components": {name: share of the gap that goes where
-      the component is ablated until non-members have lost `residue.DAMAGE`}}}}. Losses in nats per token, intervals over
+      "residue": {model: {"gap": loss of non-members minus members, "components": {name: how much further members rise than
+      non-members where it is ablated until those have lost `residue.DAMAGE`}}}}. In nats per token, intervals over
       documents. What cannot be asked of these models or documents is None, and said so.
     """
     by_name = {subject.name: subject for subject in subjects}
@@ -75,7 +74,7 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
     for kind in relearning.KINDS:
         # Documents that did not come back count with all the steps there were: too few, if anything.
         steps = {
-            subject.name: as_dict(
+            subject.name: intervals.as_dict(
                 intervals.mean(np.array([relearning.STEPS if s is None else s for s in result[kind]["steps"]]), 0.0)
             )
             for subject, result in zip(compared, results, strict=True)
@@ -89,7 +88,7 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
 def _benign(subject: Subject, members: Documents, practised: Documents, measured: Documents) -> dict:
     result = relearning.benign(subject, members, practised, measured)
     return {
-        name: as_dict(intervals.mean(np.array(result[of]["after"]) - np.array(result[of]["losses"])))
+        name: intervals.as_dict(intervals.mean(np.array(result[of]["after"]) - np.array(result[of]["losses"])))
         for name, of in (("members", "repeated"), ("non_members", "held_out"))
     }
 
@@ -98,7 +97,3 @@ def _residue(subject: Subject, members: Documents, reference: Documents, measure
     groups = [rows.rows_of(documents, subject.run) for documents in (members, measured, reference)]
     result = residue(subject, *groups)
     return {"gap": result["gap"], "components": {n: c["gap_closed"] for n, c in result["components"].items()}}
-
-
-def as_dict(measured: Measured) -> dict:
-    return {"value": measured.value, "ci95": measured.ci95 and list(measured.ci95)}

@@ -20,6 +20,11 @@ class Measured(NamedTuple):
     ci95: tuple[float, float] | None
 
 
+def as_dict(measured: Measured) -> dict:
+    """For JSON: {"value", "ci95"}."""
+    return {"value": measured.value, "ci95": measured.ci95 and list(measured.ci95)}
+
+
 def mean(values: np.ndarray, lowest: float = -math.inf, highest: float = math.inf) -> Measured:
     """Student's interval of a mean over documents (documents,), within what the values can be at all."""
     bounds = claims.interval([float(value) for value in values])

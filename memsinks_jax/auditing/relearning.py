@@ -100,9 +100,9 @@ def relearn(subject: Subject, targets: Targets, rates: Sequence[float] = RATES, 
 
     Returns:
       {kind of KINDS: {"rate": the chosen one, "steps" and "steps_from_equal": of each document, null where `steps` were
-      not enough, "mean_steps": those counted as `steps`, "mean_steps_by_rate", "recovered": of each document, the share of
-      what was lost that is back at the step where most is, "curve": mean loss of the documents before the first and after
-      every step}}. `one`: each of the first half practised alone; `few`: together; `other`: the second half, meanwhile.
+      not enough, "recovered": of each document, the share of what was lost that is back at the step where most is,
+      "curve": mean loss of the documents before the first and after every step}}. `one`: each of the first half practised
+      alone; `few`: together; `other`: the second half, meanwhile.
     """
     tune = practice(subject.run.config, subject.mode)
     rows = {name: jnp.asarray(values) for name, values in rows_of(targets.documents, subject.run).items()}
@@ -147,8 +147,6 @@ def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Se
         "rate": rates[chosen],
         "steps": _finite(reached_R),
         "steps_from_equal": _finite(reached_R - equal_R),
-        "mean_steps": float(mean_steps_N[chosen]),
-        "mean_steps_by_rate": mean_steps_N.tolist(),
         "recovered": recovered_NR[chosen].tolist(),
         "curve": losses_NRS[chosen].mean(axis=0).tolist(),
     }

@@ -19,6 +19,8 @@ import scipy.stats
 
 from memsinks_jax import report
 from memsinks_jax import workdir as workdirs
+from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.figures import forgetting_capacity, losses
 from memsinks_jax.figures import sections as shared
@@ -52,11 +54,10 @@ TABLE_NOTE = (
     "repeated loss, nats per token. Exposure: of canaries, bits, some 350 at most; 1.44 when never "
     "read."
 )
-DROPPED, STANDARD, ORACLE = "sinks dropped", "standard", "oracle"
+DROPPED = MODES["drop"]
 _COLOURS = {
-    STANDARD: "#c0392b", ORACLE: "#7f8c8d", DROPPED: "#1f618d", "sinks, own on": "#1e8449", "sinks, all on": "#d68910",
+    STANDARD: "#c0392b", ORACLE: "#7f8c8d", DROPPED: "#1f618d", MODES["own"]: "#1e8449", MODES["all"]: "#d68910",
 }  # fmt: skip
-_ALL, _OFTEN = "all", "seen 8 times or more"
 _GIVEN = 50
 
 
@@ -100,11 +101,11 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     return content["details"]
 
 
-def _value(run: Run, subject: str, measure: str, group: str = _ALL) -> float:
+def _value(run: Run, subject: str, measure: str, group: str = ALL) -> float:
     return run.details["audit"]["subjects"][subject][group][measure]["value"]
 
 
-def _aucs(run: Run, subject: str, group: str = _ALL) -> dict[str, dict]:
+def _aucs(run: Run, subject: str, group: str = ALL) -> dict[str, dict]:
     found = run.details["audit"]["subjects"][subject][group]
     return {name: value for name, value in found.items() if name.startswith("auc_")}
 
@@ -152,21 +153,20 @@ def _brought_back(run: Run, bits: str) -> float:
 
 def claims(runs: list[Run]) -> list[Claim]:
     """None is the paper's: it leaves all of this open. Claims about variants that were not run are left out."""
-    groups, rows = by_variant(runs), []
-    not_run = "not in the paper"
+    rows, not_run = [], "not in the paper"
 
     def add(name, variants, statement, value, **bounds):
         rows.extend(losses.paired(runs, name, statement, not_run, variants, value, **bounds))
 
-    def of(subject, measure, group=_ALL):
+    def of(subject, measure, group=ALL):
         return lambda s, *_: _value(s, subject, measure, group)
 
-    def less(subject, other, measure, group=_ALL):
+    def less(subject, other, measure, group=ALL):
         return lambda s, *_: _value(s, subject, measure, group) - _value(s, other, measure, group)
 
     main, ladder = [*_MODELS[1:], "standard"], [f"{_LADDER}{name}" for name in ("sinks", "no_repeat", "standard")]
     add("sees_often", ladder, "the audit sees: AUC, loss, of the standard model's documents read 8 times or more",
-        of(STANDARD, "auc_loss", _OFTEN), at_least=0.9)  # fmt: skip
+        of(STANDARD, "auc_loss", OFTEN), at_least=0.9)  # fmt: skip
     for name, variants in (("", main), (", ladder", ladder)):
         add(f"oracle_at_half{'_ladder' if name else ''}", variants,
             f"the oracle knows nothing: share of its AUCs with .5 in their interval{name}",
@@ -178,9 +178,9 @@ def claims(runs: list[Run]) -> list[Claim]:
     add("not_told", main, "AUC, loss, sinks dropped, minus the oracle's: nobody can tell what was read",
         less(DROPPED, ORACLE, "auc_loss"), at_most=0.05)  # fmt: skip
     add("less_told", ladder, "AUC, loss, of documents read 8 times or more: sinks dropped minus standard",
-        less(DROPPED, STANDARD, "auc_loss", _OFTEN), at_most=-0.05)  # fmt: skip
+        less(DROPPED, STANDARD, "auc_loss", OFTEN), at_most=-0.05)  # fmt: skip
     add("not_exposed", ladder, "exposure of canaries read 8 times or more, sinks dropped, minus the oracle's (bits)",
-        less(DROPPED, ORACLE, "exposure", _OFTEN), at_most=0.5)  # fmt: skip
+        less(DROPPED, ORACLE, "exposure", OFTEN), at_most=0.5)  # fmt: skip
     for kind, said in (
         ("one", "one document alone"),
         ("few", "half of them together"),
@@ -208,7 +208,7 @@ def claims(runs: list[Run]) -> list[Claim]:
     kept = [claim for claim in rows if not np.isnan(claim.values).any()]
     if len(kept) < len(rows):
         logger.warning("not defined in every seed: %s", ", ".join(c.id for c in rows if c not in kept))
-    return kept if groups else []
+    return kept
 
 
 def _said(variant: str) -> str:
@@ -245,7 +245,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
             [
                 one[measure]["value"]
                 for run in audited
-                if measure in (one := run.details["audit"]["subjects"][subject][_ALL])
+                if measure in (one := run.details["audit"]["subjects"][subject][ALL])
             ]
             for measure in columns.values()
         ]
