@@ -51,6 +51,17 @@ def test_points_are_sorted_by_the_measure(tmp_path):
     assert (tmp_path / "sweep.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_a_page_says_what_its_config_knows_without_the_commands():
+    docstring = """Which?
+
+    One knob
+    at a time.
+
+        python -m memsinks_jax.sweep
+    """
+    assert sweep.prose(docstring) == ["One knob at a time."]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.py")), ids=lambda path: path.stem)
 def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
     module = open_config(path)
