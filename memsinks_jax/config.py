@@ -31,7 +31,7 @@ class DataConfig:
     # Of a prepared corpus also group: hash of the group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
-    id_noise_per: str = "encounter"  # encounter: fresh at every repeat | document: a document always or never
+    id_noise_per: str = "encounter"  # encounter: the chance at every repeat | document: such a share of them, always
     rows: str = "one_document"  # one a row, padded and cut off | packed: cut from one stream | best_fit: whole ones
     row_length: int = 128  # tokens in a row, and the model's context
     across_documents: bool = False  # attention and positions go on over the documents of a row (paper appendix I)

@@ -95,6 +95,10 @@ class Rows:
         self._sizes = np.asarray(lengths, np.int64) + 1  # with end of text
         self._is_repeated = np.zeros(len(self._sizes), bool)
         self._is_repeated[plan.repeated] = True
+        # A number, not a chance for each: of few documents chance may choose none.
+        noisy = round(config.data.id_noise * len(plan.repeated)) if config.data.id_noise_per == "document" else 0
+        chosen = mixture.permutation(len(plan.repeated), config.seed, "noisy documents")[:noisy]
+        self._noisy_documents = set(plan.repeated[chosen].tolist())
         # Two epochs are kept: that of this row and, while prefetching, the next.
         self._order = functools.lru_cache(maxsize=2)(self._shuffle)
         self._offsets = functools.lru_cache(maxsize=2)(self._lay_out)
@@ -154,9 +158,8 @@ class Rows:
         if not self._data.id_noise or not self._is_repeated[document]:
             return self._identities[document]
         fresh = mixture.bits(self._seed, "id noise", meeting)
-        per_document = self._data.id_noise_per == "document"
-        decider = mixture.bits(self._seed, "noisy documents", document) if per_document else fresh
-        noisy = decider.random_raw() < self._data.id_noise * 2.0**64
+        chance = fresh.random_raw() < self._data.id_noise * 2.0**64
+        noisy = document in self._noisy_documents if self._data.id_noise_per == "document" else chance
         return ids.random_id(fresh.random_raw()) if noisy else self._identities[document]
 
     # How many rows.

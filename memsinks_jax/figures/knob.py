@@ -77,17 +77,20 @@ def draw(
         if here:
             losses.band(closed, [line[variant] for variant in here], np.array(values).T, name, _BLUE, style)
     if other_label:
-        closed.legend(frameon=False, fontsize=8.5)
+        closed.legend(frameon=False, fontsize=8.5, loc="lower left")
     closed.axhline(0, color=_GREY, linewidth=1)
     closed.axhline(1, color=_GREY, linewidth=1)
     losses.finish(closed, [], "share of the gap closed", what)
     closed.set_ylim(-0.1, 1.1)
     for place, variant in enumerate(shown):
         colour = plt.colormaps["viridis"](0.9 * place / max(len(shown) - 1, 1))
-        losses.curve(training, list(groups[variant].values()), "repeated_loss", f"{places[variant]:.4g}", colour)
+        losses.curve(training, list(groups[variant].values()), "repeated_loss", f"{places[variant]:.2g}", colour)
     losses.finish(training, runs, "repeated documents, dropped, over training", "step")
-    for axis in (ends, closed):
-        axis.set_xscale("log" if log else "linear")
+    if log:
+        for axis in (ends, closed):
+            axis.set_xscale("log")
+            axis.set_xticks(x, [f"{place:.2g}" for place in x])
+            axis.minorticks_off()
     ends.legend(frameon=False, fontsize=8.5)
     training.legend(frameon=False, fontsize=8.5, title=what)
     figure.savefig(path, dpi=150)
