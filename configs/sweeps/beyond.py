@@ -1,33 +1,53 @@
 """Which settings of the sinks close nine tenths of the gap and cost nothing? (beyond the paper)
 
-Wanted: gap closed of 0.9 and more at a held-out loss of at most 1.01 of standard's. The two fractions together, then one
-knob at a time from half shared and a tenth active: sinks that learn faster, sinks of attention's outputs too, other sinks
-in every layer, weight decay, and more sinks beside as many shared neurons. 18 points; at the laptop preset some 2 minutes
-each on one core.
+Wanted: gap closed of 0.9 and more at a held-out loss of at most 1.01 of standard's. Training twice as long as figure 4 does,
+with half of the neurons shared, a tenth of the sinks active, and sinks on half of attention's outputs as well, over seeds 0,
+1, 2: @@RESULT@@
 
-Of the fractions, seed 0, as gap closed and held-out loss over standard's: shared .7 with active .1 .747 and .992, .3 (the
-default) .795 and .988, .5 .713 and .997, .7 .510 and 1.037; shared .5 with active .1 .789 and .996. So few sinks for a
-document shield no better than the default, and the other knobs are what is left to try.
+The length of training is the first knob. Before a story's sinks hold it, the shared neurons learn of it what they can, and
+most of that never leaves them: what comes down is the held-out loss. With the default settings the sinks-dropped model of
+figure 4 (820 steps, seed 0) is 1.28 nats better on repeated stories than on held-out ones after 100 steps, .65 after 400 and
+.26 at the end. Of standard's gap .79 is closed then; three times as long, .93 (seed 1), and the repeated loss, dropped, even
+rises on the way, as the paper says: 1.05 after 400 steps, 1.17 after 2,000.
+
+It has its price. Held-out loss over standard's is .99 at the length of figure 4, 1.03 at three times (seed 1), whatever the
+settings: with as many shared neurons as standard has (hidden 732) .94 of the gap at 1.03, with the settings above .93 at
+1.03. Dropping is not what costs: with their own sinks on, held-out stories are no better.
+
+The other knobs do less. At the length of figure 4, seed 0, as gap closed and held-out loss over standard's: shared .7 with
+active .1 .76 and .99, .3 (the default) .79 and .99, .5 .71 and 1.00, .7 .51 and 1.04; shared .5 with active .1 .79 and 1.00,
+with half of attention's outputs besides .81 and 1.00, with sinks that learn three times as fast .78 and 1.02: those hold a
+story hardly sooner. A wider model: figure 5b.
+
+Eight points besides the control, at the laptop preset some eight minutes each on one core:
 
     python -m memsinks_jax.sweep --config=configs/sweeps/beyond.py:laptop --seeds=0,1,2 --out=runs/beyond
 """
 
 import pathlib
 
+from memsinks_jax.config import Config
 from memsinks_jax.variants import open_config
 
-get_config = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py").get_config
+_figure_4 = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py").get_config
 
-_FROM = {"sinks.shared_fraction": (0.5,), "sinks.active_fraction": (0.1,)}
-# 358 shared neurons, as the default has, and 666 sinks instead of 154
-_MORE = {"model.hidden": (1024,), "sinks.shared_fraction": (0.35,), "sinks.active_fraction": (0.05, 0.1)}
+LONGER = 2  # than in figure 4: so many times the stories that are seen once, and the repeats of the others
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` as for ts_repetition.py."""
+    config = _figure_4(choice)
+    config.data.unique_documents *= LONGER
+    config.data.repetitions *= LONGER
+    return config
+
+
 GRID = (
-    {"sinks.shared_fraction": (0.5, 0.7), "sinks.active_fraction": (0.05, 0.1, 0.3)},
-    {**_FROM, "sinks.learning_rate_multiple": (2.0, 3.0, 10.0)},
-    {**_FROM, "sinks.attention_fraction": (0.25, 0.5)},
-    {**_FROM, "sinks.per_layer": (True,)},
-    {**_FROM, "optimizer.weight_decay": (0.2, 0.8)},
-    {**_MORE, "sinks.learning_rate_multiple": (1.0, 3.0)},
+    {"sinks.shared_fraction": (0.7,), "sinks.active_fraction": (0.1, 0.3)},
+    {"sinks.shared_fraction": (0.5,), "sinks.active_fraction": (0.1,), "sinks.attention_fraction": (0.0, 0.5)},
+    {"sinks.learning_rate_multiple": (0.5, 3.0)},
+    {"sinks.per_layer": (True,)},
+    {"model.hidden": (732,)},  # as many shared neurons as standard has, and sinks besides
 )
 MEASURE = "gap_closed"
 CONTROL = "standard"
