@@ -112,7 +112,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Both losses of every point, in the order of `runs`; a dot a seed. Beside it, with a control, what they trade."""
     groups = by_variant(runs)
     columns, height = (2 if CONTROL in groups else 1), max(1.4 + 0.26 * len(groups), 4.0)
-    figure, axes = plt.subplots(1, columns, figsize=(9 + 5 * (columns - 1), height), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(1, columns, figsize=(4 + 5 * columns, height), layout="constrained", squeeze=False)
     axis, numbers = axes[0, 0], {name: place for place, name in enumerate(groups)}
     for name, colour in (("held_out_loss", "#1f618d"), ("repeated_loss", "#c0392b")):
         for place, group in enumerate(groups.values()):
@@ -133,7 +133,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def _draw_trade(axis, groups: dict[str, dict[int, Run]], numbers: dict[str, int]) -> None:
-    """What the points close of the control's gap against what that costs elsewhere, means over seeds; up and left is good."""
+    """What points close of the control's gap against what that costs elsewhere, means over seeds; up and left is good."""
     control = groups[CONTROL]
     for name, group in groups.items():
         cost = statistics.mean(losses.held_out_ratio(run, control[seed]) for seed, run in group.items())
