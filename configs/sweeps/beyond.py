@@ -1,8 +1,9 @@
 """Which settings of the sinks close nine tenths of the gap and cost nothing? (beyond the paper)
 
-Wanted: gap closed of 0.9 and more at a held-out loss of at most 1.01 of standard's. Training twice as long as figure 4 does,
-with half of the neurons shared, a tenth of the sinks active, and sinks on half of attention's outputs as well, over seeds 0,
-1, 2: @@RESULT@@
+Wanted: gap closed of 0.9 and more at a held-out loss of at most 1.01 of standard's. Found: train twice as long as
+figure 4 does, with half of the neurons shared, a tenth of the sinks active, and sinks on half of attention's outputs as
+well. Over seeds 0, 1, 2 gap closed is .905, .919, .899 (mean .908 ± .025, half of the 95% interval) and held-out loss
+over standard's, trained as long, 1.001, .998, 1.012 (1.004 ± .018): reached on average, not for certain.
 
 The length of training is the first knob. Before a story's sinks hold it, the shared neurons learn of it what they can, and
 most of that never leaves them: what comes down is the held-out loss. With the default settings the sinks-dropped model of
