@@ -93,6 +93,7 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported, tmp_path):
     _, files, config = run
     told = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)

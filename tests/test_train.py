@@ -259,6 +259,7 @@ def test_other_versions_are_told(straight, tmp_path, monkeypatch, caplog):
     assert re.search(r"other versions than at the last save \(jax \S+ -> 9.9", caplog.text)
 
 
+@pytest.mark.slow
 def test_some_steps_are_recorded_by_the_profiler(tiny, tmp_path):
     tiny.training.steps = 4
     train_and_evaluate(tiny, tmp_path / "run", profiled=range(2, 4))

@@ -87,6 +87,7 @@ def test_steps_until_a_curve_crosses():
     assert crossings(curves, np.array([0.375, 0.5, 0.1])).tolist() == [1.5, np.inf, 0.0]
 
 
+@pytest.mark.slow
 def test_what_is_known_takes_no_step_and_what_is_not_takes_some():
     config, params = planted_model()
     known = subject_of(config, params, name="known")

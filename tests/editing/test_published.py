@@ -305,6 +305,7 @@ def world(monkeypatch):
     return Trained(config, tokenizer, params, 0), experiments, prompt
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_like_gpt2(world):
     run, experiments, prompt = world
     without, edited = published.measure(run)

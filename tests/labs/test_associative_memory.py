@@ -225,6 +225,7 @@ def test_exponents_without_and_with_threshold(alpha):
         assert slope == pytest.approx(laws.exponent_thresholded(alpha, rho), rel=0.15), rho
 
 
+@pytest.mark.slow
 def test_exponent_in_samples():
     settings = Settings(seed=2, runs=20, alpha=2.0, n=2000, m=M)
     times, errors_GT = law_measurements.samples(settings)

@@ -142,6 +142,7 @@ def test_detached_activations_pass_the_value_and_the_gradient_of_their_own():
         assert gradient[row, place].tolist() == learns
 
 
+@pytest.mark.slow
 def test_a_mesh_and_parts_of_the_batch_change_nothing():
     config = masked_config(rows="packed", layers=1)
     data = first_batches(config, 2)
