@@ -96,9 +96,11 @@ class Rows:
         self._is_repeated = np.zeros(len(self._sizes), bool)
         self._is_repeated[plan.repeated] = True
         # A number, not a chance for each: of few documents chance may choose none.
-        noisy = round(config.data.id_noise * len(plan.repeated)) if config.data.id_noise_per == "document" else 0
-        chosen = mixture.permutation(len(plan.repeated), config.seed, "noisy documents")[:noisy]
-        self._noisy_documents = set(plan.repeated[chosen].tolist())
+        self._noisy_documents = None
+        if config.data.id_noise_per == "document":
+            shuffled = mixture.permutation(len(plan.repeated), config.seed, "noisy documents")
+            noisy = shuffled[: round(config.data.id_noise * len(shuffled))]
+            self._noisy_documents = set(plan.repeated[noisy].tolist())
         # Two epochs are kept: that of this row and, while prefetching, the next.
         self._order = functools.lru_cache(maxsize=2)(self._shuffle)
         self._offsets = functools.lru_cache(maxsize=2)(self._lay_out)
@@ -158,8 +160,10 @@ class Rows:
         if not self._data.id_noise or not self._is_repeated[document]:
             return self._identities[document]
         fresh = mixture.bits(self._seed, "id noise", meeting)
-        chance = fresh.random_raw() < self._data.id_noise * 2.0**64
-        noisy = document in self._noisy_documents if self._data.id_noise_per == "document" else chance
+        if self._noisy_documents is None:
+            noisy = fresh.random_raw() < self._data.id_noise * 2.0**64
+        else:
+            noisy = document in self._noisy_documents
         return ids.random_id(fresh.random_raw()) if noisy else self._identities[document]
 
     # How many rows.
