@@ -84,12 +84,12 @@ def draw(
     closed.set_ylim(-0.1, 1.1)
     for place, variant in enumerate(shown):
         colour = plt.colormaps["viridis"](0.9 * place / max(len(shown) - 1, 1))
-        losses.curve(training, list(groups[variant].values()), "repeated_loss", f"{places[variant]:.2g}", colour)
+        losses.curve(training, list(groups[variant].values()), "repeated_loss", f"{places[variant]:.3g}", colour)
     losses.finish(training, runs, "repeated documents, dropped, over training", "step")
     if log:
         for axis in (ends, closed):
             axis.set_xscale("log")
-            axis.set_xticks(x, [f"{place:.2g}" for place in x])
+            axis.set_xticks(x, [f"{place:.3g}" for place in x])
             axis.minorticks_off()
     ends.legend(frameon=False, fontsize=8.5)
     training.legend(frameon=False, fontsize=8.5, title=what)
