@@ -6,7 +6,6 @@ points are sorted by (MEASURE). A field that is set on the command line is not v
 Ends with results.json, a picture and index.html.
 """
 
-import inspect
 import itertools
 import pathlib
 import statistics
@@ -92,8 +91,8 @@ def sweep(
         report.picture(out / "sweep.png", title),
         report.table(["point", *columns], [list(map(report.text, row)) for row in cells], ["", *["number"] * len(columns)]),
         report.paragraph("Mean ± half of the 95% interval over seeds; losses in nats per token, sinks dropped.", "note"),
-        report.heading("What is known of it"),
-        *map(report.paragraph, prose(module.__doc__)),
+        report.heading("What its config says"),
+        report.code(module.__doc__),
         report.heading("How it was made"),
         report.code(command),
     ])  # fmt: skip
@@ -102,29 +101,23 @@ def sweep(
     return content
 
 
-def prose(docstring: str) -> list[str]:
-    """Paragraphs of a config's docstring after its first line, without the commands."""
-    paragraphs = inspect.cleandoc(docstring).split("\n\n")[1:]
-    return [" ".join(one.split()) for one in paragraphs if not one.startswith("    ")]
-
-
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Both losses of every point, in the order of `runs`; a dot a seed. Beside it, with a control, what they trade."""
     groups = by_variant(runs)
     columns, height = (2 if CONTROL in groups else 1), max(1.4 + 0.26 * len(groups), 4.0)
     figure, axes = plt.subplots(1, columns, figsize=(4 + 5 * columns, height), layout="constrained", squeeze=False)
-    axis, numbers = axes[0, 0], {name: place for place, name in enumerate(groups)}
+    axis = axes[0, 0]
     for name, colour in (("held_out_loss", "#1f618d"), ("repeated_loss", "#c0392b")):
         for place, group in enumerate(groups.values()):
             values = [run.metrics[name] for run in group.values()]
             axis.plot(values, [place] * len(values), "o", color=colour, alpha=0.6, markersize=5,
                       label=f"{name.split('_loss')[0].replace('_', '-')}, dropped" if place == 0 else None)  # fmt: skip
-    axis.set_yticks(range(len(groups)), [f"{name}  ({number})" for name, number in numbers.items()])
+    axis.set_yticks(range(len(groups)), [f"{name}  ({place})" for place, name in enumerate(groups)])
     axis.invert_yaxis()
     axis.set(xlabel="loss (nats per token)", xlim=(0, None))
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
     if CONTROL in groups:
-        _draw_trade(axes[0, 1], groups, numbers)
+        _draw_trade(axes[0, 1], groups)
     for axis in axes[0]:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
@@ -132,14 +125,14 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     plt.close(figure)
 
 
-def _draw_trade(axis, groups: dict[str, dict[int, Run]], numbers: dict[str, int]) -> None:
+def _draw_trade(axis, groups: dict[str, dict[int, Run]]) -> None:
     """What points close of the control's gap against what that costs elsewhere, means over seeds; up and left is good."""
     control = groups[CONTROL]
-    for name, group in groups.items():
+    for place, (name, group) in enumerate(groups.items()):
         cost = statistics.mean(losses.held_out_ratio(run, control[seed]) for seed, run in group.items())
         closed = statistics.mean(losses.gap_closed(run, control[seed]) for seed, run in group.items())
         axis.plot(cost, closed, "o", color="#566573" if name == CONTROL else "#1f618d", markersize=5)
-        axis.annotate(str(numbers[name]), (cost, closed), xytext=(4, 3), textcoords="offset points", fontsize=8.5)
+        axis.annotate(str(place), (cost, closed), xytext=(4, 3), textcoords="offset points", fontsize=8.5)
     axis.set(xlabel="held-out loss over the control's", ylabel="gap closed", ylim=(None, 1))
 
 
