@@ -90,11 +90,13 @@ def prepare(
 
 def _check_finished(out: pathlib.Path, plan) -> dict:
     """The report of a folder that is done, if it is of the same input and settings."""
+    from memsinks_jax.preparing.finish import remove_done_work
     from memsinks_jax.preparing.inputs import Plan, Source, check_unchanged
 
     manifest = json.loads((out / prepared.MANIFEST).read_text())
     sources = [Source(**source) for source in manifest["sources"]]
     check_unchanged(Plan(manifest["settings"], sources, plan.pieces, plan.copies), plan, out)
+    remove_done_work(out)
     logger.info("%s is prepared already", out)
     return json.loads((out / "report.json").read_text())
 

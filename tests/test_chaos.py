@@ -166,7 +166,9 @@ LONG = "--config.training.steps=100000"
 
 def test_other_numbers_of_hosts_go_on(tmp_path):
     """1 -> 2 -> 4 -> 1 processes of eight devices in all: the same batches, the same losses to rounding."""
-    flags = ("--config.mesh.data=8", "--config.training.steps=150")  # enough to be stopped in, however fast they are
+    # Steps enough to be stopped in, however fast they are; a rate at which the rounding of another order of sums does not
+    # grow: at ten times that, a gradient at step 64 is 1e-4 off.
+    flags = ("--config.mesh.data=8", "--config.training.steps=150", "--config.optimizer.learning_rate=5e-4")
     finish(tmp_path / "straight", *flags, devices=8)
     workdir = tmp_path / "run"
     for count, step in ((1, 10), (2, 20), (4, 30)):
@@ -179,7 +181,7 @@ def test_other_numbers_of_hosts_go_on(tmp_path):
              for name in ("straight", "run")]  # fmt: skip
     for line, expected in zip(*lines, strict=True):
         assert line["tokens" if "tokens" in line else "step"] == expected["tokens" if "tokens" in line else "step"]
-        assert line == pytest.approx(expected, rel=1e-4)
+        assert line == pytest.approx(expected, rel=1e-5)
     flagged = [(tmp_path / name / "flagged.jsonl").read_text() for name in ("straight", "run")]
     assert flagged[0] == flagged[1] != ""
 

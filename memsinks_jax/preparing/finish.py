@@ -71,12 +71,20 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer_file: str, end_of_text: int,
     summary["most_repeated"] = _most_repeated(prepared.Prepared(out), copies)
     report.write_json(out / "report.json", summary)
     _write_page(out / "index.html", summary, plan)
-    done = out / "work.done"  # in one go: a folder half deleted would look like a run half done
-    os.replace(work, done)
-    shutil.rmtree(done, ignore_errors=True)
     for leftover in (out / "shards").glob("*.new"):
         leftover.unlink(missing_ok=True)
+    os.replace(work, _done(out))  # in one go: a folder half deleted would look like a run half done
+    remove_done_work(out)
     return summary
+
+
+def remove_done_work(out: pathlib.Path) -> None:
+    """Removes the work folder of a corpus that is finished, or what a command killed while it did so has left of it."""
+    shutil.rmtree(_done(out), ignore_errors=True)
+
+
+def _done(out: pathlib.Path) -> pathlib.Path:
+    return out / "work.done"
 
 
 def _shard(out: pathlib.Path, rank: int) -> pathlib.Path:

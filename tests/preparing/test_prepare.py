@@ -137,6 +137,8 @@ def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeyp
     prepare(*arguments, tmp_path / "twice", shard_mib=1)
     assert content(tmp_path / "twice") == content(tmp_path / "straight")
     before = content(tmp_path / "twice")
+    (tmp_path / "twice" / "work.done" / "tokens").mkdir(parents=True)  # as if killed at the very end
+    (tmp_path / "twice" / "work.done" / "tokens" / "00000.log").touch()
     assert prepare(*arguments, tmp_path / "twice", shard_mib=1)["documents"] == 2400  # done already
     assert content(tmp_path / "twice") == before
 
