@@ -11,7 +11,7 @@ from conftest import FAST_COMPILER, ROOT
 SMALL = [
     "--config.data.unique_documents=24", "--config.data.repeated_documents=2", "--config.data.repetitions=8",
     "--config.data.held_out_documents=4", "--config.data.row_length=160", "--config.data.vocabulary_size=1024",
-    "--config.model.layers=2", "--config.model.d_model=16", "--config.model.heads=2", "--config.model.hidden=32",
+    "--config.model.layers=1", "--config.model.d_model=16", "--config.model.heads=2", "--config.model.hidden=32",
     "--config.training.batch_size=8", "--config.training.evaluate_every=2", "--config.training.log_every=1",
 ]  # fmt: skip
 

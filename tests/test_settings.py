@@ -96,7 +96,7 @@ RUN = {
     "training.keep_every": (2, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1}),
     "training.keep_best": (True, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1,
                                   "training.evaluate_every": 1, "training.steps": 2,
-                                  "optimizer.learning_rate": 0.3, "optimizer.final_fraction": 1.0}),
+                                  "optimizer.learning_rate": 0.3, "optimizer.final_fraction": 1.0, "model.layers": 2}),
     "training.stall_seconds": (1e-3, {}),
     "monitor.every": (2, {}),
     "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 2, "training.steps": 5}),
@@ -113,6 +113,7 @@ def configs(field, other, besides):
     made = []
     for value in (None, other):
         config = tiny_config()
+        config.model.layers = 1  # each is traced anew
         for name, wanted in (besides | ({field: value} if value is not None else {})).items():
             section, _, last = name.rpartition(".")
             setattr(getattr(config, section) if section else config, last, wanted)

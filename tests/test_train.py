@@ -31,6 +31,7 @@ def outcome(workdir):
 def straight(tmp_path_factory):
     """A run of 5 steps from start to end, on eight devices."""
     config = tiny_config()
+    config.model.layers = 1  # each is traced anew
     workdir = tmp_path_factory.mktemp("straight") / "run"
     summary = train_and_evaluate(config, workdir)
     return config, workdir, summary
@@ -78,6 +79,7 @@ def test_stopping_at_any_step_and_resuming_changes_no_bit(straight, tmp_path, st
 def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     """Every fourth step reads them: the losses of the step before, of this one and the next; stopped and resumed too."""
     config = tiny_config()
+    config.model.layers = 1
     config.data.repeated_documents, config.data.repeat_every, config.data.unique_documents = 1, 4, 64
     config.training.evaluate_every = config.training.checkpoint_every = 100
     config.training.steps = 9
