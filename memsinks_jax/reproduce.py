@@ -132,7 +132,7 @@ def _made_by(command: str, out: pathlib.Path) -> dict | None:
 
 def dry_run(figures: list[str], asked: Request) -> dict:
     """Prints what every run of the first seed would take -> {"preset", "seeds", "runs": [...]}; trains nothing."""
-    from memsinks_jax.planning import forecast  # it starts jax
+    from memsinks_jax.planning import forecast  # jax takes seconds to import
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
     with tempfile.TemporaryDirectory() as scratch:

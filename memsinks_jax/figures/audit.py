@@ -78,7 +78,7 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
 
     It takes minutes: it stays beside the run, in NAME-seedN.audit.json, with what it was asked of.
     """
-    from memsinks_jax.audit import audit  # it starts jax, which must wait until the runs have left the accelerator
+    from memsinks_jax.audit import audit  # jax takes seconds to import
 
     path = run.workdir.with_name(f"{run.workdir.name}.audit.json")
     # The oracle is asked beside every model, the standard one beside those of the same data; the default alone is attacked.

@@ -72,7 +72,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
-    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.subjects import Documents
     from memsinks_jax.evals.document_loss import DocumentLoss
     from memsinks_jax.trained import open_run

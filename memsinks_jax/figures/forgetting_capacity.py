@@ -18,7 +18,7 @@ SIZES = (1, 2, 4, 8)  # documents removed at once
 
 def measure(runs: list[Run]) -> list[Run]:
     """The runs that have sinks tied to documents; `details` get "documents_per_sink" and "capacity"."""
-    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
     from memsinks_jax.auditing.forgetting import capacity
     from memsinks_jax.auditing.subjects import of_role

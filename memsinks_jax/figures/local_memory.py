@@ -74,7 +74,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _of_model(run: Run, told: Callable[[], object]) -> dict:
-    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.editing.probe import Probe
     from memsinks_jax.editing.prompts import encode
     from memsinks_jax.trained import open_run
@@ -236,7 +236,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def published(hf: str) -> list[str]:
     """The published experiments, on `hf`, a folder of GPT-2 small."""
-    from memsinks_jax.editing import published  # it starts jax
+    from memsinks_jax.editing import published  # jax takes seconds to import
     from memsinks_jax.trained import open_run
 
     rows = published.compare(open_run(pathlib.Path(hf)))

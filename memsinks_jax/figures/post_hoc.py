@@ -78,7 +78,7 @@ def _read(path: pathlib.Path, of: dict) -> dict[str, dict]:
 
 def _asked(method: str) -> dict:
     """What decides a measurement, besides the run: as JSON gives it back."""
-    # Imported here and below: they import jax, which must wait until the runs have left the accelerator.
+    # Imported here and below: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.baselines import integrated_gradients, learned_masks, removal, tuning
 
     own = {

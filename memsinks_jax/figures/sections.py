@@ -14,7 +14,7 @@ STORIES_SHOWN = 4
 
 def continuations(runs: list[Run]) -> list[str]:
     """Repeated stories, continued by the standard model and by the sink model with its sinks dropped."""
-    # Imported here: opening a model starts jax, which must wait until the runs have left the accelerator.
+    # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.generation import Generator, Settings
     from memsinks_jax.trained import open_run
 

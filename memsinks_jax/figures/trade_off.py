@@ -36,7 +36,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 def moved(run: Run, standard: Run):
     """What a model has forgotten, and at what cost, next to the standard one -> removal.Point."""
-    # Imported here: it imports jax, which must wait until the runs have left the accelerator.
+    # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.baselines.removal import point
 
     before, after = ([r.metrics["repeated_loss"], r.metrics["held_out_loss"]] for r in (standard, run))
