@@ -23,7 +23,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
 
 # Many tests, and the commands they start, compile the same programs: each is compiled once a session. Workers of a
-# session that runs on several cores find its folder in the environment.
+# session that runs on several cores find its folder in the environment, as do several sessions that .ci/run makes one of.
 CACHE = os.environ.get("MEMSINKS_JAX_TESTS_CACHE")
 if CACHE is None:
     CACHE = os.environ["MEMSINKS_JAX_TESTS_CACHE"] = tempfile.mkdtemp(prefix="memsinks_jax-tests-")

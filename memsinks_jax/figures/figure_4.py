@@ -45,6 +45,7 @@ _COLOURS = {
     "standard": "#c0392b", "no_repeat": "#7f8c8d", "no_repeat_steps": "#b2babb", "sinks": "#1f618d",
     "narrow": "#d68910", "dropout": "#1e8449",
 }  # fmt: skip
+_STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard one, which shows between
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -133,7 +134,9 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     panels = (("held_out_loss", "4a: held-out documents"), ("repeated_loss", "4b: repeated documents"))
     for axis, (name, title) in zip(axes, panels, strict=True):
         for variant, group in groups.items():
-            losses.curve(axis, list(group.values()), name, LABELS[variant], _COLOURS[variant])
+            losses.curve(
+                axis, list(group.values()), name, LABELS[variant], _COLOURS[variant], _STYLES.get(variant, "-")
+            )
         losses.finish(axis, runs, title, "step")
     if "sinks" in groups:
         sinks = list(groups["sinks"].values())

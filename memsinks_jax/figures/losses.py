@@ -72,7 +72,9 @@ def table(
 
 def band(axis, x: Sequence[float], values_SX: np.ndarray, label: str | None, colour, style: str = "-", **more) -> None:
     """A line through the means over seeds, and a band from the lowest to the highest."""
-    axis.plot(x, values_SX.mean(axis=0), style, color=colour, label=label, linewidth=1.8, **more)
+    (line,) = axis.plot(x, values_SX.mean(axis=0), style, color=colour, label=label, linewidth=1.8, **more)
+    if len(x) == 1 and line.get_marker() == "None":
+        line.set_marker("o")  # a line of one point would not be seen
     axis.fill_between(x, values_SX.min(axis=0), values_SX.max(axis=0), color=colour, alpha=0.18, linewidth=0)
 
 
