@@ -8,7 +8,6 @@ import sys
 import time
 
 import jax
-import tensorboardX
 import tqdm
 
 logger = logging.getLogger(__name__)
@@ -22,6 +21,8 @@ class MetricWriter:
     """
 
     def __init__(self, workdir: pathlib.Path, start_step: int):
+        import tensorboardX  # here: it imports PyTorch where that is installed, and most commands write no events
+
         self._skipped = workdir / "skipped.jsonl"
         for path in (workdir / "metrics.jsonl", self._skipped):
             kept = [line for line in whole_lines(path) if json.loads(line)["step"] <= start_step]
