@@ -78,7 +78,10 @@ def sweep(
     names = ([CONTROL] if module.CONTROL else []) + names
     ordered = [run for name in names for run in by_variant(runs)[name].values()]
     columns, rows = losses.table(ordered, lambda name: CONTROL)
-    cells = [[name, *(with_interval(values, 3) for values in row)] for name, row in zip(names, rows, strict=True)]
+    cells = [
+        [name, *map(with_interval, measured), f"{steps[0]:.0f}"]
+        for name, (*measured, steps) in zip(names, rows, strict=True)
+    ]
     draw(ordered, out / "sweep.png")
     content = {
         "sweep": path.stem, "choice": choice, "seeds": seeds, "measure": module.MEASURE, "command": command,
@@ -104,8 +107,9 @@ def sweep(
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Both losses of every point, in the order of `runs`; a dot a seed. Beside it, with a control, what they trade."""
     groups = by_variant(runs)
-    columns, height = (2 if CONTROL in groups else 1), max(1.4 + 0.26 * len(groups), 4.0)
-    figure, axes = plt.subplots(1, columns, figsize=(4 + 5 * columns, height), layout="constrained", squeeze=False)
+    columns = 2 if CONTROL in groups else 1
+    size = (1 + 0.08 * max(map(len, groups)) + 5 * columns, max(1.4 + 0.26 * len(groups), 4.0))
+    figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained", squeeze=False)
     axis = axes[0, 0]
     for name, colour in (("held_out_loss", "#1f618d"), ("repeated_loss", "#c0392b")):
         for place, group in enumerate(groups.values()):
@@ -134,6 +138,7 @@ def _draw_trade(axis, groups: dict[str, dict[int, Run]]) -> None:
         axis.plot(cost, closed, "o", color="#566573" if name == CONTROL else "#1f618d", markersize=5)
         axis.annotate(str(place), (cost, closed), xytext=(4, 3), textcoords="offset points", fontsize=8.5)
     axis.set(xlabel="held-out loss over the control's", ylabel="gap closed", ylim=(None, 1))
+    axis.locator_params(axis="x", nbins=5)  # the costs may differ in the third digit alone
 
 
 def _load(path: pathlib.Path):
