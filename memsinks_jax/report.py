@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 
-from memsinks_jax.claims import Claim
+from memsinks_jax.claims import Claim, with_interval
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px; margin: 2.5em auto; padding: 0 1.2em; }
@@ -113,6 +113,14 @@ def write_json(path: pathlib.Path, content: dict) -> None:
     scratch = path.with_suffix(".json.new")
     scratch.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(scratch, path)
+
+
+def numbers(columns: list[str], row: list[list[float]]) -> list[str]:
+    """Cells of a row whose values come one a seed: mean ± half of the 95% interval; of `steps`, which seeds share, one."""
+    return [
+        f"{values[0]:.0f}" if column == "steps" else with_interval(values)
+        for column, values in zip(columns, row, strict=True)
+    ]
 
 
 def plain_table(columns: list[str], rows: list[list[str]]) -> str:

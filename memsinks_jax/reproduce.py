@@ -16,7 +16,7 @@ import tempfile
 from absl import flags
 
 from memsinks_jax import command_line, report
-from memsinks_jax.claims import Claim, with_interval
+from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import (
     audit,
@@ -166,11 +166,9 @@ def _page(module, figure, runs: list[Run], claims: list[Claim], more: list[str],
 
 def _final_numbers(module, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
     columns, rows = module.table(runs)
-    digits = [0 if column == "steps" else 3 for column in columns]
-    cells = [[with_interval(values, d) if d else f"{values[0]:.0f}" for values, d in zip(row, digits, strict=True)]
-             for row in rows]  # fmt: skip
     labels = module.row_labels(runs)
-    return ["variant", *columns], [[label, *row] for label, row in zip(labels, cells, strict=True)]
+    cells = [[label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)]
+    return ["variant", *columns], cells
 
 
 def _print_summary(module, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:

@@ -20,7 +20,6 @@ from absl import flags
 from ml_collections import config_flags
 
 from memsinks_jax import command_line, report
-from memsinks_jax.claims import with_interval
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
@@ -78,10 +77,7 @@ def sweep(
     names = ([CONTROL] if module.CONTROL else []) + names
     ordered = [run for name in names for run in by_variant(runs)[name].values()]
     columns, rows = losses.table(ordered, lambda name: CONTROL)
-    cells = [
-        [name, *map(with_interval, measured), f"{steps[0]:.0f}"]
-        for name, (*measured, steps) in zip(names, rows, strict=True)
-    ]
+    cells = [[name, *report.numbers(columns, row)] for name, row in zip(names, rows, strict=True)]
     draw(ordered, out / "sweep.png")
     content = {
         "sweep": path.stem, "choice": choice, "seeds": seeds, "measure": module.MEASURE, "command": command,

@@ -27,3 +27,8 @@ def test_tables():
     assert '<td class="no">no</td>' in html
     text = report.plain_table(["name", "n"], [["long name", "1"], ["b", "12"]])
     assert text.splitlines() == ["name        n", "---------  --", "long name   1", "b          12"]
+
+
+def test_numbers_of_a_row():
+    cells = report.numbers(["loss", "gap closed", "steps"], [[1.0, 2.0, 3.0], [], [820.0, 820.0, 820.0]])
+    assert cells == ["2.000 ± 2.484", "–", "820"]
