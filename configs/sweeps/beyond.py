@@ -69,9 +69,8 @@ def get_config(choice: str = "") -> Config:
 _FOUND = {"sinks.shared_fraction": (0.5,), "sinks.active_fraction": (0.1,), "sinks.attention_fraction": (0.5,)}
 GRID = (
     {"sinks.shared_fraction": (0.7,), "sinks.active_fraction": (0.1, 0.3)},
-    _FOUND,
+    _FOUND | {"sinks.attention_fraction": (0.0, 0.5)},
     _FOUND | {"model.hidden": (1024,)},
-    _FOUND | {"sinks.attention_fraction": (0.0,)},
     {"sinks.learning_rate_multiple": (0.5, 3.0)},
     {"sinks.per_layer": (True,)},
     {"model.hidden": (732,)},  # as many shared neurons as standard has, and sinks besides
