@@ -13,6 +13,7 @@ from memsinks_jax import report
 from memsinks_jax.claims import with_interval
 from memsinks_jax.editing.boundary import BOUNDS
 from memsinks_jax.editing.pictures import draw_map
+from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run
 
 _KINDS = {"weak": "weak facts", "strong": "strong facts, made wrong"}
@@ -22,6 +23,7 @@ _SHARES = {
     "unchanged": ("negative: unchanged", "#c0392b", "-"),
     "off_target": ("negative: not the target", "#d68910", "--"),
 }
+_DOTS = {"marker": "o", "markersize": 3}
 _CLASSES = {"other_relation": "same subject", "neighbour": "neighbours", "negated": "negated", "unrelated": "unrelated"}
 
 
@@ -42,17 +44,11 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     plt.close(figure)
 
 
-def _band(axis, x, rows, colour, style, label) -> None:
-    rows = np.array(rows)
-    axis.plot(x, rows.mean(axis=0), style, color=colour, label=label, linewidth=1.7, marker="o", markersize=3)
-    axis.fill_between(x, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-
-
 def _draw_success(axis, runs: list[Run]) -> None:
     for kind, style in zip(_KINDS, ("--", "-"), strict=True):
         for site, colour in _COLOURS.items():
             rows = [run.details["kinds"][kind][site]["success_by_layer"] for run in runs]
-            _band(axis, range(len(rows[0])), rows, colour, style, f"{kind}, {site}")
+            losses.band(axis, range(len(rows[0])), np.array(rows), f"{kind}, {site}", colour, style, **_DOTS)
     axis.set(title="Where a step succeeds", xlabel="layer of the patch, last token", ylabel="share of edits")
     axis.set_xticks(range(len(rows[0])))
     axis.legend(fontsize=8, loc="lower right", framealpha=0.9)
@@ -61,7 +57,7 @@ def _draw_success(axis, runs: list[Run]) -> None:
 def _draw_reach(axis, runs: list[Run], kind: str) -> None:
     for name, (label, colour, style) in _SHARES.items():
         rows = [run.details["kinds"][kind]["attention"]["shares"][name] for run in runs]
-        _band(axis, BOUNDS, rows, colour, style, label)
+        losses.band(axis, BOUNDS, np.array(rows), label, colour, style, **_DOTS)
     axis.set(
         title=f"How far it reaches: {_KINDS[kind]}",
         xscale="log",
@@ -92,7 +88,7 @@ def _draw_capacity(axis, runs: list[Run]) -> None:
     for rule, style in (("sum", "-"), ("nearest", ":")):
         for name, label, colour in measures:
             rows = [run.details["capacity"][rule][name][: len(sizes)] for run in runs]
-            _band(axis, sizes, rows, colour, style, f"{label}, {rule}")
+            losses.band(axis, sizes, np.array(rows), f"{label}, {rule}", colour, style, **_DOTS)
     axis.set(title="Many memories at one layer (mlp)", xscale="log", xlabel="memories", ylabel="share")
     axis.set_xticks(sizes, sizes)
     axis.minorticks_off()
