@@ -21,15 +21,15 @@ class Slots(NamedTuple):
 def best_fit(sizes: np.ndarray, row_length: int) -> Slots:
     """Packs documents of int (documents,) `sizes`, end of text included, into rows of `row_length` targets.
 
-    A longer document is split: whole rows of it, and a rest that is packed as a document. The rest needs one token more,
-    since it opens with the last one before it. O(documents), some two seconds for a million.
+    A longer document is split: whole rows of it, and a rest that is packed as a document. O(documents), some two seconds
+    for a million.
     """
     sizes = np.sort(sizes)[::-1].astype(np.int64)
-    full = sizes // row_length * (sizes > row_length)  # whole rows of the long ones
+    full = sizes // row_length  # whole rows of the long ones
     of_full = np.repeat(np.arange(len(sizes)), full)
     starts_of_full = (np.arange(len(of_full)) - np.repeat(np.cumsum(full) - full, full)) * row_length
     rests = np.flatnonzero(sizes > full * row_length)
-    needed = sizes[rests] - full[rests] * row_length + (full[rests] > 0)
+    needed = sizes[rests] - full[rests] * row_length
     by_need = np.argsort(-needed, kind="stable")
     rows, count = _assign(needed[by_need].tolist(), row_length)
     rank = np.concatenate([of_full, rests[by_need]])

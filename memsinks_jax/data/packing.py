@@ -8,10 +8,14 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) where there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
 So the id of position t is identities[segments[t] - 1]: one lane pair a document instead of one a token.
+In every kind of row end of text opens the document that it precedes. So a document's first token is predicted under its own
+id, and a document reads the same in a row with others as alone, as it is measured and as text is generated.
 """
 
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,36 +27,63 @@ from memsinks_jax.data.tokenizer import PADDING
 _SCHEDULED = 2**62  # encounters that come every so many steps are numbered from here on
 
 
+class Piece(NamedTuple):
+    """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1 in all.
+
+    The input at a target is the token before it. End of text opens the document: it is the input at its first token.
+    """
+
+    tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
+    start: int
+    stop: int
+
+
 def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int) -> dict[str, np.ndarray]:
-    """One document alone: end of text opens the row, so that the first token is predicted too, and closes it.
+    """One document alone, truncated to its first `row_length` targets. Every position carries the document's own id."""
+    return row_of([Piece(tokens, 0, min(len(tokens) + 1, row_length))], identity[None], row_length, end_of_text)
 
-    Every position carries the document's own id. What does not fit in the row is cut off at its end.
+
+def document_windows(
+    tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int
+) -> list[dict[str, np.ndarray]]:
+    """One document alone, in as many rows of `row_length` as it takes: every target stands in one of them."""
+    size = len(tokens) + 1
+    pieces = (Piece(tokens, at, min(at + row_length, size)) for at in range(0, size, row_length))
+    return [row_of([piece], identity[None], row_length, end_of_text) for piece in pieces]
+
+
+def row_of(
+    pieces: list[Piece],
+    identities: np.ndarray,
+    row_length: int,
+    end_of_text: int,
+    documents_per_row: int = 1,
+    across: bool = False,
+) -> dict[str, np.ndarray]:
+    """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2).
+
+    A piece from the middle of a document opens with the token before it, at position 0. With `across`, positions count
+    over all of the row.
     """
-    stream = np.concatenate([[end_of_text], tokens, [end_of_text]])[: row_length + 1]
-    return _row(stream, [len(stream)], identity[None], row_length, documents_per_row=1)
-
-
-def _row(stream, counts, identities, row_length, documents_per_row, across=False, unscored=()):
-    """Row of a stream (n <= T + 1 tokens) of documents with `counts` tokens each and `identities` (documents, 2).
-
-    The targets at the places `unscored` do not count. With `across`, positions count over all of the row.
-    """
-    used = len(stream) - 1
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
-    weights = np.zeros(row_length, np.float32)
-    inputs[:used], targets[:used], weights[:used] = stream[:-1], stream[1:], 1
-    at, counting = 0, _counting(row_length)
-    for segment, count in enumerate(counts, 1):  # the last token is no input; the last document may have no other
-        end = min(at + count, used)
+    weights, counting = np.zeros(row_length, np.float32), _counting(row_length)
+    at = 0
+    for segment, (tokens, start, stop) in enumerate(pieces, 1):
+        end = at + stop - start
+        opens, closes = start == 0, stop > len(tokens)
+        inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
+        targets[at : end - closes] = tokens[start : stop - closes]
+        if opens:
+            inputs[at] = end_of_text
+        if closes:
+            targets[end - 1] = end_of_text
         segments[at:end] = segment
         positions[at:end] = counting[at:end] if across else counting[: end - at]
         at = end
+    weights[:at] = 1
     padded = np.zeros((documents_per_row, 2), np.uint32)
-    documents = len(counts) - (counts[-1] == 1)
-    padded[:documents] = identities[:documents]
-    for place in unscored:
-        weights[place] = 0
+    padded[: len(pieces)] = identities
     return {
         "inputs": inputs, "targets": targets, "weights": weights, "segments": segments, "positions": positions,
         "identities": padded,
@@ -91,7 +122,6 @@ class Rows:
         self._data, self._goldfish, self._seed, self._plan = config.data, config.goldfish, config.seed, plan
         self._tokens, self._identities, self._end_of_text = tokens, identities, end_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
-        self._end = np.array([end_of_text], np.int32)
         self._sizes = np.asarray(lengths, np.int64) + 1  # with end of text
         self._is_repeated = np.zeros(len(self._sizes), bool)
         self._is_repeated[plan.repeated] = True
@@ -101,10 +131,7 @@ class Rows:
             shuffled = mixture.permutation(len(plan.repeated), config.seed, "noisy documents")
             noisy = shuffled[: round(config.data.id_noise * len(shuffled))]
             self._noisy_documents = set(plan.repeated[noisy].tolist())
-        # Two epochs are kept: that of this row and, while prefetching, the next.
-        self._order = functools.lru_cache(maxsize=2)(self._shuffle)
-        self._offsets = functools.lru_cache(maxsize=2)(self._lay_out)
-        self._packing = functools.lru_cache(maxsize=2)(self._deal)
+        self._order, self._offsets, self._packing = map(_kept, (self._shuffle, self._lay_out, self._deal))
         self._slots, self.documents_per_row = None, 1
         if config.data.rows == "packed":
             # The shortest documents side by side, and one cut off at either end.
@@ -173,7 +200,7 @@ class Rows:
             return len(encounters)
         sizes = self._sizes[encounters]
         if self._data.rows == "packed":
-            return -(-(int(sizes.sum()) - 1) // self._length)
+            return -(-int(sizes.sum()) // self._length)
         return len((slots or best_fit(sizes, self._length)).first) - 1
 
     def _with_scheduled(self, rows: int, scheduled: int) -> int:
@@ -210,51 +237,33 @@ class Rows:
     def _document_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
         encounter = int(self._order(epoch)[place])
         document = int(self._plan.encounters[encounter])
-        return self._row([(document, 0, self._length)], self.identity(epoch, encounter)[None], opens=True)
+        return self._row([(document, 0, self._length)], self.identity(epoch, encounter)[None])
 
     def _scheduled_row(self, period: int, due: int) -> dict[str, np.ndarray]:
         document, start, stop = self._scheduled[due]
         meeting = _SCHEDULED + period * len(self._sizes) + document
-        return self._row_of_pieces([(document, start, stop)], self._identity_of(document, meeting)[None])
+        return self._row([(document, start, stop)], self._identity_of(document, meeting)[None])
 
     def _packed_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
-        """A window of the epoch's stream `document, end of text, document, end of text, ...`.
-
-        Windows overlap in one token, so every token but the first of an epoch is predicted once. End of text belongs to
-        the document it ends: the position that predicts a document's first token carries the previous document's id.
-        """
+        """A window of the epoch's documents one after the other; those at its ends are split."""
         offsets, order = self._offsets(epoch), self._order(epoch)
         start = place * self._length
-        end = min(start + self._length + 1, int(offsets[-1]))
+        end = min(start + self._length, int(offsets[-1]))
         first = int(np.searchsorted(offsets, start, side="right")) - 1
         last = int(np.searchsorted(offsets, end, side="left"))
         encounters = order[first:last]
-        parts = [
-            (document, max(start - at, 0), end - at)
-            for document, at in zip(
-                self._plan.encounters[encounters].tolist(), offsets[first:last].tolist(), strict=True
-            )
-        ]
+        documents, begins = self._plan.encounters[encounters].tolist(), offsets[first:last].tolist()
+        parts = [(document, max(start - at, 0), end - at) for document, at in zip(documents, begins, strict=True)]
         return self._row(parts, self._identities_of(epoch, encounters))
 
     def _fitted_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
-        """Documents side by side: end of text opens the row, each is closed by its own; see `_row_of_pieces`."""
         by_rank, row_order = self._packing(epoch)
         row = int(row_order[place])
         slots = slice(int(self._slots.first[row]), int(self._slots.first[row + 1]))
         encounters = by_rank[self._slots.rank[slots]]
         documents = self._plan.encounters[encounters].tolist()
-        pieces = zip(documents, self._slots.start[slots].tolist(), self._slots.stop[slots].tolist(), strict=True)
-        return self._row_of_pieces(list(pieces), self._identities_of(epoch, encounters))
-
-    def _row_of_pieces(self, pieces: list[tuple[int, int, int]], identities: np.ndarray) -> dict[str, np.ndarray]:
-        """Pieces (document, start, stop) side by side. Every token of theirs is predicted once.
-
-        A piece from the middle of a document opens with the token before it, which belongs to it and is predicted
-        elsewhere: behind another document the prediction of that one token does not count.
-        """
-        parts = [(document, max(start - 1, 0), stop) for document, start, stop in pieces]
-        return self._row(parts, identities, opens=not pieces[0][1])
+        parts = zip(documents, self._slots.start[slots].tolist(), self._slots.stop[slots].tolist(), strict=True)
+        return self._row(list(parts), self._identities_of(epoch, encounters))
 
     def _identities_of(self, epoch: int, encounters: np.ndarray) -> np.ndarray:
         """-> uint32 (encounters, 2)."""
@@ -262,36 +271,33 @@ class Rows:
             return self._identities[self._plan.encounters[encounters]]
         return np.stack([self.identity(epoch, int(encounter)) for encounter in encounters])
 
-    def _row(
-        self, parts: list[tuple[int, int, int]], identities: np.ndarray, opens: bool = False
-    ) -> dict[str, np.ndarray]:
-        """Row of the tokens [start, stop) of documents, end of text behind each; `opens`: one stands before the first, too.
-
-        A later part from the middle of a document begins with a token that is predicted elsewhere.
-        """
-        stream, counts, unscored = [self._end] * opens, [], []
-        for document, start, stop in parts:
-            if start and counts:
-                unscored.append(sum(counts) - 1)
-            size = int(self._sizes[document])
-            if start < size - 1:
-                stream.append(self._tokens[document][start:stop])
-            if stop >= size:
-                stream.append(self._end)
-            counts.append(min(stop, size) - start + (opens and not counts))
-        row = _row(
-            np.concatenate(stream), counts, identities, self._length, self.documents_per_row,
-            self._data.across_documents, unscored,
-        )  # fmt: skip
+    def _row(self, parts: list[tuple[int, int, int]], identities: np.ndarray) -> dict[str, np.ndarray]:
+        """Row of parts (document, start, stop) side by side; `stop` may lie behind the document's end."""
+        pieces = [Piece(self._tokens[i], start, min(stop, int(self._sizes[i]))) for i, start, stop in parts]
+        row = row_of(
+            pieces, identities, self._length, self._end_of_text, self.documents_per_row, self._data.across_documents
+        )
         if self._goldfish.every:
-            counted = np.concatenate([np.ones(int(opens), bool), *(self._counted(*part) for part in parts)])
-            row["weights"][: len(counted) - 1] *= counted[1:]
+            counted = np.concatenate([self._counted(*piece) for piece in pieces])
+            row["weights"][: len(counted)] *= counted
         row["repeated"] = np.zeros(self.documents_per_row, bool)
-        flags = self._is_repeated[[document for document, _, _ in parts]][: self.documents_per_row]
-        row["repeated"][: len(flags)] = flags
+        row["repeated"][: len(parts)] = self._is_repeated[[document for document, _, _ in parts]]
         return row
 
-    def _counted(self, document: int, start: int, stop: int) -> np.ndarray:
-        tokens = np.append(self._tokens[document], self._end)
-        stop = min(stop, len(tokens))
-        return goldfish.counted(tokens, start, stop, self._goldfish.every, self._goldfish.context)
+    def _counted(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
+        whole = np.append(tokens, np.int32(self._end_of_text))
+        return goldfish.counted(whole, start, stop, self._goldfish.every, self._goldfish.context)
+
+
+def _kept(of_epoch: Callable) -> Callable:
+    """Keeps what a function made for two epochs: that of this row and, while prefetching, the next.
+
+    Loader threads that ask at once wait for one of them: what it makes is as large as the epoch.
+    """
+    cached, lock = functools.lru_cache(maxsize=2)(of_epoch), threading.Lock()
+
+    def ask(epoch: int):
+        with lock:
+            return cached(epoch)
+
+    return ask

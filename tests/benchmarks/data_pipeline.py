@@ -22,11 +22,15 @@ T, BATCH, DOCUMENTS, REPEATS, TAKEN = 2048, 128, 20_000, 7, 8
 TARGET = 50 * 0.4 * 989e12 / 1.23e9 / 8  # tokens a second of a host
 
 
-def bare_row(stream, counts, identities, row_length, documents_per_row, across=False, unscored=()):
-    """packing._row without ids and masks."""
-    used = len(stream) - 1
+def bare_row(pieces, identities, row_length, end_of_text, documents_per_row=1, across=False):
+    """packing.row_of without ids and masks."""
     inputs, targets = np.full(row_length, packing.PADDING, np.int32), np.full(row_length, packing.PADDING, np.int32)
-    inputs[:used], targets[:used] = stream[:-1], stream[1:]
+    at = 0
+    for tokens, start, stop in pieces:
+        end, opens, closes = at + stop - start, start == 0, stop > len(tokens)
+        inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
+        targets[at : end - closes] = tokens[start : stop - closes]
+        at = end
     return {"inputs": inputs, "targets": targets}
 
 
@@ -50,16 +54,16 @@ def seconds(rows, start):
 
 
 def main():
-    whole, met = packing._row, True
+    whole, met = packing.row_of, True
     for kind in ("packed", "best_fit"):
         rows, pairs = rows_of(kind), []
         for turn in range(REPEATS):
             pair = []
             for function in (whole, bare_row):
-                packing._row = function
+                packing.row_of = function
                 pair.append(seconds(rows, turn * (TAKEN + 10)))
             pairs.append(pair)
-        packing._row = whole
+        packing.row_of = whole
         speed = TAKEN * BATCH * T / statistics.median(pair[0] for pair in pairs)
         added = statistics.median(one / bare for one, bare in pairs) - 1
         print(

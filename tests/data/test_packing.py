@@ -1,5 +1,7 @@
 """Rows: every token's id leads back to its document, whatever the lengths."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -68,35 +70,24 @@ def test_packed_rows_lose_and_merge_nothing(seed):
     lengths = np.random.default_rng(seed).integers(1, 40, size=20).tolist() + [1, 1, T, T + 1]
     rows, plan, tokens, identities = make(lengths, seed=seed, rows="packed")
     home = {int(token): (index, place) for index, t in enumerate(tokens) for place, token in enumerate(t)}
-    stream, counts = [], {}
+    stream = []
     for number in range(rows.rows_per_epoch):
         row = rows[number]
         used = int(row["weights"].sum())
         assert used == T or number == rows.rows_per_epoch - 1
-        if stream:
-            assert row["inputs"][0] == stream[-1]  # windows overlap in one token
-        stream += row["targets"][:used].tolist() if stream else [int(row["inputs"][0]), *row["targets"][:used].tolist()]
         carried = token_ids(row)
         for place in range(used):
-            token, segment = int(row["inputs"][place]), row["segments"][place]
-            if token == END:
-                # It ends its own document: the position that predicts the next document's first token has this id.
-                if place:
-                    assert segment == row["segments"][place - 1]
-                    assert (carried[place] == carried[place - 1]).all()
-                continue
-            document, offset = home[token]
+            token, target = int(row["inputs"][place]), int(row["targets"][place])
+            document, offset = home[token] if token != END else (home[target][0], -1)  # end of text opens the next one
             assert (carried[place] == identities[document]).all()
-            if row["positions"][place] and row["inputs"][place - 1] != END:
-                assert home[int(row["inputs"][place - 1])] == (document, offset - 1)
-            if place and segment != row["segments"][place - 1]:
-                assert row["positions"][place] == 0
-                assert row["inputs"][place - 1] == END
-                assert offset == 0
-    for token in stream:
-        counts[token] = counts.get(token, 0) + 1
+            assert target == (END if offset + 1 == lengths[document] else tokens[document][offset + 1])
+            opens = not place or row["segments"][place] != row["segments"][place - 1]
+            assert opens == (token == END or not place)
+            assert row["positions"][place] == (0 if opens else row["positions"][place - 1] + 1)
+        stream += row["targets"][:used].tolist()
+    counts = Counter(stream)
     times = np.bincount(plan.encounters, minlength=len(tokens))
-    assert all(counts.get(token, 0) == times[document] for token, (document, _) in home.items())
+    assert all(counts[token] == times[document] for token, (document, _) in home.items())
     assert counts[END] == len(plan.encounters)
 
 

@@ -6,8 +6,11 @@ import pytest
 from conftest import tiny_config
 from uncached import Continuation
 
+from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import from_json, to_json
+from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
 from memsinks_jax.evals.memorization import Memorization
@@ -18,10 +21,13 @@ from memsinks_jax.training.step import init_state
 @pytest.fixture(scope="module")
 def world():
     config = tiny_config()
+    return config, load_corpus(config), _far_from_initial(config)
+
+
+def _far_from_initial(config):
+    """Parameters with which sinks and positions matter."""
     params = jax.jit(lambda: init_state(config, 10).params)()
-    # Far from the initial values, so that sinks and positions matter.
-    params = jax.tree.map(lambda a: a + 0.2 * jax.random.normal(jax.random.key(a.size), a.shape), params)
-    return config, load_corpus(config), params
+    return jax.tree.map(lambda a: a + 0.2 * jax.random.normal(jax.random.key(a.size), a.shape), params)
 
 
 def losses(world, indices, mode, batch_size=4):
@@ -44,6 +50,28 @@ def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
     config, corpus, _ = world
     counts = losses(world, np.arange(20), "drop")[1]
     assert counts.tolist() == [min(len(t) + 1, config.data.row_length) for t in corpus.tokens[:20]]
+
+
+@pytest.mark.parametrize(("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")])
+def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
+    """Every target under its own document's sinks, at the place it has where the document stands alone."""
+    config = tiny_config()
+    config.data.rows, config.data.row_length, config.model.family = kind, 400, family
+    corpus = load_corpus(config)
+    params = _far_from_initial(config)
+    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    read = jax.jit(reader(config, "own"))
+    places, found, measured = {ids.to_hex(identity): i for i, identity in enumerate(corpus.identities)}, [], []
+    for number in range(4):
+        row = rows[number]
+        nats_T = read(params, {name: array[None] for name, array in row.items() if name != "repeated"})[0]
+        for segment in range(1, row["segments"].max() + 1):
+            index, here = places[ids.to_hex(row["identities"][segment - 1])], row["segments"] == segment
+            if here.sum() == corpus.lengths[index] + 1:  # not split
+                found.append(nats_T[here].sum())
+                measured.append(index)
+    assert len(set(measured)) > 4
+    np.testing.assert_allclose(found, losses((config, corpus, params), np.array(measured), "own")[0], rtol=1e-5)
 
 
 def test_loss_is_minus_the_log_probability_of_the_document(world):
