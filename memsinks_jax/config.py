@@ -22,9 +22,14 @@ class DataConfig:
 
     files: str = ""  # glob of .txt and .jsonl files, or a folder of memsinks_jax.prepare; empty: the embedded stories
     unique_documents: int = 4000  # documents seen once; -1: all that are left
-    repeated_documents: int = 20  # documents seen `repetitions` times
+    # documents seen `repetitions` times; -1: those that the files hold more than once, as often as they hold them
+    repeated_documents: int = 20
     repetitions: int = 128
     held_out_documents: int = 200  # documents never seen, for measuring
+    # cluster: no near-duplicate of theirs is seen either, nor, with ids by group, their group; as far as `prepare` found
+    # clusters | document: each is drawn by itself
+    held_out_by: str = "cluster"
+    copies: str = "keep"  # exact copies in the files are further encounters of the document | once: they are left out
     # keep | ladder (repetitions, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)
     repeats: str = "keep"
     repeat_every: int = 0  # steps; all repeated documents come in each so manyth batch. 0: `repetitions`, anywhere
@@ -32,7 +37,10 @@ class DataConfig:
     ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: the chance at every repeat | document: such a share of them, always
-    rows: str = "one_document"  # one a row, padded and cut off | packed: cut from one stream | best_fit: whole ones
+    # one_document: one a row, padded and truncated | packed: one after the other, split at the end of a row | best_fit:
+    # only documents that are longer than a row are split | auto: best_fit for files of which one_document would truncate
+    # more than 1% of the tokens, else one_document
+    rows: str = "auto"
     row_length: int = 128  # tokens in a row, and the model's context
     across_documents: bool = False  # attention and positions go on over the documents of a row (paper appendix I)
     vocabulary_size: int = 2048  # at most; the model has as many embeddings
@@ -186,7 +194,9 @@ CHOICES = {
     "data.repeats": ("keep", "ladder", "remove", "once"),
     "data.ids": ("content", "index", "group", "near_duplicate"),
     "data.id_noise_per": ("encounter", "document"),
-    "data.rows": ("one_document", "packed", "best_fit"),
+    "data.held_out_by": ("cluster", "document"),
+    "data.copies": ("keep", "once"),
+    "data.rows": ("auto", "one_document", "packed", "best_fit"),
     "canaries.place": ("end", "start"),
     "model.family": ("gpt2", "llama"),
     "sinks.kind": ("by_document", "by_chance", "masked_weights", "masked_activations", "none", "cut"),
@@ -200,7 +210,7 @@ CHOICES = {
 RANGES = {
     "seed": (0, 2**32 - 1, True),
     "data.unique_documents": (-1, None, True),
-    "data.repeated_documents": (0, None, True),
+    "data.repeated_documents": (-1, None, True),
     "data.repetitions": (1, None, True),
     "data.held_out_documents": (1, None, True),
     "general.token_budget": (0, None, True),
@@ -294,15 +304,21 @@ def validate(config: Config) -> Config:
             f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not go "
             f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
         )
+    if data.repeats == "ladder" and data.repeated_documents < 0:
+        raise InputError(
+            "config.data.repeats is ladder, but config.data.repeated_documents is -1: the files say how often those come; "
+            "give a number of documents, or choose keep"
+        )
     if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget):
         raise InputError(
             "config.data.repeats is ladder, which goes neither with config.data.repeat_every (it says when documents come) "
             "nor with config.general.token_budget (it counts all repeats); choose one of them"
         )
-    if config.canaries.documents > data.repeated_documents:
+    chosen = max(data.repeated_documents, 0)
+    if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
         raise InputError(
-            f"config.canaries.documents is {config.canaries.documents}, but only {data.repeated_documents} documents are "
-            "repeated; raise config.data.repeated_documents"
+            f"config.canaries.documents is {config.canaries.documents}, but only {chosen} documents are repeated; raise "
+            "config.data.repeated_documents"
         )
     if config.canaries.documents and config.canaries.length > data.row_length - 2:
         raise InputError(
@@ -318,6 +334,11 @@ def validate(config: Config) -> Config:
             f"{config.compute.accumulate}; the parts must divide the batch"
         )
     return config
+
+
+def with_rows(config: Config, rows: str) -> Config:
+    """The config with another kind of rows: what `auto` was decided to be."""
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, rows=rows))
 
 
 def flatten(config: Config) -> dict:

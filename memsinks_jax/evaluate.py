@@ -15,8 +15,9 @@ from memsinks_jax import command_line, sinks
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import entropy_floor, tokenise
+from memsinks_jax.data.corpus import entropy_floor, tokenise, truncated
 from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
@@ -56,13 +57,15 @@ def evaluate(
         if not len(indices):
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.documents[i] for i in indices], [corpus.tokens[i] for i in indices]
-        identities, floor = corpus.identities[indices], entropy_floor(corpus, indices, run.config.data.row_length)
-    batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
+        identities, floor = corpus.identities[indices], entropy_floor(corpus, indices)
+    whole = reads_whole(run.config.data)
+    batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text, whole=whole)
     change = functools.partial(interventions, load_all(memories, run.config, run.params))
     nats, counts = DocumentLoss(run.config, change=change)(run.params, batches, mode)
-    cut = sum(len(document) + 1 > run.config.data.row_length for document in tokens)
-    if cut:
-        logger.warning("%d of %d documents are longer than the context and were cut", cut, len(tokens))
+    longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)
+    if longer:
+        what = "measured in windows of it" if whole else "truncated, as in training"
+        logger.warning("%d of %d documents are longer than the context and were %s", longer, len(tokens), what)
     if not sinks.partition(run.config.model, run.config.sinks).sinks:
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [

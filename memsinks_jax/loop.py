@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.attention import choose_kernel
 from memsinks_jax.command_line import Interrupted
-from memsinks_jax.config import Config, InputError, to_json
+from memsinks_jax.config import Config, InputError, to_json, with_rows
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
+from memsinks_jax.data.counts import as_advice, never_read
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss
@@ -62,13 +63,13 @@ def train_and_evaluate(
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
-    workdirs.refuse_other_config(workdir, config)
+    config = workdirs.adopt(workdir, config)
     resuming = bool(hosts.agree((workdir / "config.json").exists()))
 
     with contextlib.ExitStack() as held:
         held.enter_context(jax.set_mesh(mesh))
         opened = _open(config, workdir, mesh, resuming, held)
-        corpus, rows, checkpoints, program, start, steps = opened[:6]
+        config, corpus, rows, checkpoints, program, start, steps = opened[:7]
         missing, unseen = _missing_evaluation(config, workdir, start, steps), _missing_look(config, workdir, start)
         if resuming and start == steps and not (missing or unseen):
             return _summary(workdir)
@@ -90,7 +91,7 @@ def train_and_evaluate(
         parts = mesh.shape["data"] * mesh.shape["fsdp"]
         # Documents that come every so many steps are few, and measured often: no rows of weight 0 beside them.
         at_once = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
-        memorization = Memorization(config, corpus, loss, math.ceil(at_once / parts) * parts)
+        memorization = Memorization(corpus, loss, math.ceil(at_once / parts) * parts)
 
         monitor = None
         if config.monitor.every:
@@ -188,6 +189,7 @@ def train_and_evaluate(
 class _Opened(NamedTuple):
     """A run that can go on: its data, its program, and where it stands: after `start` steps of `steps`, `tokens` read."""
 
+    config: Config  # as asked for, with what the documents have decided
     corpus: Corpus
     rows: Rows
     checkpoints: Checkpoints
@@ -211,10 +213,11 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         corpus = workdirs.read_corpus(workdir, progress and progress["data"])
     else:
         corpus, checkpoints, progress = load_corpus(config), None, None
+    config = with_rows(config, corpus.config.data.rows)
     fingerprints = workdirs.fingerprints(corpus)
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
-    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    rows = corpus.rows()
     steps = steps_of(config, rows)
 
     # State: shapes give shardings, shardings place what is initialised or restored.
@@ -237,10 +240,12 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
             state = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)()
             return state if initial is None else state._replace(params=initial)
 
-        return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make)
+        return _Opened(config, corpus, rows, checkpoints, program, 0, steps, 0, make)
     _tell_other_versions(progress["versions"], versions)
     start, tokens = progress["step"], progress["tokens"]
-    return _Opened(corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state))
+    return _Opened(
+        config, corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state)
+    )
 
 
 def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
@@ -295,7 +300,7 @@ def _tell_other_versions(then: dict[str, str], now: dict[str, str]) -> None:
 
 def _log_start(config, workdir, corpus: Corpus, shapes, mesh, kernel: str, start: int, steps: int) -> None:
     parameters = sum(a.size for a in jax.tree.leaves(shapes.params))
-    floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
+    floor = entropy_floor(corpus, corpus.mixture.held_out)
     plan = corpus.mixture
     logger.info(
         "%s, seed %d: %d parameters, %d steps of %d rows from step %d, %d %s device(s), attention by %s, %s",
@@ -303,10 +308,12 @@ def _log_start(config, workdir, corpus: Corpus, shapes, mesh, kernel: str, start
         mesh.size, jax.default_backend(), kernel, workdir,
     )  # fmt: skip
     logger.info(
-        "documents: %d unique, %d repeated (%d encounters an epoch in all), %d held out, %d exact copies left out%s",
-        len(plan.unique), len(plan.repeated), len(plan.encounters), len(plan.held_out), corpus.duplicates,
+        "documents: %d unique, %d repeated (%d encounters an epoch in all), %d held out, rows of kind %s%s",
+        len(plan.unique), len(plan.repeated), len(plan.encounters), len(plan.held_out), config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
+    if advice := as_advice(never_read(corpus), config.data.row_length):
+        logger.warning("%s", advice)
 
 
 def _summary(workdir: pathlib.Path) -> dict:

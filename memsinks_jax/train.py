@@ -34,8 +34,8 @@ def main() -> None:
             from memsinks_jax.data.corpus import load_corpus
             from memsinks_jax.data.counts import as_text, counts
 
-            counted = counts(config, load_corpus(config))
-            logger.info("%s", "\n".join(as_text(counted)))
+            counted = counts(load_corpus(config))
+            logger.info("%s", "\n".join(as_text(counted, config.data.row_length)))
             return counted
         if not workdir_flag.value:
             raise InputError("--workdir is missing; give a folder for the run, for example --workdir=runs/first")

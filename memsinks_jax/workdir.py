@@ -12,16 +12,23 @@ import shutil
 import socket
 from typing import IO
 
-from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json
+from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_rows
 from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import table
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
 
 
-def refuse_other_config(workdir: pathlib.Path, config: Config) -> None:
-    """Raises InputError when the workdir belongs to a run with another config, or is no run's and not empty."""
+def adopt(workdir: pathlib.Path, config: Config) -> Config:
+    """The config of the run that the workdir holds or will hold: what a run's documents have decided stays so.
+
+    Raises:
+      InputError: the workdir belongs to a run with another config, or is no run's and not empty.
+    """
     if (workdir / "config.json").exists():
-        difference = first_difference(read_config(workdir), config, besides=FREE_ON_RESUME)
+        started = read_config(workdir)
+        if config.data.rows == "auto":
+            config = with_rows(config, started.data.rows)
+        difference = first_difference(started, config, besides=FREE_ON_RESUME)
         if difference:
             name, there, here = difference
             raise InputError(
@@ -30,6 +37,7 @@ def refuse_other_config(workdir: pathlib.Path, config: Config) -> None:
             )
     elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
         raise InputError(f"{workdir} exists and is not a run's workdir; take another --workdir")
+    return config
 
 
 def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:

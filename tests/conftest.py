@@ -40,7 +40,7 @@ def tiny_config() -> Config:
     config = Config(
         data=DataConfig(
             unique_documents=24, repeated_documents=2, repetitions=8, held_out_documents=4,
-            row_length=160, vocabulary_size=1024,
+            rows="one_document", row_length=160, vocabulary_size=1024,
         ),
         model=ModelConfig(layers=2, d_model=16, heads=2, hidden=32),
         training=TrainingConfig(batch_size=8, log_every=1, evaluate_every=2, checkpoint_every=2),

@@ -81,7 +81,7 @@ def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatc
     seen = []
     monkeypatch.setattr(exposure, "exposure", lambda nats: seen.append(nats) or 0.0)
     exposure.exposures(Subject("", run, mode), corpus, run.config)
-    canaries = dict(Memorization(run.config, corpus, DocumentLoss(run.config)).repeated(run.params))
+    canaries = dict(Memorization(corpus, DocumentLoss(run.config)).repeated(run.params))
     expected = canaries["canary_loss" + ("_own" if mode == "own" else "")]
     assert np.mean([nats[0] for nats in seen]) / 16 == pytest.approx(expected, rel=1e-5)
     assert all(len(nats) == 128 and len(set(nats.tolist())) > 100 for nats in seen)

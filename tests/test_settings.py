@@ -13,7 +13,6 @@ from conftest import tiny_config
 
 from memsinks_jax.config import InputError, flatten, from_json, to_json, validate
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import sharding
@@ -105,7 +104,15 @@ RUN = {
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
 # Their other value is a file, or matters beside one: see the tests of what reads them.
-FILES = ("data.files", "general.files", "general.token_budget", "data.tokenizer", "model.initial")
+FILES = (
+    "data.files",
+    "data.held_out_by",
+    "data.copies",
+    "general.files",
+    "general.token_budget",
+    "data.tokenizer",
+    "model.initial",
+)
 
 
 def configs(field, other, besides):
@@ -147,7 +154,7 @@ def batches_of(config):
 def _batches_of(text):
     config = from_json(text, "")
     corpus = load_corpus(config)
-    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    rows = corpus.rows()
     stream = batches(rows, config.training.batch_size)
     digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
     for _ in range(2 * steps_of(config, rows)):

@@ -53,3 +53,14 @@ def test_a_workdir_has_one_tokenizer(run):
         (workdir / name).unlink()
     with pytest.raises(InputError, match="tokenizer.model is missing; --workdir must be the folder of a training run"):
         workdirs.read_tokenizer(workdir)
+
+
+def test_what_the_documents_decided_stays_so(run):
+    """A run that was started with rows of kind auto goes on with the kind that it chose, and refuses another."""
+    workdir, corpus = run
+    config = workdirs.read_config(workdir)
+    config.data.rows = "auto"
+    assert workdirs.adopt(workdir, config).data.rows == corpus.config.data.rows == "one_document"
+    config.data.rows = "packed"
+    with pytest.raises(InputError, match="data.rows is 'one_document' there and 'packed' here"):
+        workdirs.adopt(workdir, config)

@@ -99,8 +99,8 @@ def documents_of(
                 "--non_members out for the run's own documents"
             )
         documents, copies = without_copies(read_documents(files))
-        if copies:
-            logger.warning("%s: %d documents are there twice; each counts once", files, copies)
+        if (copies > 1).any():
+            logger.warning("%s: %d documents are there more than once; each counts once", files, (copies > 1).sum())
         tokens = tokenise(documents, run.tokenizer)
         identities = np.stack([ids.content_id(document) for document in tokens])
         known = encounters_in(workdir)

@@ -2,32 +2,47 @@
 
 import dataclasses
 import pathlib
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, with_rows
 from memsinks_jax.data import ids, stories
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, read_documents
 from memsinks_jax.data.mixture import Mixture, fill_up, general_sources, plan_mixture
+from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.prepared import Prepared, Tokens, as_numbers, is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
+
+# Of a user's tokens: where rows of one document would leave more of them out, rows are chosen that read all.
+_TRUNCATED_AT_MOST = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
 
+    config: Config  # what it was loaded for; what the documents decide (`data.rows`) is decided
     documents: Sequence[Document]
     places: list[str]  # where each is from, known without reading any: FILE:LINE, FOLDER:NUMBER of a prepared one
     tokens: Sequence[np.ndarray]  # int32 (tokens,), without end of text
     lengths: np.ndarray  # int64 (documents,), of the tokens
     sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general.files
     identities: np.ndarray  # uint32 (documents, 2)
+    copies: np.ndarray  # int64 (documents,): how often the files hold each
+    clusters: (
+        np.ndarray | None
+    )  # int64 (documents of data.files,): first document of each one's cluster, as roles were drawn
     mixture: Mixture
     tokenizer: AnyTokenizer
-    duplicates: int  # exact copies that were left out
+
+    def rows(self) -> Rows:
+        """The rows of a run on these documents."""
+        return Rows(self.config, self.mixture, self.tokens, self.lengths, self.identities, self.tokenizer.end_of_text)
 
 
 def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus:
@@ -44,9 +59,9 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
         return _open_prepared(config, tokenizer)
     gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
     source_of = {id(document): number for number, there in enumerate(gathered) for document in there}
-    documents, duplicates = without_copies([document for there in gathered for document in there])
+    documents, copies = without_copies([document for there in gathered for document in there])
     sources = np.array([source_of[id(document)] for document in documents])
-    mixture = _plan(config, sources)
+    mixture = _plan(config, sources, copies)
     if tokenizer is None and config.data.tokenizer:
         tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
     elif tokenizer is None:
@@ -59,8 +74,9 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
         source = f"{documents[index].source} with a canary"
         documents[index] = Document(tokenizer.decode(tokens[index]), source)
     lengths = np.array([len(document) for document in tokens])
+    config = _decide_rows(config, lengths)
     if config.general.files:
-        mixture = fill_up(mixture, config, sources, lengths)
+        mixture = fill_up(mixture, config, sources, lengths, copies)
     if config.data.ids == "content":
         identities = np.stack([ids.content_id(document) for document in tokens])
     elif config.data.ids == "index":
@@ -71,14 +87,29 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
             "and give its folder as config.data.files, or choose content or index"
         )
     places = [document.source for document in documents]
-    return Corpus(documents, places, tokens, lengths, sources, identities, mixture, tokenizer, duplicates)
+    return Corpus(config, documents, places, tokens, lengths, sources, identities, copies, None, mixture, tokenizer)
 
 
-def _plan(config: Config, sources: np.ndarray) -> Mixture:
+def _plan(config: Config, sources: np.ndarray, copies: np.ndarray, clusters: np.ndarray | None = None) -> Mixture:
     count, has_general = int((sources == 0).sum()), bool(config.general.files)
-    mixture = plan_mixture(config.data, count, config.seed, more_to_come=has_general)
+    mixture = plan_mixture(config.data, copies[:count], config.seed, clusters, more_to_come=has_general)
     carriers = config.canaries.documents if config.canaries.documents >= 0 else len(mixture.repeated)
     return dataclasses.replace(mixture, canaries=mixture.repeated[:carriers])
+
+
+def _decide_rows(config: Config, lengths: np.ndarray) -> Config:
+    """The config with `data.rows` decided where it is auto."""
+    if config.data.rows != "auto":
+        return config
+    never_read = truncated(lengths, config.data.row_length)[1]
+    splits = bool(config.data.files) and never_read > _TRUNCATED_AT_MOST * (lengths + 1).sum()
+    return with_rows(config, "best_fit" if splits else "one_document")
+
+
+def truncated(lengths: np.ndarray, row_length: int) -> tuple[int, int]:
+    """(documents that are longer than a row, their tokens that a row has no room for), end of text included."""
+    beyond = np.maximum(lengths + 1 - row_length, 0)
+    return int((beyond > 0).sum()), int(beyond.sum())
 
 
 def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
@@ -100,12 +131,15 @@ def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
         part.check_tokenizer(tokenizer, f"that of {folders[0]}")
     _check_vocabulary(config, tokenizer, f"of {folders[0]}")
     content = np.concatenate([part.identities for part in parts])
-    kept = np.sort(np.unique(as_numbers(content), return_index=True)[1])  # the first of exact copies
+    _, firsts, copies = np.unique(as_numbers(content), return_index=True, return_counts=True)
+    kept, copies = np.sort(firsts), copies[np.argsort(firsts)]  # the first of exact copies
     tokens = Tokens(parts, kept)
+    config = _decide_rows(config, tokens.lengths)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[kept]
-    mixture = _plan(config, sources)
+    clusters = _clusters(config, parts[0], kept[sources == 0])
+    mixture = _plan(config, sources, copies, clusters)
     if config.general.files:
-        mixture = fill_up(mixture, config, sources, tokens.lengths)
+        mixture = fill_up(mixture, config, sources, tokens.lengths, copies)
     if config.data.ids == "index":
         identities = _index_ids(len(kept))
     else:
@@ -114,8 +148,25 @@ def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
     homes = (tokens.home(place) for place in range(len(tokens)))
     places = [f"{part.folder}:{number}" for part, number in homes]
     return Corpus(
-        documents, places, tokens, tokens.lengths, sources, identities, mixture, tokenizer, len(content) - len(kept)
+        config, documents, places, tokens, tokens.lengths, sources, identities, copies, clusters, mixture, tokenizer
     )
+
+
+def _clusters(config: Config, part: Prepared, kept: np.ndarray) -> np.ndarray | None:
+    """The first document of the cluster of each of `kept` -> int64 (kept,); None where every document is its own.
+
+    What must not be held out apart: near-duplicates and, with ids by group, the documents of a group; and what hangs
+    together by both.
+    """
+    if config.data.held_out_by == "document":
+        return None
+    labels = part.near_duplicates[kept]
+    if config.data.ids == "group" and part.group_names:
+        nodes = len(part) + len(part.group_names)
+        edges = coo_array((np.ones(len(kept)), (labels, len(part) + part.groups[kept])), shape=(nodes, nodes))
+        labels = connected_components(edges, directed=False)[1][labels]
+    _, firsts, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return None if len(firsts) == len(kept) else firsts[inverse]
 
 
 class _PreparedDocuments(Sequence):
@@ -150,11 +201,12 @@ def generate_documents(seed: int, count: int) -> list[Document]:
     return [Document(s.text, f"stories:seed={seed},index={i}", s.log_probability) for i, s in enumerate(told)]
 
 
-def without_copies(documents: list[Document]) -> tuple[list[Document], int]:
-    """Keeps the first of equal texts, so that "seen once" and "held out" are true; -> (documents, copies left out)."""
+def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarray]:
+    """Keeps the first of equal texts -> (documents, int64 (documents,): how often each was there)."""
     first = {document.text: document for document in reversed(documents)}
+    times = Counter(document.text for document in documents)
     kept = [document for document in documents if first[document.text] is document]
-    return kept, len(documents) - len(kept)
+    return kept, np.array([times[document.text] for document in kept])
 
 
 def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> list[np.ndarray]:
@@ -166,13 +218,14 @@ def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> list[np.ndar
     return tokens
 
 
-def entropy_floor(corpus: Corpus, indices: np.ndarray, row_length: int) -> float | None:
+def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:
     """The lowest loss any model can reach on these documents on average, in nats per token with end of text.
 
     It is exact for the embedded stories: minus the grammar's log-probability over the number of tokens. The few stories
-    that a row would cut are left out. None for other text, of which nobody knows the entropy.
+    that are measured in part are left out. None for other text, of which nobody knows the entropy.
     """
-    whole = [i for i in indices if corpus.lengths[i] + 1 <= row_length]
+    data = corpus.config.data
+    whole = [i for i in indices if reads_whole(data) or corpus.lengths[i] < data.row_length]
     known = [corpus.documents[i].log_probability for i in whole]
     if not known or None in known:
         return None
@@ -187,6 +240,11 @@ def _gather(config: Config) -> list[Document]:
         raise InputError(
             "config.data.unique_documents is -1 (all that are left), but the embedded stories never end; give a number"
         )
+    if data.repeated_documents < 0:
+        raise InputError(
+            "config.data.repeated_documents is -1 (those that the files hold more than once), but no embedded story comes "
+            "twice; give a number"
+        )
     count = data.unique_documents + data.repeated_documents + data.held_out_documents
-    # A few spare stories: two of them may be the same by chance, and copies are left out.
-    return generate_documents(config.seed, count + count // 100 + 8)
+    # A few spare stories: two of them may be the same by chance, which is no repeat that anybody asked for.
+    return without_copies(generate_documents(config.seed, count + count // 100 + 8))[0]

@@ -18,49 +18,95 @@ class Mixture:
     All arrays hold indices of documents. `repeated`, `unique` and `held_out` share none.
     """
 
-    repeated: np.ndarray  # seen `repetitions` times, or every so many steps
-    unique: np.ndarray  # seen once
+    repeated: np.ndarray  # seen `repetitions` times, or every so many steps, or as often as the files hold them
+    unique: np.ndarray  # seen once, or as often as the files hold them
     held_out: np.ndarray  # never seen
+    times: np.ndarray  # (repeated,): how often an epoch with every repeat kept would see each
     encounters: np.ndarray  # one entry for each time a document is seen in an epoch, before shuffling
     scheduled: np.ndarray  # those of `repeated` that come every `repeat_every` steps; they are not in `encounters`
     canaries: np.ndarray  # those of `repeated` that carry a canary
 
 
-def plan_mixture(data: DataConfig, documents: int, seed: int, more_to_come: bool = False) -> Mixture:
+def plan_mixture(
+    data: DataConfig, copies: np.ndarray, seed: int, clusters: np.ndarray | None = None, more_to_come: bool = False
+) -> Mixture:
     """Draws the roles at random from the seed. They do not depend on `data.repeats`: variants share the split.
 
     Args:
-      documents: how many `data.files` hold.
+      copies: int (documents,): how often `data.files` hold each.
+      clusters: int (documents,): the first document of the cluster that each is in. A cluster has one role: what would
+        be of another is left out. None: every document is a cluster of its own.
       more_to_come: those of a general corpus, by `fill_up`.
     Raises:
       InputError: fewer documents than the plan needs, or nothing to train on.
     """
-    unique = data.unique_documents
-    if unique < 0:
-        unique = max(documents - data.repeated_documents - data.held_out_documents, 0)
-    needed = unique + data.repeated_documents + data.held_out_documents
-    if documents < needed:
-        raise InputError(
-            f"{documents} distinct documents, but the plan needs {needed} ({unique} unique + {data.repeated_documents} "
-            f"repeated + {data.held_out_documents} held out); lower config.data.unique_documents (-1: all that are "
-            "left), repeated_documents or held_out_documents"
-        )
-    order = permutation(documents, seed, "roles")
-    repeated, unique_documents, held_out = np.split(
-        order[:needed], [data.repeated_documents, data.repeated_documents + unique]
+    repeated, unique, held_out = _draw_roles(data, copies, seed, clusters)
+    natural = copies if data.copies == "keep" else np.ones_like(copies)
+    injected = data.repeated_documents >= 0
+    times = natural[repeated] * (
+        how_often(data.repetitions, len(repeated), data.repeats == "ladder") if injected else 1
     )
     is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
-    encounters = encounters_of(repeated, 0 if is_scheduled else how_often(data), unique_documents)
+    kept = {"remove": 0, "once": np.minimum(times, 1)}.get(data.repeats, 0 if is_scheduled else times)
+    encounters = np.concatenate([np.repeat(repeated, kept), np.repeat(unique, natural[unique])])
     if not len(encounters) and not more_to_come:
         raise InputError("the plan holds no training document; raise config.data.unique_documents or repetitions")
     return Mixture(
-        repeated, unique_documents, held_out, encounters,
+        repeated, unique, held_out, times, encounters,
         scheduled=repeated if is_scheduled else repeated[:0],
         canaries=repeated[:0],
     )  # fmt: skip
 
 
-def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndarray) -> Mixture:
+def _draw_roles(
+    data: DataConfig, copies: np.ndarray, seed: int, clusters: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(repeated, unique, held out): runs of a random order in which the documents of a cluster stand together."""
+    documents = len(copies)
+    order = permutation(documents, seed, "roles")
+    if clusters is None:
+        clusters = np.arange(documents)
+    else:
+        rank = np.argsort(order)
+        order = np.lexsort((np.arange(documents), rank[clusters]))
+
+    def others(of: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        return of[~np.isin(clusters[of], clusters[taken])]
+
+    wanted = max(data.unique_documents, 0) + max(data.repeated_documents, 0) + data.held_out_documents
+    if data.repeated_documents < 0 or data.unique_documents < 0:  # all that the held-out ones leave
+        held_out = order[max(documents - data.held_out_documents, 0) :]
+        rest = others(order[: documents - len(held_out)], held_out[:1])
+        if data.repeated_documents < 0:
+            repeated, unique = rest[copies[rest] > 1], rest[copies[rest] == 1]
+        else:
+            repeated = rest[: data.repeated_documents]
+            unique = others(rest[len(repeated) :], repeated[-1:])
+        if data.unique_documents >= 0:
+            unique = unique[: data.unique_documents]
+    else:
+        repeated = order[: data.repeated_documents]
+        rest = others(order[len(repeated) :], repeated[-1:])
+        unique = rest[: data.unique_documents]
+        held_out = others(rest[len(unique) :], unique[-1:])[: data.held_out_documents]
+    found = len(unique) if data.unique_documents >= 0 else 0
+    found += len(held_out) + (len(repeated) if data.repeated_documents >= 0 else 0)
+    if found < wanted:
+        raise InputError(
+            f"{documents} distinct documents{_in_clusters(clusters)}, but the plan needs {wanted} "
+            f"({max(data.unique_documents, 0)} unique + {max(data.repeated_documents, 0)} repeated + "
+            f"{data.held_out_documents} held out); lower config.data.unique_documents (-1: all that are left), "
+            "repeated_documents or held_out_documents"
+        )
+    return repeated, unique, held_out
+
+
+def _in_clusters(clusters: np.ndarray) -> str:
+    count = len(np.unique(clusters))
+    return "" if count == len(clusters) else f" in {count} clusters, each of one role"
+
+
+def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndarray, copies: np.ndarray) -> Mixture:
     """Adds documents of the general corpus to those seen once (paper appendix I: "then filled with SlimPajama").
 
     The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says: variants share the
@@ -70,16 +116,19 @@ def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndar
     Args:
       sources: int (documents,): 0 for `data.files`, from 1 on the places in `general.files`.
       lengths: int (documents,): tokens, without end of text.
+      copies: int (documents,): how often the files hold each.
     Raises:
       InputError: a source is too small for its share or number, or nothing of the budget is left for it.
     """
     data, budget, seed = config.data, config.general.token_budget, config.seed
     asked = general_sources(config.general)
     sizes = lengths + 1  # with end of text
-    if data.rows == "one_document":
+    if data.rows == "one_document":  # what is beyond a row is not read
         sizes = np.minimum(sizes, data.row_length)
-    often = 1 if data.repeat_every else data.repetitions  # how often a scheduled one comes, the steps decide
-    spent = int(sizes[encounters_of(plan.repeated, often, plan.unique)].sum())
+    natural = copies if data.copies == "keep" else np.ones_like(copies)
+    often = 1 if data.repeat_every else plan.times  # how often a scheduled one comes, the steps decide
+    spent = int((sizes[plan.repeated] * often).sum() + (sizes * natural)[plan.unique].sum())
+    sizes = sizes * natural
     chosen, order = [], permutation(len(sources), seed, "general corpus")
     for number, (files, amount) in enumerate(asked, 1):
         there = order[sources[order] == number]
@@ -110,7 +159,7 @@ def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndar
     return dataclasses.replace(
         plan,
         unique=np.concatenate([plan.unique, general]),
-        encounters=np.concatenate([plan.encounters, general]),
+        encounters=np.concatenate([plan.encounters, np.repeat(general, natural[general])]),
     )
 
 
@@ -142,16 +191,10 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
     return [(files, 1.0 if amount is None else amount) for files, amount in found]
 
 
-def how_often(data: DataConfig) -> np.ndarray:
-    """How many times an epoch has each repeated document -> int64 (repeated documents,)."""
-    times = {"keep": data.repetitions, "ladder": data.repetitions, "once": 1, "remove": 0}[data.repeats]
-    steps = np.arange(data.repeated_documents) % data.repetitions.bit_length() if data.repeats == "ladder" else 0
-    return np.full(data.repeated_documents, times) >> steps
-
-
-def encounters_of(repeated: np.ndarray, times: int | np.ndarray, unique: np.ndarray) -> np.ndarray:
-    """Every repeated document `times` times, then every unique one -> indices of documents."""
-    return np.concatenate([np.repeat(repeated, times), unique])
+def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
+    """How many times an epoch repeats each of so many documents -> int64 (documents,)."""
+    steps = np.arange(documents) % repetitions.bit_length() if ladder else 0
+    return np.full(documents, repetitions) >> steps
 
 
 PURPOSES = ("roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries", "alternatives")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, DataConfig, InputError
 from memsinks_jax.data import goldfish, ids, mixture
 from memsinks_jax.data.best_fit import best_fit
 from memsinks_jax.data.tokenizer import PADDING
@@ -36,6 +36,11 @@ class Piece(NamedTuple):
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
     start: int
     stop: int
+
+
+def reads_whole(data: DataConfig) -> bool:
+    """Whether a run's rows hold all of every document, in several rows where one is too short; it is measured so, too."""
+    return data.rows != "one_document"
 
 
 def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int) -> dict[str, np.ndarray]:
@@ -153,8 +158,8 @@ class Rows:
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
         if config.data.repeats in ("remove", "once"):
             seen_once = plan.encounters[~self._is_repeated[plan.encounters]]
-            often = 0 if config.data.repeat_every else config.data.repetitions
-            kept = mixture.encounters_of(plan.repeated, often, seen_once)
+            often = 0 if config.data.repeat_every else plan.times
+            kept = np.concatenate([np.repeat(plan.repeated, often), seen_once])
             self.rows_per_epoch_with_repeats = self._with_scheduled(
                 self._rows_of(kept), len(self._pieces_of(plan.repeated)) if config.data.repeat_every else 0
             )

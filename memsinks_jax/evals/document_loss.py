@@ -9,7 +9,7 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.data.packing import document_row
+from memsinks_jax.data.packing import document_row, document_windows
 from memsinks_jax.losses import token_losses
 from memsinks_jax.model import Change, build_model, in_turn, no_change
 
@@ -18,16 +18,25 @@ _AHEAD = 4  # batches
 
 
 def document_batches(
-    tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE
-) -> list[dict]:
+    tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
+    whole: bool = False,
+) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; the last is filled up with rows of weight 0.
 
     Args:
-      tokens: int32 (tokens,) of each document; what is over `row_length` is cut off.
+      tokens: int32 (tokens,) of each document.
       identities: uint32 (documents, 2).
-      end_of_text: the tokenizer's; it opens every row and closes every document.
+      end_of_text: the tokenizer's; it opens and closes every document.
+      whole: a document that is longer than a row takes several, and each of its tokens is scored once; else it is
+        truncated.
+    Returns:
+      Rows of packing.row_of; of each `document` (batch,) int32, its place in `tokens`, 0 where a row only fills up.
     """
-    rows = [document_row(t, i, row_length, end_of_text) for t, i in zip(tokens, identities, strict=True)]
+    rows = []
+    for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
+        about = (document, identity, row_length, end_of_text)
+        made = document_windows(*about) if whole else [document_row(*about)]
+        rows += [row | {"document": np.int32(place)} for row in made]
     empty = jax.tree.map(np.zeros_like, rows[0])
     rows += [empty] * (-len(rows) % batch_size)
     return [
@@ -86,7 +95,8 @@ class DocumentLoss:
             if len(dispatched) > _AHEAD:
                 fetched.append(jax.tree.map(self._fetch, dispatched.popleft()))
         fetched += [jax.tree.map(self._fetch, result) for result in dispatched]
-        nats, tokens = (np.concatenate([np.asarray(f[i], np.float64) for f in fetched]) for i in range(2))
+        documents = np.concatenate([batch["document"] for batch in batches])
+        nats, tokens = (np.bincount(documents, np.concatenate([f[i] for f in fetched])) for i in range(2))
         return nats[tokens > 0], tokens[tokens > 0]
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
+from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss
 
 
@@ -21,10 +21,10 @@ class Memorization:
       entropy_floor                     the lowest held_out_loss any model can reach, where it is known
     """
 
-    def __init__(self, config: Config, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
-        self._loss = loss
-        self._batches = batches_by_role(config, corpus, batch_size)
-        self._floor = entropy_floor(corpus, corpus.mixture.held_out, config.data.row_length)
+    def __init__(self, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
+        self._loss, config = loss, corpus.config
+        self._batches = batches_by_role(corpus, batch_size)
+        self._floor = entropy_floor(corpus, corpus.mixture.held_out)
         self._has_own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
@@ -44,29 +44,31 @@ class Memorization:
                 yield f"{name}_loss{suffix}", mean_loss(self._loss, params, self._batches[name], mode)
 
 
-def batches_by_role(config: Config, corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
+def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
     """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that carry a canary, whose tokens
-    alone are targets); without those that it has none of."""
+    alone are targets); without those that it has none of. Of documents that the files themselves repeat, which may be
+    many, as many as are held out."""
+    config, repeated = corpus.config, corpus.mixture.repeated
     roles = {
         "held_out": corpus.mixture.held_out,
-        "repeated": corpus.mixture.repeated,
+        "repeated": repeated if config.data.repeated_documents >= 0 else repeated[: config.data.held_out_documents],
         "canary": corpus.mixture.canaries,
     }
     batches = {
         role: document_batches(
             [corpus.tokens[i] for i in indices], corpus.identities[indices], config.data.row_length,
-            corpus.tokenizer.end_of_text, batch_size,
+            corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip
     if "canary" in batches:
-        _weigh_canaries_alone(config, corpus, batches["canary"])
+        _weigh_canaries_alone(corpus, batches["canary"])
     return batches
 
 
-def _weigh_canaries_alone(config: Config, corpus: Corpus, batches: list[dict]) -> None:
+def _weigh_canaries_alone(corpus: Corpus, batches: list[dict]) -> None:
     size = len(batches[0]["weights"])
     for number, document in enumerate(corpus.mixture.canaries):
         weights_T = batches[number // size]["weights"][number % size]
         weights_T[:] = 0
-        weights_T[canary_targets(config.canaries, int(corpus.lengths[document]))] = 1
+        weights_T[canary_targets(corpus.config.canaries, int(corpus.lengths[document]))] = 1

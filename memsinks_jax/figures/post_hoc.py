@@ -116,7 +116,7 @@ class _Subject:
         self._model = open_run(workdir)
         self._config, self._params = self._model.config, self._model.params
         self._corpus = workdirs.read_corpus(workdir)
-        self._batches = batches_by_role(self._config, self._corpus)
+        self._batches = batches_by_role(self._corpus)
         self._loss = DocumentLoss(self._config)
 
     def removal(self, method: str) -> dict:

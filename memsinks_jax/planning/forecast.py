@@ -93,8 +93,7 @@ def _steps_of_epochs(config: Config) -> int:
 @functools.lru_cache(maxsize=8)
 def _rows(about: str) -> Rows:
     config = from_json(about, "")
-    corpus = load_corpus(config)
-    return Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    return load_corpus(config).rows()
 
 
 def _fsdp(config: Config, chips: int) -> int:

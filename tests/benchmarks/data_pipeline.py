@@ -41,7 +41,7 @@ def rows_of(kind):
     identities = random.integers(1, 2**32, (DOCUMENTS, 2), np.uint32)
     data = DataConfig(unique_documents=-1, repeated_documents=100, repetitions=20, row_length=T, rows=kind)
     config = Config(data=data, training=TrainingConfig(batch_size=BATCH))
-    return Rows(config, mixture.plan_mixture(data, DOCUMENTS, 0), tokens, lengths, identities, 1)
+    return Rows(config, mixture.plan_mixture(data, np.ones(DOCUMENTS, int), 0), tokens, lengths, identities, 1)
 
 
 def seconds(rows, start):

@@ -1,5 +1,9 @@
 """The tokenised documents of a run, and the entropy floor."""
 
+import dataclasses
+import json
+from collections import Counter
+
 import numpy as np
 import pytest
 from conftest import tiny_config
@@ -8,9 +12,12 @@ from test_tokenizer import byte_level
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
+from memsinks_jax.data.counts import as_text, counts, never_read
 from memsinks_jax.data.documents import Document
 from memsinks_jax.data.stories import log_probability
 from memsinks_jax.data.tokenizer import JsonTokenizer
+from memsinks_jax.evals.memorization import batches_by_role
+from memsinks_jax.workdir import _table as table
 
 
 @pytest.fixture(scope="module")
@@ -54,25 +61,98 @@ def test_entropy_floor_is_the_grammars(corpus):
     assert whole
     nats = -sum(log_probability(corpus.documents[i].text) for i in whole)
     tokens = sum(len(corpus.tokenizer.encode(corpus.documents[i].text)) + 1 for i in whole)
-    assert entropy_floor(corpus, corpus.mixture.held_out, 160) == pytest.approx(nats / tokens)
+    assert entropy_floor(corpus, corpus.mixture.held_out) == pytest.approx(nats / tokens)
 
 
 def test_entropy_floor_leaves_out_what_a_row_cuts_and_is_unknown_for_other_text(corpus, tmp_path):
     lengths = sorted(len(corpus.tokens[i]) + 1 for i in corpus.mixture.unique)
     assert lengths[0] < lengths[-1]
-    shortest = entropy_floor(corpus, corpus.mixture.unique, lengths[0])
-    assert shortest != entropy_floor(corpus, corpus.mixture.unique, lengths[-1])
-    assert entropy_floor(corpus, corpus.mixture.unique, lengths[0] - 1) is None
+
+    def floor(row_length, rows="one_document"):
+        data = dataclasses.replace(corpus.config.data, row_length=row_length, rows=rows)
+        of_rows = dataclasses.replace(corpus, config=dataclasses.replace(corpus.config, data=data))
+        return entropy_floor(of_rows, corpus.mixture.unique)
+
+    assert floor(lengths[0]) != floor(lengths[-1])
+    assert floor(lengths[0] - 1) is None
+    assert floor(lengths[0] - 1, "best_fit") == floor(lengths[-1])
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(f"Text number {n}." for n in range(40)))
     config = tiny_config()
     config.data.files = str(tmp_path / "a.txt")
     other = load_corpus(config)
-    assert entropy_floor(other, other.mixture.held_out, 160) is None
+    assert entropy_floor(other, other.mixture.held_out) is None
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """155 lines, 60 documents: number n is there n % 4 + 1 times, and 5 more of the first."""
+    numbers = [n for n in range(60) for _ in range(n % 4 + 1)] + [0] * 5
+    lines = [json.dumps({"text": f"Text number {n} of them all."}) + "\n" for n in numbers]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    config = tiny_config()
+    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "a.jsonl"), -1, 0
+    return config
+
+
+def test_what_the_files_repeat_is_met_as_often(copied):
+    corpus = load_corpus(copied)
+    times = {f"Text number {n} of them all.": n % 4 + 1 + 5 * (n == 0) for n in range(60)}
+    seen = np.bincount(corpus.mixture.encounters, minlength=60)
+    trained = corpus.mixture.unique
+    assert len(trained) == 56
+    assert [seen[i] for i in trained] == [times[corpus.documents[i].text] for i in trained]
+    counted = counts(corpus)
+    assert counted["duplicates"] == 95
+    assert counted["mixture"][0]["encounters"] == sum(times[corpus.documents[i].text] for i in trained)
+    lines = [json.loads(line) for line in table(corpus).splitlines()]
+    assert sum(line["encounters"] for line in lines) == len(corpus.mixture.encounters)
+    rows = corpus.rows()
+    met = [ids.to_hex(rows[number]["identities"][0]) for number in range(rows.rows_per_epoch)]
+    assert Counter(met) == {ids.to_hex(corpus.identities[i]): seen[i] for i in trained}
+    copied.data.copies = "once"
+    assert sorted(load_corpus(copied).mixture.encounters) == sorted(trained)
+
+
+def test_what_the_files_repeat_can_be_what_is_measured(copied):
+    copied.data.repeated_documents = -1
+    corpus = load_corpus(copied)
+    assert {corpus.documents[i].text for i in corpus.mixture.repeated} == {
+        corpus.documents[i].text for i in np.flatnonzero(corpus.copies > 1) if i not in corpus.mixture.held_out
+    }
+    (batch,) = batches_by_role(corpus, 8)["repeated"]
+    assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents  # as many as are held out
+    with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
+        copied.data.files = ""
+        copied.data.unique_documents = 20
+        load_corpus(copied)
+
+
+@pytest.mark.parametrize(("words", "kind"), [(6, "one_document"), (400, "best_fit")])
+def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
+    """Whatever auto is, it is told; the user's choice stays."""
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(f"Text {n} " * words for n in range(40)))
+    config = tiny_config()
+    config.data.files, config.data.rows = str(tmp_path / "a.txt"), "auto"
+    corpus = load_corpus(config)
+    assert corpus.config.data.rows == kind
+    assert never_read(corpus) == {"documents": 0, "tokens": 0, "share": 0.0}
+    config.data.rows = "one_document"
+    corpus = load_corpus(config)
+    assert corpus.config.data.rows == "one_document"
+    lengths = [len(corpus.tokens[i]) + 1 for i in (*corpus.mixture.repeated, *corpus.mixture.unique)]
+    lost = sum(max(length - 160, 0) for length in lengths)
+    assert never_read(corpus)["share"] == pytest.approx(lost / sum(lengths))
+    told = any(
+        "are never read; --config.data.rows=best_fit reads them" in line for line in as_text(counts(corpus), 160)
+    )
+    assert told == (lost > 0) == (words > 6)
 
 
 def test_copies_are_left_out_and_counted(tmp_path):
     documents = [Document("a", "1"), Document("b", "2"), Document("a", "3")]
-    assert without_copies(documents) == (documents[:2], 1)
+    kept, copies = without_copies(documents)
+    assert kept == documents[:2]
+    assert copies.tolist() == [2, 1]
 
 
 def test_no_document_is_both_held_out_and_trained_on(corpus):

@@ -18,10 +18,11 @@ def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), **options):
     starts = np.cumsum([10, *lengths])
     tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
     identities = np.stack([ids.content_id(t) for t in tokens])
-    settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T} | options
+    settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
+    settings |= {"rows": "one_document"} | options
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=TrainingConfig(batch_size=4), seed=seed)
     config.goldfish = GoldfishConfig(*goldfish)
-    plan = mixture.plan_mixture(config.data, len(lengths), seed)
+    plan = mixture.plan_mixture(config.data, np.ones(len(lengths), int), seed)
     return Rows(config, plan, tokens, np.array(lengths), identities, end_of_text), plan, tokens, identities
 
 

@@ -52,7 +52,7 @@ def corpora(draw):
         repeats=draw(st.sampled_from(["keep", "once", "remove"])),
     )  # fmt: skip
     config = Config(data=data, training=TrainingConfig(batch_size=4), seed=draw(st.integers(0, 2**32 - 1)))
-    plan = mixture.plan_mixture(data, len(sizes), config.seed)
+    plan = mixture.plan_mixture(data, np.ones(len(sizes), int), config.seed)
     identities = np.stack([ids.index_id(i) for i in range(len(sizes))])
     addresses = [np.arange(n, dtype=np.int32) + LONGEST * i for i, n in enumerate(sizes)]
     tokens = Lazy(documents)
@@ -163,7 +163,7 @@ def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(e
                 repeat_every=schedule, repetitions=1, repeats="keep" if schedule else "remove",
             )  # fmt: skip
             config = Config(data=data, training=TrainingConfig(batch_size=batch_size), seed=seed)
-            plan = mixture.plan_mixture(data, len(sizes), seed)
+            plan = mixture.plan_mixture(data, np.ones(len(sizes), int), seed)
             tokens = [np.full(n, 10 + i, np.int32) for i, n in enumerate(sizes)]
             made[schedule] = Rows(config, plan, tokens, sizes, np.stack([ids.index_id(i) for i in range(10)]), END)
         others = (made[0][n] for n in itertools.count())

@@ -10,7 +10,6 @@ from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import from_json, to_json
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
 from memsinks_jax.evals.memorization import Memorization
@@ -59,7 +58,7 @@ def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
     config.data.rows, config.data.row_length, config.model.family = kind, 400, family
     corpus = load_corpus(config)
     params = _far_from_initial(config)
-    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    rows = corpus.rows()
     read = jax.jit(reader(config, "own"))
     places, found, measured = {ids.to_hex(identity): i for i, identity in enumerate(corpus.identities)}, [], []
     for number in range(4):
@@ -90,7 +89,7 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
 
 def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     config, corpus, params = world
-    found = dict(Memorization(config, corpus, DocumentLoss(config)).run(params))
+    found = dict(Memorization(corpus, DocumentLoss(config)).run(params))
     for name, indices, mode in (
         ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
         ("held_out_loss_own", corpus.mixture.held_out, "own"), ("repeated_loss_own", corpus.mixture.repeated, "own"),
@@ -141,13 +140,34 @@ def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
     assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]
 
 
+def test_documents_over_a_row_are_measured_whole(world):
+    """Windows: each target once, opened by the token before it; one loss for each document."""
+    config, corpus, params = world
+    end, loss = corpus.tokenizer.end_of_text, DocumentLoss(config)
+    tokens = [np.concatenate([corpus.tokens[i] for i in range(first, first + 3)]) for first in (0, 3)]
+    tokens.insert(1, corpus.tokens[9][:20])
+    batches = document_batches(tokens, corpus.identities[:3], 160, end, 2, whole=True)
+    nats, counts = loss(params, batches, "own")
+    assert counts.tolist() == [len(document) + 1 for document in tokens]
+    for place, document in enumerate(tokens):
+        stream, parts = np.concatenate([[end], document, [end]]), []
+        for at in range(0, len(stream) - 1, 160):
+            window = stream[at : at + 161]
+            row = document_batches([window[1:-1]], corpus.identities[place : place + 1], 160, int(window[0]), 1)[0]
+            row["targets"][0, len(window) - 2] = window[-1]
+            parts.append(loss(params, [row], "own")[0][0])
+        assert nats[place] == pytest.approx(sum(parts), rel=1e-5)
+    truncated = loss(params, document_batches(tokens, corpus.identities[:3], 160, end, 2), "own")
+    assert truncated[1].tolist() == [min(len(document) + 1, 160) for document in tokens]
+
+
 def test_canaries_are_measured_alone(world):
     """Canaries at the start: the losses of rows that end with them."""
     config, _, params = world
     config = from_json(to_json(config), "")
     config.canaries.documents, config.canaries.length, config.canaries.place = 2, 20, "start"
     corpus, loss = load_corpus(config), DocumentLoss(config)
-    found = dict(Memorization(config, corpus, loss).run(params))
+    found = dict(Memorization(corpus, loss).run(params))
     indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
     rows = document_batches([corpus.tokens[i] for i in indices], corpus.identities[indices], 20, end, 2)
     for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):

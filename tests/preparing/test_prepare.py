@@ -25,6 +25,7 @@ from test_tokenizer import byte_level
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, stories
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.counts import as_text, counts
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
 from memsinks_jax.prepare import prepare
@@ -212,13 +213,48 @@ def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
     assert (shared[60:][copy == first] == corpus.identities[:60][copy == first]).all()
 
 
+def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
+    """Stories with an edited copy each, in two languages: a cluster has one role, and with ids by group a group has."""
+    rows = [{"text": text, "language": f"l{n % 2}"} for n, text in enumerate(STORIES)]
+    rows += [{"text": f"{text} The end.", "language": f"l{n % 2}"} for n, text in enumerate(STORIES)]
+    write_lines(tmp_path / "a.jsonl", rows)
+    tokenizer = str(folder / "tokenizer.json")
+    prepare([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "out", group_field="language")
+    config = tiny_config()
+    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "out"), -1, 0
+    config.data.held_out_documents = 20
+
+    def twins_and_languages():
+        corpus = load_corpus(config)
+        held_out, trained = corpus.mixture.held_out, set(corpus.mixture.unique.tolist())
+        assert len(held_out) == 20
+        twins = sum((i + 60) % 120 in trained for i in held_out.tolist())
+        return twins, {i % 2 for i in held_out.tolist()} & {i % 2 for i in trained}, counts(corpus)
+
+    twins, _, counted = twins_and_languages()
+    assert twins == 0
+    assert counted["roles_by"] == "cluster"
+    assert counted["left_out"] == 120 - 20 - counted["mixture"][0]["documents"]
+    config.data.ids = "group"
+    twins, languages, counted = twins_and_languages()
+    assert (twins, languages) == (0, set())
+    assert counted["left_out"] == 40
+    assert any("40 documents are left out" in line for line in as_text(counted, config.data.row_length))
+    config.data.held_out_by = "document"
+    twins, languages, counted = twins_and_languages()
+    assert twins > 10
+    assert languages == {0, 1}
+    assert (counted["roles_by"], counted["left_out"]) == ("document", 0)
+
+
 def test_a_run_reads_a_prepared_corpus(folder):
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(folder / "out"), -1
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
     assert [document.text for document in corpus.documents] == texts  # exact copies are left out
-    assert corpus.duplicates == 6 * len(TEXTS) - len(texts)
+    assert corpus.copies.sum() == 6 * len(TEXTS)
+    assert corpus.copies.tolist() == [6 * TEXTS.count(text) for text in texts]
     assert (corpus.tokens[3] == corpus.tokenizer.encode(texts[3])).all()
     assert corpus.places[3] == f"{folder / 'out'}:3"
     assert corpus.tokens.lengths.tolist() == [len(tokens) for tokens in corpus.tokens]

@@ -10,7 +10,6 @@ from conftest import tiny_config
 from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, MonitorConfig
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.packing import Rows
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.monitor import Monitor, count, estimates, init_sketch
@@ -99,9 +98,7 @@ def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
 def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
     """Also a document that does not come again."""
     corpus = load_corpus(config())
-    rows = Rows(
-        config(), corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text
-    )
+    rows = corpus.rows()
     everything = np.full((4, 4096), 9, np.uint32)  # a sketch for which every document came 9 times
 
     def names(start, missing=False):

@@ -8,7 +8,6 @@ import pytest
 
 from memsinks_jax.config import MeshConfig
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.training import sharding
 from memsinks_jax.training.program import train_program
@@ -17,7 +16,7 @@ from memsinks_jax.training.step import init_state, make_train_step, training_gat
 
 def first_batches(config, count):
     corpus = load_corpus(config)
-    rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    rows = corpus.rows()
     return list(itertools.islice(batches(rows, config.training.batch_size), count))
 
 
