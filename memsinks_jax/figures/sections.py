@@ -4,6 +4,7 @@ import numpy as np
 
 from memsinks_jax import report
 from memsinks_jax import workdir as workdirs
+from memsinks_jax.data import counts
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.figures.runs import Run, by_variant
 
@@ -92,6 +93,9 @@ def open_choices(runs: list[Run]) -> str:
         ["rows", f"{said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; "
                  "attention stays within a document"],
     ]  # fmt: skip
+    never = counts.never_read(workdirs.read_corpus(runs[0].workdir))
+    if advice := counts.as_advice(never, every[0].data.row_length):
+        choices.append(["documents over a row", advice])
     if any(config.data.repeats == "remove" for config in every):
         choices.append(["budget without repeats", "the same epochs, and the same steps: two variants"])
     return report.table(["the paper leaves open", "here"], [[report.text(c) for c in row] for row in choices], ["", ""])

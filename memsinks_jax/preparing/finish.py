@@ -178,7 +178,7 @@ def _write_page(path: pathlib.Path, summary: dict, plan: Plan) -> None:
     counts = [
         ["documents", f"{summary['documents']:,}"],
         ["tokens", f"{summary['tokens']:,}"],
-        ["exact duplicates", f"{summary['duplicates']:,}"],
+        ["exact copies", f"{summary['duplicates']:,} (further encounters of a document, unless data.copies is once)"],
         ["near-duplicates", clusters],
         ["skipped records", f"{summary['skipped']:,}"],
         ["input files", f"{len(plan.sources):,}"],

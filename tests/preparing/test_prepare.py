@@ -252,7 +252,7 @@ def test_a_run_reads_a_prepared_corpus(folder):
     config.data.files, config.data.unique_documents = str(folder / "out"), -1
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
-    assert [document.text for document in corpus.documents] == texts  # exact copies are left out
+    assert [document.text for document in corpus.documents] == texts  # exact copies are encounters of one document
     assert corpus.copies.sum() == 6 * len(TEXTS)
     assert corpus.copies.tolist() == [6 * TEXTS.count(text) for text in texts]
     assert (corpus.tokens[3] == corpus.tokenizer.encode(texts[3])).all()
