@@ -27,6 +27,7 @@ _WRITABLE = "; make it writable for this user, or choose another folder"
 _ADVICE = {
     errno.ENOSPC: "; free some space and run the same command again",
     errno.EDQUOT: "; free some of your quota and run the same command again",
+    errno.EMFILE: "; raise the limit of open files (ulimit -n) and run the same command again",
     errno.EROFS: _WRITABLE,
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,

@@ -11,18 +11,28 @@ Boundaries of documents are those of the records: no token marks them.
 """
 
 import bisect
+import collections
 import collections.abc
+import contextlib
+import errno
 import functools
 import hashlib
 import json
+import logging
 import pathlib
+import resource
 import struct
+import sys
+import threading
+import weakref
 
 import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -78,7 +88,7 @@ class Prepared:
             self.manifest = json.loads((self.folder / MANIFEST).read_text())
             index = np.load(self.folder / "index.npy")
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
-        except (OSError, ValueError) as error:
+        except (FileNotFoundError, ValueError) as error:
             raise InputError(
                 f"{self.folder}: not a whole prepared corpus ({' '.join(str(error).split())}); run memsinks_jax.prepare"
             ) from None
@@ -138,27 +148,84 @@ class Prepared:
     def _record(self, document: int) -> bytes:
         shard = bisect.bisect_right(self._offsets, document) - 1
         place = document - self._offsets[shard]
-        return self._shard(shard).read(place, place + 1)[0]
+        return self._readers[shard].read(place, place + 1)[0]
 
     @functools.cached_property
-    def _shard(self):
-        from array_record.python.array_record_module import ArrayRecordReader  # seconds, for those who never read
-
-        @functools.cache
-        def opened(shard: int) -> ArrayRecordReader:
-            path = self.folder / "shards" / f"{shard:05d}.array_record"
-            try:
-                reader = ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
-            except RuntimeError as error:
-                raise InputError(f"{path}: cannot be read ({error}); run memsinks_jax.prepare anew") from None
-            if reader.num_records() != self.manifest["shards"][shard]["documents"]:
-                raise InputError(f"{path}: another number of documents than in {MANIFEST}; prepare the corpus anew")
-            return reader
-
-        return opened
+    def _readers(self) -> "_Readers":
+        return _Readers(self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]])
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name != "_shard"}  # files are opened anew
+        return {name: value for name, value in self.__dict__.items() if name != "_readers"}  # files are opened anew
+
+
+class _Readers:
+    """Open shards of one corpus, for any number of threads.
+
+    All corpora of the process share half of the files that it may open: beyond a corpus's part of them its least recently
+    used reader is dropped, and its file closed once no thread reads from it. Opening one reads where its records lie, which
+    takes as long as reading some hundreds to thousands of them.
+    """
+
+    _everywhere, _lock = weakref.WeakSet(), threading.Lock()
+
+    def __init__(self, folder: pathlib.Path, documents: list[int]):
+        self._folder, self._documents, self._open = folder, documents, collections.OrderedDict()
+        with self._lock:
+            self._everywhere.add(self)
+        if len(documents) > self._most():
+            logger.warning(
+                "%s: only %d of %d files stay open, since this process may open %d; reading in random order is slow: raise "
+                "the hard limit (ulimit -Hn)", folder, self._most(), len(documents), 2 * _half_of_open_files(),
+            )  # fmt: skip
+
+    def _most(self) -> int:
+        return max(_half_of_open_files() // len(self._everywhere), 1)
+
+    def __getitem__(self, shard: int):
+        """An ArrayRecordReader. Raises InputError for a damaged shard, and for too many open files."""
+        with self._lock:
+            if shard in self._open:
+                self._open.move_to_end(shard)
+                return self._open[shard]
+        reader = self._reader(shard)  # without the lock: other threads read on
+        with self._lock:
+            self._open[shard] = reader
+            while len(self._open) > self._most():
+                self._open.popitem(last=False)
+        return reader
+
+    def _reader(self, shard: int):
+        from array_record.python.array_record_module import ArrayRecordReader  # seconds, for those who never read
+
+        path = self._folder / f"{shard:05d}.array_record"
+        try:
+            for _ in range(2):
+                reader = ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
+                if reader.ok():
+                    break
+                path.open("rb").close()  # raises what the system says, which the reader keeps to itself
+        except RuntimeError as error:
+            raise InputError(f"{path}: cannot be read ({error}); run memsinks_jax.prepare anew") from None
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            raise InputError(
+                f"{path}: {error.strerror}: the limit is {limit} for this process; raise it with ulimit -n"
+            ) from None
+        if reader.num_records() != self._documents[shard]:
+            raise InputError(f"{path}: another number of documents than in {MANIFEST}; prepare the corpus anew")
+        return reader
+
+
+@functools.cache
+def _half_of_open_files() -> int:
+    """Half of the files that this process may open, after its soft limit was raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than its hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
 
 
 class Tokens(collections.abc.Sequence):
