@@ -264,12 +264,14 @@ RANGES = {
     "mesh.tensor": (1, None, True),
 }
 
-# What may change when a run goes on: it decides where and how a run is kept and computed, not what is computed.
+# What may change when a run goes on: it decides where and how a run is kept, computed and looked at, not what is computed.
+# workdir.FREE_IN_PART adds fields of which something must stay, such as the documents where their files move.
 FREE_ON_RESUME = (
     "mesh.data", "mesh.fsdp", "mesh.tensor",
     "compute.attention", "compute.remat", "compute.loss_chunks", "compute.accumulate",
     "training.checkpoint_every", "training.checkpoints_to_keep",
     "training.keep_every", "training.keep_best", "training.stall_seconds",
+    "training.log_every", "training.evaluate_every", "monitor.seen_over", "monitor.probes",
 )  # fmt: skip
 
 

@@ -206,15 +206,16 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     # Data, and what the workdir remembers of it.
     if resuming:
         if leads:
-            held.enter_context(workdirs.reopen(workdir, config))
+            held.enter_context(workdirs.lock(workdir))
         checkpoints = Checkpoints(workdir, config.training)
         newest = checkpoints.newest()
         progress = None if newest is None else checkpoints.progress(newest)
-        corpus = workdirs.read_corpus(workdir, progress and progress["data"])
+        data = workdirs.read_data(workdir, config, progress and progress["data"])
+        corpus, fingerprints, _ = data
     else:
         corpus, checkpoints, progress = load_corpus(config), None, None
+        fingerprints = workdirs.fingerprints(corpus)
     config = with_rows(config, corpus.config.data.rows)
-    fingerprints = workdirs.fingerprints(corpus)
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
     rows = corpus.rows()
@@ -226,9 +227,11 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     initial = None
     if config.model.initial and progress is None:
         initial = _initial_params(config, corpus, program.state.params)
+    if leads and resuming:
+        workdirs.rewrite(workdir, config, data)
+    elif leads:
+        held.enter_context(workdirs.create(workdir, config, corpus))
     if not resuming:
-        if leads:
-            held.enter_context(workdirs.create(workdir, config, corpus))
         hosts.agree(0)  # nobody goes on before the workdir is there
         checkpoints = Checkpoints(workdir, config.training)
     versions = library_versions()

@@ -5,17 +5,41 @@ config.json, tokenizer.model or tokenizer.json, documents.jsonl, metrics.jsonl, 
 
 import datetime
 import fcntl
+import glob
 import hashlib
+import io
 import os
 import pathlib
 import shutil
 import socket
-from typing import IO
+from collections.abc import Iterable
+from typing import IO, NamedTuple
+
+import numpy as np
 
 from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_rows
 from memsinks_jax.data.corpus import Corpus, load_corpus
-from memsinks_jax.data.mixture import table
+from memsinks_jax.data.ids import content_id
+from memsinks_jax.data.mixture import general_sources, table
+from memsinks_jax.data.prepared import Tokens, is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
+
+# What of a field must stay when a run goes on, where the rest may change: its data may move, but not be others.
+FREE_IN_PART = {
+    "data.files": lambda config: bool(config.data.files),
+    "data.tokenizer": lambda config: bool(config.data.tokenizer),
+    "general.files": lambda config: [amount for _, amount in general_sources(config.general)],
+    "model.initial": lambda config: bool(config.model.initial),
+    "monitor.every": lambda config: config.monitor.every > 0,
+}
+
+
+class Data(NamedTuple):
+    """What a run was started on, read again."""
+
+    corpus: Corpus
+    fingerprints: dict[str, str]
+    moved: bool  # documents.jsonl names places where the documents no longer are
 
 
 def adopt(workdir: pathlib.Path, config: Config) -> Config:
@@ -25,16 +49,20 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
       InputError: the workdir belongs to a run with another config, or is no run's and not empty.
     """
     if (workdir / "config.json").exists():
-        started = read_config(workdir)
+        before, tokenizer = read_config(workdir), config.data.tokenizer
         if config.data.rows == "auto":
-            config = with_rows(config, started.data.rows)
-        difference = first_difference(started, config, besides=FREE_ON_RESUME)
+            config = with_rows(config, before.data.rows)
+        free = [name for name, fixed in FREE_IN_PART.items() if fixed(before) == fixed(config)]
+        difference = first_difference(before, config, besides=(*FREE_ON_RESUME, *free))
         if difference:
             name, there, here = difference
             raise InputError(
                 f"{workdir} holds a run with another config: {name} is {there!r} there and {here!r} here; "
                 "take another --workdir, or the config of that run"
             )
+        moved = tokenizer != before.data.tokenizer
+        if moved and open_tokenizer(pathlib.Path(tokenizer)).model != read_tokenizer(workdir).model:
+            raise InputError(f"{tokenizer} is another tokenizer than that of {workdir}; give that one")
     elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
         raise InputError(f"{workdir} exists and is not a run's workdir; take another --workdir")
     return config
@@ -58,14 +86,18 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     return held
 
 
-def reopen(workdir: pathlib.Path, config: Config) -> IO:
-    """Takes a workdir up again -> the run's lock. Fields that may change when a run goes on are written down anew."""
-    held = lock(workdir)
+def rewrite(workdir: pathlib.Path, config: Config, data: Data) -> None:
+    """Writes down what has changed since the run was last taken up: places of its documents, fields of its config."""
+    if data.moved:
+        _replace(workdir / "documents.jsonl", _table(data.corpus))
     if first_difference(read_config(workdir), config):
-        scratch = workdir / "config.json.new"
-        scratch.write_text(to_json(config))
-        os.replace(scratch, workdir / "config.json")
-    return held
+        _replace(workdir / "config.json", to_json(config))
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    scratch = path.with_name(path.name + ".new")
+    scratch.write_text(text)
+    os.replace(scratch, path)
 
 
 def lock(folder: pathlib.Path) -> IO:
@@ -102,39 +134,80 @@ def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
 
 
 def read_corpus(workdir: pathlib.Path, trained_on: dict | None = None) -> Corpus:
-    """The run's own documents, read or generated again, with the run's tokenizer and split.
+    """The run's own documents, read or generated again, with the run's tokenizer and split. See `read_data`."""
+    return read_data(workdir, read_config(workdir), trained_on).corpus
+
+
+def read_data(workdir: pathlib.Path, config: Config, trained_on: dict | None = None) -> Data:
+    """The documents that the run was started on, from where `config` says that they are, with the run's tokenizer.
 
     Args:
       trained_on: the `fingerprints` that a checkpoint remembers, where there is one.
     Raises:
-      InputError: tokenizer or documents are no longer those that the run was started on.
+      InputError: files are missing; tokenizer or documents are no longer those that the run was started on.
     """
+    _refuse_missing(workdir, config)
     if trained_on and _hash(_tokenizer_path(workdir)) != trained_on["tokenizer"]:
         raise InputError(
             f"{_tokenizer_path(workdir)} is not the tokenizer that the checkpoints of {workdir} were trained with; "
             "put that one back or take another --workdir"
         )
-    corpus = load_corpus(read_config(workdir), read_tokenizer(workdir))
-    documents = _require(workdir / "documents.jsonl").read_bytes()
-    if trained_on and hashlib.sha256(documents).hexdigest() != trained_on["documents"]:
+    corpus = load_corpus(config, read_tokenizer(workdir))
+    with _require(workdir / "documents.jsonl").open("rb") as lines:
+        there, whole_there = _hashes(lines)
+    # Checkpoints of earlier versions remember the whole file, which then has to stay as it is.
+    if trained_on and trained_on["documents"] not in (there, whole_there):
         raise InputError(
             f"{workdir / 'documents.jsonl'} is not the one that the checkpoints of {workdir} were trained with; "
             "put that one back or take another --workdir"
         )
-    if _table(corpus).encode() != documents:
+    here, whole_here = _hashes(io.BytesIO(_table(corpus).encode()))
+    found = _fingerprints(corpus, here)
+    if here != there or (trained_on and trained_on.get("tokens", found["tokens"]) != found["tokens"]):
         raise InputError(
             f"the documents are not those that {workdir} was started on (see its documents.jsonl); "
             "restore the files or take another --workdir"
         )
-    return corpus
+    replaceable = not trained_on or trained_on["documents"] == there
+    return Data(corpus, found, moved=whole_here != whole_there and replaceable)
 
 
 def fingerprints(corpus: Corpus) -> dict[str, str]:
-    """Hashes of what a run learns from: its tokenizer; its documents with their ids, lengths and roles."""
+    """Hashes of what a run learns from, wherever it lies.
+
+    "tokenizer"; "documents", their ids, lengths and roles; "tokens", which ids that are not by content do not tell apart.
+    """
+    return _fingerprints(corpus, _hashes(io.BytesIO(_table(corpus).encode()))[0])
+
+
+def _fingerprints(corpus: Corpus, documents: str) -> dict[str, str]:
+    tokens = corpus.tokens
+    contents = tokens.identities() if isinstance(tokens, Tokens) else np.stack([content_id(t) for t in tokens])
     return {
         "tokenizer": hashlib.sha256(corpus.tokenizer.model).hexdigest(),
-        "documents": hashlib.sha256(_table(corpus).encode()).hexdigest(),
+        "documents": documents,
+        "tokens": hashlib.sha256(contents).hexdigest(),
     }
+
+
+def _hashes(lines: Iterable[bytes]) -> tuple[str, str]:
+    """Of the lines of a documents.jsonl: without the places, which stand last in each, and whole."""
+    without, whole = hashlib.sha256(), hashlib.sha256()
+    for line in lines:
+        without.update(line.partition(b', "source": ')[0])
+        whole.update(line)
+    return without.hexdigest(), whole.hexdigest()
+
+
+def _refuse_missing(workdir: pathlib.Path, config: Config) -> None:
+    named = {"data.files": [config.data.files], "general.files": [name for name, _ in general_sources(config.general)]}
+    for field, patterns in named.items():
+        for pattern in filter(None, patterns):
+            if not is_prepared(pattern) and next(glob.iglob(pattern, recursive=True), None) is None:
+                raise InputError(
+                    f"{pattern} is not there; put it back, or say where the documents of {workdir} are now: run the command "
+                    f"that trained it with --config.{field}=NEW (a finished run is not trained again)"
+                )
 
 
 def _tokenizer_path(workdir: pathlib.Path) -> pathlib.Path:

@@ -246,6 +246,10 @@ class Tokens(collections.abc.Sequence):
         prepared, number = self.home(place)
         return prepared.read(number)
 
+    def identities(self) -> np.ndarray:
+        """Content ids -> uint32 (m, 2)."""
+        return np.concatenate([part.identities for part in self._parts])[self._chosen]
+
     def home(self, place: int) -> tuple[Prepared, int]:
         """The corpus of a document, and its number there."""
         number = int(self._chosen[place])

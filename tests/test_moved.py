@@ -1,0 +1,200 @@
+"""A run goes on, and is measured, wherever its data have moved: what they say decides, not where they lie."""
+
+import hashlib
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from conftest import tiny_config
+from test_prepared import TOKENIZER, random_tokens, write_prepared
+from test_train import outcome
+
+from memsinks_jax import workdir as workdirs
+from memsinks_jax.command_line import Interrupted
+from memsinks_jax.config import InputError
+from memsinks_jax.data import stories
+from memsinks_jax.evaluate import evaluate
+from memsinks_jax.loop import train_and_evaluate
+
+TEXTS = [stories.story(3, index).text for index in range(40)]
+
+
+def write_texts(folder, texts=TEXTS):
+    """Two files of documents, and one of a general corpus."""
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n<|endoftext|>\n".join(texts[:16]))
+    (folder / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[16:30]))
+    (folder / "general.txt").write_text("\n<|endoftext|>\n".join(texts[30:]))
+
+
+def write_shards(folder):
+    write_prepared(folder / "documents", random_tokens(30), 3)
+    write_prepared(folder / "general", random_tokens(10, seed=1), 2)
+
+
+def of_texts(config, folder):
+    config.data.files, config.general.files = f"{folder}/[ab].*", f"{folder}/general.txt=8"
+
+
+def of_shards(config, folder):
+    config.data.files, config.general.files = f"{folder}/documents", f"{folder}/general=8"
+
+
+KINDS = {"texts": (write_texts, of_texts), "shards": (write_shards, of_shards)}
+
+
+def small():
+    config = tiny_config()
+    config.model.layers, config.data.unique_documents, config.data.row_length = 1, -1, 48
+    config.training.steps = 5
+    return config
+
+
+def stopped(config, workdir, step=2):
+    with pytest.raises(Interrupted):
+        train_and_evaluate(config, workdir, should_stop=lambda done: done == step)
+
+
+def contents(workdir):
+    """Of all files but the lock, which says who looked last."""
+    return {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def documents(workdir):
+    lines = [json.loads(line) for line in (workdir / "documents.jsonl").read_text().splitlines()]
+    return [line.pop("source") for line in lines], lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
+    write, point = KINDS[kind]
+    write(tmp_path / "old")
+    config = small()
+    point(config, tmp_path / "old")
+    train_and_evaluate(config, tmp_path / "straight")
+    stopped(config, tmp_path / "run")
+    loss = evaluate(tmp_path / "straight", "drop")["loss"]
+    places, table = documents(tmp_path / "run")
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    with pytest.raises(InputError, match=rf"old.*is not there.*{tmp_path}/run .*--config.data.files=NEW"):
+        train_and_evaluate(config, tmp_path / "run")
+    with pytest.raises(InputError, match=r"old.*is not there.*--config.data.files=NEW"):
+        evaluate(tmp_path / "straight", "drop")
+
+    point(config, tmp_path / "new")
+    train_and_evaluate(config, tmp_path / "run")
+    (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(tmp_path / "straight")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
+    assert lines == expected_lines
+    assert workdirs.read_config(tmp_path / "run") == config
+    moved = [place.replace(f"{tmp_path}/old", f"{tmp_path}/new") for place in places]
+    assert documents(tmp_path / "run") == (moved, table) and moved != places
+
+    before = contents(tmp_path / "straight" / "checkpoints")
+    train_and_evaluate(config, tmp_path / "straight")  # a finished run: its data's place is written down, and no more
+    assert contents(tmp_path / "straight" / "checkpoints") == before
+    found = evaluate(tmp_path / "straight", "drop")
+    assert found["loss"] == loss == evaluate(tmp_path / "run", "drop")["loss"]
+
+
+@pytest.mark.parametrize("ids", ["content", "index"])
+def test_other_content_at_the_new_place_is_refused(ids, tmp_path):
+    """Also where ids do not tell documents apart, and lengths do not."""
+    write_texts(tmp_path / "old")
+    config = small()
+    config.data.ids = ids
+    of_texts(config, tmp_path / "old")
+    stopped(config, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    tokenizer = workdirs.read_tokenizer(tmp_path / "run")
+    other = TEXTS[3].replace(" a ", " a a ", 1) if ids == "content" else TEXTS[3].replace(".", "!", 1)
+    if ids == "index":
+        assert len(tokenizer.encode(other)) == len(tokenizer.encode(TEXTS[3]))
+    write_texts(tmp_path / "new", [*TEXTS[:3], other, *TEXTS[4:]])
+    of_texts(config, tmp_path / "new")
+    with pytest.raises(InputError, match="the documents are not those that .*run was started on"):
+        train_and_evaluate(config, tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+
+
+def test_files_with_other_names_are_the_same_documents(tmp_path):
+    write_texts(tmp_path / "texts")
+    config = small()
+    of_texts(config, tmp_path / "texts")
+    config.data.files = f"{tmp_path}/texts/*[ab].*"
+    stopped(config, tmp_path / "run")
+    (tmp_path / "texts" / "a.txt").rename(tmp_path / "texts" / "0a.txt")
+    stopped(config, tmp_path / "run", 3)
+    places = documents(tmp_path / "run")[0]
+    assert any("0a.txt" in place for place in places) and not any("/a.txt" in place for place in places)
+    (tmp_path / "texts" / "0a.txt").rename(tmp_path / "texts" / "za.txt")  # another order of the documents
+    with pytest.raises(InputError, match="the documents are not those"):
+        train_and_evaluate(config, tmp_path / "run")
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(tmp_path, monkeypatch):
+    """Its checkpoints remember documents.jsonl with the places. It is left as it is while they are needed."""
+
+    def with_places(corpus):
+        whole = hashlib.sha256(workdirs._table(corpus).encode()).hexdigest()
+        return {"tokenizer": hashlib.sha256(corpus.tokenizer.model).hexdigest(), "documents": whole}
+
+    write_texts(tmp_path / "old")
+    config = small()
+    of_texts(config, tmp_path / "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(workdirs, "fingerprints", with_places)
+        stopped(config, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")
+    train_and_evaluate(config, tmp_path / "run")
+
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    of_texts(config, tmp_path / "new")
+    stopped(config, tmp_path / "moved", 3)
+    shutil.rmtree(tmp_path / "moved" / "checkpoints" / "3")
+    train_and_evaluate(config, tmp_path / "moved")
+    assert outcome(tmp_path / "moved")[1] == outcome(tmp_path / "run")[1]
+    train_and_evaluate(config, tmp_path / "moved")
+    assert all("/new/" in place for place in documents(tmp_path / "moved")[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("general.files", "new/c.txt=40%,new/d.txt=50", None),
+        ("general.files", "new/c.txt=40%,new/d.txt=51", "general.files is '.*=50' there and '.*=51' here"),
+        ("general.files", "new/c.txt=40%", "general.files is"),
+        ("general.files", "", "general.files is"),
+        ("data.files", "new/*", None),
+        ("data.files", "", "data.files is"),
+        ("model.initial", "new", None),
+        ("model.initial", "", "model.initial is"),
+        ("data.tokenizer", "same.model", None),
+        ("data.tokenizer", "other.model", "other.model is another tokenizer than that of .*run; "),
+        ("data.tokenizer", "", "data.tokenizer is"),
+        ("monitor.every", 3, None),
+        ("monitor.every", 0, "monitor.every is 2 there and 0 here"),
+        ("monitor.counters", 32, "monitor.counters is"),
+    ],
+)
+def test_what_may_change(field, value, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_texts(tmp_path / "texts")
+    for name in ("tokenizer.model", "same.model"):
+        (tmp_path / name).write_bytes(TOKENIZER.model)
+    (tmp_path / "other.model").write_bytes(workdirs.load_corpus(tiny_config()).tokenizer.model)
+    config = small()
+    config.data.files, config.data.tokenizer, config.model.initial = "texts/a.txt", "tokenizer.model", "old"
+    config.data.vocabulary_size, config.monitor.every = 1024, 2
+    workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config)).close()
+    config.general.files, config.general.token_budget = "old/a.txt=40%,old/b.txt=50", 9000
+    (tmp_path / "run" / "config.json").write_text(workdirs.to_json(config))
+    section, _, name = field.partition(".")
+    setattr(getattr(config, section), name, value)
+    if message is None:
+        workdirs.refuse_other_config(tmp_path / "run", config)
+    else:
+        with pytest.raises(InputError, match=message):
+            workdirs.refuse_other_config(tmp_path / "run", config)
