@@ -159,7 +159,7 @@ class MonitorConfig:
     """Looking, while it trains, for documents that come too often and are being memorized (see training/monitor.py)."""
 
     every: int = 0  # steps between two looks; 0: off
-    seen_over: int = 16  # times a document is seen before it is flagged
+    seen_over: int = 16  # times a document is seen before it is flagged; changed on resume, from the next look on
     probes: int = 16  # flagged documents whose loss is measured, sinks dropped and own
     counters: int = 65_536  # in each row of the sketch of frequencies
 

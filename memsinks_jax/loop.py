@@ -70,7 +70,8 @@ def train_and_evaluate(
         held.enter_context(jax.set_mesh(mesh))
         opened = _open(config, workdir, mesh, resuming, held)
         config, corpus, rows, checkpoints, program, start, steps = opened[:7]
-        missing, unseen = _missing_evaluation(config, workdir, start, steps), _missing_look(config, workdir, start)
+        missing = _missing_evaluation(config, workdir, start, steps)
+        since, unseen = _last_look(config, workdir, start)
         if resuming and start == steps and not (missing or unseen):
             return _summary(workdir)
         if jax.process_index() == 0:
@@ -98,7 +99,7 @@ def train_and_evaluate(
             as_batches = functools.partial(
                 document_batches, row_length=config.data.row_length, end_of_text=corpus.tokenizer.end_of_text
             )
-            monitor = Monitor(config, corpus, rows, workdir, start, unseen, as_batches, parts)
+            monitor = Monitor(config, corpus, rows, workdir, start, since, as_batches, parts)
 
         record = held.enter_context(
             contextlib.closing(Record(config, workdir, rows, mesh, start, steps, opened.tokens))
@@ -286,11 +287,11 @@ def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps:
     return due if hosts.agree(bool(due) and not done) else ""
 
 
-def _missing_look(config: Config, workdir: pathlib.Path, step: int) -> bool:
-    """Whether the monitor was stopped before it had looked at `step`."""
-    due = step > 0 and config.monitor.every > 0 and step % config.monitor.every == 0
-    done = due and any(line["step"] == step and "monitor_flagged" in line for line in read_metrics(workdir))
-    return bool(hosts.agree(due and not done))
+def _last_look(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, bool]:
+    """The step of the monitor's last look, up to `step`; whether it is due after `step` and was not made."""
+    looks = [line["step"] for line in read_metrics(workdir) if "monitor_flagged" in line and line["step"] <= step]
+    last = hosts.agree(max(looks, default=0))
+    return last, last < step and config.monitor.every > 0 and step % config.monitor.every == 0
 
 
 def _tell_other_versions(then: dict[str, str], now: dict[str, str]) -> None:

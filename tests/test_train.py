@@ -252,6 +252,30 @@ def test_what_decides_nothing_may_change_when_a_run_goes_on(straight, tmp_path):
     assert outcome(tmp_path / "run")[1] == outcome(workdir)[1]
 
 
+def test_what_is_looked_at_may_change_when_a_run_goes_on(straight, tmp_path):
+    """From there on the run writes what one with the new settings writes; also what was due after the step it stopped at."""
+    config, workdir, _ = straight
+    before = dataclasses.replace(config.training)
+    try:
+        config.training.evaluate_every, config.training.log_every = 100, 3
+        with pytest.raises(Interrupted):
+            train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 4)
+        assert [line["step"] for line in read_metrics(tmp_path / "run")] == [3]
+        config.training.evaluate_every, config.training.log_every = 2, 1
+        train_and_evaluate(config, tmp_path / "run")
+        (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(workdir)
+        assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
+        assert lines[1:] == [
+            line for line in expected_lines if line["step"] > 4 or line["step"] == 4 and "held_out_loss" in line
+        ]
+        config.training.evaluate_every = 3
+        train_and_evaluate(config, tmp_path / "run")
+        assert workdir_module.read_config(tmp_path / "run") == config
+    finally:
+        config.training = before
+    assert outcome(tmp_path / "run")[1] == lines
+
+
 def test_other_versions_are_told(straight, tmp_path, monkeypatch, caplog):
     config, _, _ = straight
     interrupted(config, tmp_path / "run")

@@ -72,13 +72,13 @@ class Monitor:
 
     Args:
       start: step from which the run goes on; what was flagged later is forgotten, and will be found again.
-      missing: the run was stopped before it had looked at `start`.
+      since: step of the last look, which other `config.monitor.every` may have set.
       as_batches: (tokens, identities, batch size) -> batches for the `measure` of `look`.
       parts: of which the batch size must be a multiple.
     """
 
     def __init__(
-        self, config: Config, corpus: Corpus, rows: Rows, workdir: pathlib.Path, start: int, missing: bool,
+        self, config: Config, corpus: Corpus, rows: Rows, workdir: pathlib.Path, start: int, since: int,
         as_batches: Callable[..., list[dict]], parts: int,
     ):  # fmt: skip
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
@@ -92,9 +92,9 @@ class Monitor:
             scratch.write_text("".join(json.dumps(line) + "\n" for line in self._flagged.values()))
             os.replace(scratch, self._path)
         # What was read since the last look is read again: a run that goes on finds what one without a stop would.
-        every, size = self._settings.every, config.training.batch_size
+        size = config.training.batch_size
         self._window: set[int] = set()
-        for number in range((start - every if missing else start - start % every) * size, start * size):
+        for number in range(since * size, start * size):
             self.saw(rows[number]["identities"])
 
     def saw(self, identities_BN2: np.ndarray) -> None:

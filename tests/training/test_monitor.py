@@ -9,8 +9,10 @@ from conftest import tiny_config
 
 from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, MonitorConfig
+from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.trained import open_run
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.monitor import Monitor, count, estimates, init_sketch
 
@@ -101,16 +103,37 @@ def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
     rows = corpus.rows()
     everything = np.full((4, 4096), 9, np.uint32)  # a sketch for which every document came 9 times
 
-    def names(start, missing=False):
-        monitor = Monitor(config(), corpus, rows, tmp_path / f"{start}{missing}", start, missing, None, 1)
+    def names(start):
+        monitor = Monitor(config(), corpus, rows, tmp_path / f"{start}", start, 0, None, 1)
         for number in range(start * 8, 3 * 8):
             monitor.saw(rows[number]["identities"])
         monitor._settings.probes = 0
-        (tmp_path / f"{start}{missing}").mkdir()
+        (tmp_path / f"{start}").mkdir()
         monitor.look(3, everything, None)
-        return {line["id"] for line in flagged(tmp_path / f"{start}{missing}")}
+        return {line["id"] for line in flagged(tmp_path / f"{start}")}
 
     assert len(names(0)) > 10
-    assert names(2) == names(3, missing=True) == names(1) == {
-        line["id"] for line in flagged(tmp_path / "0False")
+    assert names(2) == names(3) == names(1) == {
+        line["id"] for line in flagged(tmp_path / "0")
     }  # fmt: skip
+
+
+def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
+    """The next look is at all that was read since the last: nothing stays unseen. The model becomes the same."""
+    changed = config()
+    changed.monitor = MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)
+    with pytest.raises(Interrupted):
+        train_and_evaluate(changed, tmp_path / "run", should_stop=lambda step: step == 9)
+    assert monitored(tmp_path / "run") == []
+    changed.monitor = MonitorConfig(every=4, seen_over=1, probes=4, counters=4096)
+    train_and_evaluate(changed, tmp_path / "run")
+    ((step, values),) = monitored(tmp_path / "run")
+    assert step == 12
+    corpus = load_corpus(changed)
+    rows = Rows(changed, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    read = [ids.to_hex(rows[number]["identities"][0]) for number in range(12 * 8)]
+    twice = {name for name in read if read.count(name) > 1}
+    assert {line["id"] for line in flagged(tmp_path / "run")} == twice and len(twice) > 20
+    assert values["monitor_flagged"] == len(twice)
+    one, other = open_run(tmp_path / "run").params, open_run(watched).params
+    assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
