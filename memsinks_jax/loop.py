@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.attention import choose_kernel
 from memsinks_jax.command_line import Interrupted
-from memsinks_jax.config import Config, InputError, to_json, with_rows
+from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, never_read
 from memsinks_jax.data.packing import Rows
@@ -69,7 +69,8 @@ def train_and_evaluate(
     with contextlib.ExitStack() as held:
         held.enter_context(jax.set_mesh(mesh))
         opened = _open(config, workdir, mesh, resuming, held)
-        config, corpus, rows, checkpoints, program, start, steps = opened[:7]
+        corpus, rows, checkpoints, program, start, steps = opened[:6]
+        config = corpus.config
         missing = _missing_evaluation(config, workdir, start, steps)
         since, unseen = _last_look(config, workdir, start)
         if resuming and start == steps and not (missing or unseen):
@@ -190,7 +191,6 @@ def train_and_evaluate(
 class _Opened(NamedTuple):
     """A run that can go on: its data, its program, and where it stands: after `start` steps of `steps`, `tokens` read."""
 
-    config: Config  # as asked for, with what the documents have decided
     corpus: Corpus
     rows: Rows
     checkpoints: Checkpoints
@@ -216,7 +216,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     else:
         corpus, checkpoints, progress = load_corpus(config), None, None
         fingerprints = workdirs.fingerprints(corpus)
-    config = with_rows(config, corpus.config.data.rows)
+    config = corpus.config
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
     rows = corpus.rows()
@@ -244,12 +244,10 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
             state = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)()
             return state if initial is None else state._replace(params=initial)
 
-        return _Opened(config, corpus, rows, checkpoints, program, 0, steps, 0, make)
+        return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make)
     _tell_other_versions(progress["versions"], versions)
     start, tokens = progress["step"], progress["tokens"]
-    return _Opened(
-        config, corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state)
-    )
+    return _Opened(corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state))
 
 
 def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:

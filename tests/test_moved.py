@@ -194,7 +194,7 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     section, _, name = field.partition(".")
     setattr(getattr(config, section), name, value)
     if message is None:
-        workdirs.refuse_other_config(tmp_path / "run", config)
+        workdirs.adopt(tmp_path / "run", config)
     else:
         with pytest.raises(InputError, match=message):
-            workdirs.refuse_other_config(tmp_path / "run", config)
+            workdirs.adopt(tmp_path / "run", config)

@@ -130,7 +130,7 @@ def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
     ((step, values),) = monitored(tmp_path / "run")
     assert step == 12
     corpus = load_corpus(changed)
-    rows = Rows(changed, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
+    rows = corpus.rows()
     read = [ids.to_hex(rows[number]["identities"][0]) for number in range(12 * 8)]
     twice = {name for name in read if read.count(name) > 1}
     assert {line["id"] for line in flagged(tmp_path / "run")} == twice and len(twice) > 20
