@@ -77,7 +77,7 @@ def look(query_BTHC: jax.Array, key_BSKC: jax.Array, value_BSKC: jax.Array, visi
     shared_by = query_BTHC.shape[2] // key_BSKC.shape[2]
     if shared_by > 1:
         key_BSKC, value_BSKC = (jnp.repeat(x, shared_by, axis=2) for x in (key_BSKC, value_BSKC))
-    scores_BHTS = jnp.einsum("bthc,bshc->bhts", query_BTHC, key_BSKC).astype(jnp.float32) * scale
+    scores_BHTS = jnp.einsum("bthc,bshc->bhts", query_BTHC, key_BSKC, preferred_element_type=jnp.float32) * scale
     weights_BHTS = jax.nn.softmax(jnp.where(visible_BTS[:, None], scores_BHTS, jnp.finfo(jnp.float32).min))
     return jnp.einsum("bhts,bshc->bthc", weights_BHTS.astype(value_BSKC.dtype), value_BSKC)
 

@@ -23,7 +23,7 @@ def causal_attention(
 
 
 def _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT):
-    kv_heads, scaled_BTHC = key_BTKC.shape[2], query_BTHC * query_BTHC.shape[-1] ** -0.5
+    kv_heads, scaled_BTHC = key_BTKC.shape[2], query_BTHC.astype(jnp.float32) * query_BTHC.shape[-1] ** -0.5
     outputs, kept = [], []
     for start, end in _blocks(query_BTHC.shape[1]):
         scores = _product(_rows(key_BTKC[:, :end]), _columns(scaled_BTHC[:, start:end], kv_heads))
@@ -68,7 +68,7 @@ def _blocks(length: int) -> list[tuple[int, int]]:
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
     """Matrix product of the last two axes, in float32, for each of the first two."""
-    return jnp.matmul(left, right).astype(jnp.float32)
+    return jnp.matmul(left, right, preferred_element_type=jnp.float32)
 
 
 def _rows(x_BTHC: jax.Array, kv_heads: int | None = None) -> jax.Array:

@@ -13,9 +13,9 @@ from memsinks_jax.products import product
 
 
 def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
-    """float32 (B, T, V)."""
-    logits_BTV = product(x_BTD, head_DV.astype(x_BTD.dtype))
-    return constrain(logits_BTV, BATCH, None, TENSOR).astype(jnp.float32)
+    """float32 (B, T, V), summed and kept in float32 whatever the type of x."""
+    logits_BTV = product(x_BTD, head_DV.astype(x_BTD.dtype), preferred_element_type=jnp.float32)
+    return constrain(logits_BTV, BATCH, None, TENSOR)
 
 
 def valid_weights(targets_BT: jax.Array, weights_BT: jax.Array, vocabulary_size: int) -> jax.Array:
@@ -94,8 +94,9 @@ def _chunked_backward(vocabulary_size, residuals, cotangent_BT):
         logits_BTW, tokens_W = _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size)
         surprise_BTW = jnp.exp(logits_BTW - total_BT[..., None]) - (targets_BT[..., None] == tokens_W)
         gradient_NW = (surprise_BTW * cotangent_BT[..., None]).astype(x_BTD.dtype).reshape(flat_ND.shape[0], -1)
-        x_gradient_ND += (gradient_NW @ head_DW.astype(x_BTD.dtype).T).astype(jnp.float32)
-        return x_gradient_ND, (flat_ND.T @ gradient_NW).astype(head_DW.dtype)
+        head_WD = head_DW.astype(x_BTD.dtype).T
+        x_gradient_ND += jnp.matmul(gradient_NW, head_WD, preferred_element_type=jnp.float32)
+        return x_gradient_ND, jnp.matmul(flat_ND.T, gradient_NW, preferred_element_type=head_DW.dtype)
 
     start = jnp.zeros(flat_ND.shape, jnp.float32)
     x_gradient_ND, head_gradients_PDW = jax.lax.scan(add, start, (jnp.arange(chunks), heads_PDW))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from memsinks_jax import attention
 from memsinks_jax.attention import KERNELS, attend, choose_kernel
@@ -57,6 +58,21 @@ def test_a_kernel_equals_the_definition_and_its_gradient(kernel, length, kv_head
         measured = both(functools.partial(attend, kernel))
     for one, other in zip(measured, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["xla", "blocks"])
+def test_large_scores_of_bfloat16_are_exact(kernel):
+    """Values are the identity, so the output is the weights, each rounded at most twice. Heads of 32 channels: the
+    square root of 32 is no number of bfloat16, and neither is a query divided by it."""
+    draw = np.random.default_rng(0)
+    query, key = (jnp.asarray(4.8 * draw.normal(size=(1, 32, 8, 32)), jnp.bfloat16) for _ in range(2))
+    value = jnp.broadcast_to(jnp.eye(32, dtype=jnp.bfloat16)[None, :, None], key.shape)
+    exact = [np.asarray(x, np.float64) for x in (query, key)]
+    scores = np.where(np.tril(np.ones((32, 32), bool)), np.einsum("bthc,bshc->bhts", *exact) / 32**0.5, -np.inf)
+    assert 70 < scores.max() < 90
+    expected = scipy.special.softmax(scores, axis=-1).transpose(0, 2, 1, 3)
+    measured = attend(kernel, query, key, value, jnp.ones((1, 32), jnp.int32))
+    np.testing.assert_allclose(np.asarray(measured, np.float64), expected, atol=2**-8)
 
 
 @pytest.mark.parametrize("kernel", HERE)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from memsinks_jax.losses import cross_entropy, logits, token_losses
 
@@ -23,6 +24,42 @@ def test_cross_entropy_is_minus_the_log_softmax():
     x, head, targets, _ = inputs()
     expected = -jnp.take_along_axis(jax.nn.log_softmax(x @ head), targets[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(cross_entropy(logits(x, head), targets), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_large_logits_of_bfloat16_are_exact(chunks):
+    """Sums of bfloat16 products are kept in float32: at logits of 75 one step of bfloat16 is half a nat."""
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.normal(size=(B, T, 64)), jnp.bfloat16)
+    head = jnp.asarray(2.2 * draw.normal(size=(64, 512)), jnp.bfloat16)
+    targets = draw.integers(0, 512, (B, T))
+    exact = np.asarray(x, np.float64) @ np.asarray(head, np.float64)
+    assert 70 < np.abs(exact).max() < 90
+    expected = scipy.special.logsumexp(exact, axis=-1) - np.take_along_axis(exact, targets[..., None], axis=-1)[..., 0]
+    losses = token_losses(x, head, jnp.asarray(targets), jnp.ones((B, T)), chunks)
+    np.testing.assert_allclose(losses, expected, atol=1e-3)
+
+
+def test_gradients_of_chunks_are_summed_in_float32():
+    """The gradient of the logits, 1/128 less the target, is exact in bfloat16: only sums can round. Operations run one
+    by one, since XLA's CPU backend leaves out a rounding that is undone at once."""
+    draw = np.random.default_rng(0)
+    targets = draw.integers(0, 128, (B, T))
+    surprise = 1 / 128 - np.eye(128)[targets]
+
+    def total(x, head):
+        return token_losses(x, head, jnp.asarray(targets), jnp.ones((B, T)), 4).sum()
+
+    def gradients(x, head):
+        arrays = (jnp.asarray(x, jnp.bfloat16), jnp.asarray(head, jnp.float32))
+        with jax.disable_jit():
+            return [np.asarray(array, np.float64) for array in jax.grad(total, argnums=(0, 1))(*arrays)]
+
+    head = np.asarray(jnp.asarray(100 + draw.normal(size=(D, 128)), jnp.bfloat16), np.float64)
+    np.testing.assert_allclose(gradients(np.zeros((B, T, D)), head)[0], surprise @ head.T, rtol=2**-8, atol=1e-4)
+    x = np.asarray(jnp.asarray(draw.normal(size=(B, T, D)), jnp.bfloat16), np.float64)
+    expected = np.einsum("btd,btv->dv", x, surprise)
+    np.testing.assert_allclose(gradients(x, np.zeros((D, 128)))[1], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("chunks", [2, 5, V])
