@@ -67,7 +67,10 @@ def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
 
 def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig) -> jax.Array:
     """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits on any device."""
-    bits = jax.random.bits(key, shape, jnp.uint32)
+    # Set here, also for what is traced here: how bits are laid out depends on a flag of the process, which moves initial
+    # parameters and generated text, but must not move anybody's sinks.
+    with jax.threefry_partitionable(True):
+        bits = jax.random.bits(key, shape, jnp.uint32)
     if sinks.sampling == "exact":
         active = max(round(sinks.active_fraction * shape[-1]), 1)
         ranks = jnp.argsort(jnp.argsort(bits, axis=-1, stable=True), axis=-1, stable=True)

@@ -113,18 +113,21 @@ def test_remat_changes_nothing():
     assert (plain == masks(hashed(8))[0]).all()
 
 
-def test_another_process_draws_the_same_whatever_its_default_generator():
-    code = """
+@pytest.mark.parametrize("setting", ["default_prng_impl", "threefry_partitionable"])
+def test_another_process_draws_the_same_whatever_its_settings_of_random_numbers(setting):
+    value = {"default_prng_impl": "rbg", "threefry_partitionable": False}[setting]
+    code = f"""
 import json, jax, numpy as np
-jax.config.update("jax_default_prng_impl", "rbg")
+jax.config.update("jax_{setting}", {value!r})
 from memsinks_jax import sinks
 from memsinks_jax.config import SinksConfig
-drawn = sinks.document_masks(np.array([[1, 2], [3, 4]], np.uint32), 5, 40, SinksConfig(), 1)
-print(json.dumps(np.asarray(drawn).astype(int).tolist()))
+draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig(), 1)
+drawn = [way(draw)(np.array([[1, 2], [3, 4]], np.uint32)) for way in (lambda f: f, jax.jit, jax.checkpoint)]
+print(json.dumps(np.stack(drawn).astype(int).tolist()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     here = masks(np.array([[1, 2], [3, 4]], np.uint32), seed=5, count=40)
-    assert json.loads(done.stdout) == here.astype(int).tolist()
+    assert json.loads(done.stdout) == [here.astype(int).tolist()] * 3
 
 
 def test_golden_mask():
