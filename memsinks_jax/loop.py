@@ -80,7 +80,8 @@ def train_and_evaluate(
         state = opened.state()
 
         seed = np.uint32(config.seed)
-        stream = batches(rows, config.training.batch_size, start, jax.process_index(), jax.process_count())
+        own = sharding.own_rows(config.training.batch_size, mesh)
+        stream = batches(rows, config.training.batch_size, start, own)
 
         # The evaluation.
         step = start
@@ -100,7 +101,7 @@ def train_and_evaluate(
             as_batches = functools.partial(
                 document_batches, row_length=config.data.row_length, end_of_text=corpus.tokenizer.end_of_text
             )
-            monitor = Monitor(config, corpus, rows, workdir, start, since, as_batches, parts)
+            monitor = Monitor(config, corpus, rows, own, workdir, start, since, as_batches, parts)
 
         record = held.enter_context(
             contextlib.closing(Record(config, workdir, rows, mesh, start, steps, opened.tokens))
@@ -159,7 +160,7 @@ def train_and_evaluate(
                 monitor.saw(batch["identities"])
             recording.step(step)
             watchdog.phase(f"dispatching step {step}; the first compiles")
-            state, metrics = program.step(state, sharding.put_batch(batch, mesh), seed)
+            state, metrics = program.step(state, sharding.put_batch(batch, program.batch), seed)
             if step == start + 1:
                 on_first_step()
             fetch()

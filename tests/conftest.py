@@ -58,7 +58,7 @@ def tiny() -> Config:
 
 # A file is one worker's: those that take longest are begun first, so that no worker waits at the end for the other.
 LONG = (
-    "test_launch", "test_chaos", "test_associative_memory_command",
+    "test_processes", "test_launch", "test_chaos", "test_associative_memory_command",
     "test_commands", "test_edit", "test_settings", "test_export", "test_generation", "test_hugging_face", "test_checkpoint",
     "test_step", "test_patching", "test_train", "test_local_memory", "test_induction_head_command",
     "test_induction_head_training", "test_induction_head", "test_learned_masks", "test_scores", "test_published",

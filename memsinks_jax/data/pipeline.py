@@ -1,4 +1,4 @@
-"""The Grain pipeline: rows to batches, a share for each host. Its whole state is one integer, the step."""
+"""The Grain pipeline: rows to batches, for each host those it needs. Its whole state is one integer, the step."""
 
 import collections.abc
 
@@ -15,25 +15,25 @@ def batches(
     rows: Rows,
     batch_size: int,
     start_step: int = 0,
-    process: int = 0,
-    processes: int = 1,
+    offsets: np.ndarray | None = None,
     threads: int = 2,
     prefetch: int = PREFETCH_BATCHES,
 ) -> collections.abc.Iterator[dict[str, np.ndarray]]:
-    """This host's part of the global batch of step `start_step`, then of the next, without end.
+    """This host's rows of the global batch of step `start_step`, then of the next, without end.
 
-    The global batch of step s holds rows s * batch_size to (s + 1) * batch_size - 1; host h of n takes the h-th of n
-    equal runs of them. So neither hosts, nor threads, nor prefetching, nor where a run resumed changes what a step sees.
+    The global batch of step s holds rows s * batch_size to (s + 1) * batch_size - 1. So neither hosts, nor threads, nor
+    prefetching, nor where a run resumed changes what a step sees.
 
+    Args:
+      offsets: int (K,), the places in the global batch of the rows to yield, see `sharding.own_rows`; None: all.
     Yields:
-      The arrays of data/packing.py with a batch axis in front: inputs (B / processes, T), ...
+      The arrays of data/packing.py with an axis of these rows in front: inputs (K, T), ...
     """
-    share = batch_size // processes
+    offsets = np.arange(batch_size) if offsets is None else offsets
 
     def local_batch(step: int) -> dict[str, np.ndarray]:
         # A batch is one element of Grain's, so that fewer pass between its threads.
-        first = (start_step + step) * batch_size + process * share
-        made = [rows[number] for number in range(first, first + share)]
+        made = [rows[number] for number in ((start_step + step) * batch_size + offsets).tolist()]
         return {name: np.stack([row[name] for row in made]) for name in made[0]}
 
     dataset = grain.MapDataset.range(2**62 // batch_size).map(local_batch)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +71,7 @@ class Monitor:
     the run's documents.jsonl (null for an id that is no document's, as with `config.data.id_noise`).
 
     Args:
+      own: this host's rows of a batch, see `sharding.own_rows`.
       start: step from which the run goes on; what was flagged later is forgotten, and will be found again.
       since: step of the last look, which other `config.monitor.every` may have set.
       as_batches: (tokens, identities, batch size) -> batches for the `measure` of `look`.
@@ -78,8 +79,8 @@ class Monitor:
     """
 
     def __init__(
-        self, config: Config, corpus: Corpus, rows: Rows, workdir: pathlib.Path, start: int, since: int,
-        as_batches: Callable[..., list[dict]], parts: int,
+        self, config: Config, corpus: Corpus, rows: Rows, own: Iterable[int], workdir: pathlib.Path, start: int,
+        since: int, as_batches: Callable[..., list[dict]], parts: int,
     ):  # fmt: skip
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
@@ -94,11 +95,12 @@ class Monitor:
         # What was read since the last look is read again: a run that goes on finds what one without a stop would.
         size = config.training.batch_size
         self._window: set[int] = set()
-        for number in range(since * size, start * size):
-            self.saw(rows[number]["identities"])
+        for step in range(since, start):
+            for place in own:
+                self.saw(rows[step * size + place]["identities"])
 
     def saw(self, identities_BN2: np.ndarray) -> None:
-        """This host's part of a batch."""
+        """This host's rows of a batch. Hosts may share rows: what counts here is which documents came, not how often."""
         self._window.update(as_numbers(identities_BN2.reshape(-1, 2)).tolist())
 
     def look(self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]) -> dict[str, float]:

@@ -62,8 +62,8 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_size", turns: int = 1) -> None:
-    """Raises InputError when the mesh, in so many turns, and the hosts do not divide the batch."""
-    parts = math.lcm(turns * mesh.shape["data"] * mesh.shape["fsdp"], jax.process_count())
+    """Raises InputError when the mesh, in so many turns, does not divide the batch."""
+    parts = turns * mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % parts:
         raise InputError(
             f"{name} is {batch_size}, which the mesh does not divide into {parts} equal parts"
@@ -115,10 +115,29 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def put_batch(batch: dict, mesh: Mesh) -> dict[str, jax.Array]:
-    """This host's rows -> global arrays, split over the mesh along the batch axis."""
-    sharding = NamedSharding(mesh, BATCH)
-    return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
+def own_rows(batch_size: int, mesh: Mesh) -> np.ndarray:
+    """Which rows of a global batch this host's devices hold -> int (K,), rising.
+
+    Hosts may hold the same rows, as where `tensor` spans them, and a host's rows need be no run of the batch.
+    """
+    shards = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,)).values()
+    return np.unique([np.arange(batch_size)[rows] for (rows,) in shards])
+
+
+def put_batch(batch: dict, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """This host's rows, those of `own_rows`, -> global arrays of these shapes and shardings (`Program.batch`)."""
+
+    def put(rows: np.ndarray, whole: jax.ShapeDtypeStruct) -> jax.Array:
+        own = own_rows(len(whole), whole.sharding.mesh)
+        assert rows.shape == (len(own), *whole.shape[1:]), (rows.shape, len(own), whole.shape)
+
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            first, last, _ = index[0].indices(len(whole))
+            return rows[slice(*np.searchsorted(own, (first, last)))]
+
+        return jax.make_array_from_callback(whole.shape, whole.sharding, shard)
+
+    return {name: put(rows, shapes[name]) for name, rows in batch.items()}
 
 
 def put_whole_batch(batch: dict, mesh: Mesh) -> dict[str, jax.Array]:

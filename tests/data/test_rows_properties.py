@@ -115,7 +115,7 @@ def test_the_global_batch_of_a_step_is_a_function_of_the_step(made, data):
         hosts = data.draw(st.sampled_from([1, 2, 4]))
         until = data.draw(st.integers(step + 1, steps))
         options = {"threads": data.draw(st.integers(1, 4)), "prefetch": data.draw(st.integers(1, 16))}
-        streams = [batches(rows, 4, step, host, hosts, **options) for host in range(hosts)]
+        streams = [batches(rows, 4, step, share, **options) for share in np.split(np.arange(4), hosts)]
         for at in range(step, until):
             shares = [next(stream) for stream in streams]
             for name in shares[0]:

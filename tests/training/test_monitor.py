@@ -11,6 +11,7 @@ from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, MonitorConfig
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.prepared import as_numbers
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.trained import open_run
 from memsinks_jax.training.metrics import read_metrics
@@ -97,14 +98,27 @@ def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
         assert values == (pytest.approx(other, rel=1e-4) if mesh else other)
 
 
+def monitor_of(workdir, start, since=0, own=range(8)):
+    corpus = load_corpus(config())
+    return Monitor(config(), corpus, corpus.rows(), own, workdir, start, since, None, 1)
+
+
+def test_a_host_that_goes_on_reads_its_own_rows_again(tmp_path):
+    rows = load_corpus(config()).rows()
+    own = [1, 2, 6]  # other hosts may have some of them as well
+    window = monitor_of(tmp_path, 3, own=own)._window
+    read = [rows[8 * step + place]["identities"] for step in range(3) for place in own]
+    assert window == set(as_numbers(np.concatenate(read)).tolist())
+    assert window < monitor_of(tmp_path, 3)._window
+
+
 def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
     """Also a document that does not come again."""
-    corpus = load_corpus(config())
-    rows = corpus.rows()
+    rows = load_corpus(config()).rows()
     everything = np.full((4, 4096), 9, np.uint32)  # a sketch for which every document came 9 times
 
     def names(start):
-        monitor = Monitor(config(), corpus, rows, tmp_path / f"{start}", start, 0, None, 1)
+        monitor = monitor_of(tmp_path / f"{start}", start)
         for number in range(start * 8, 3 * 8):
             monitor.saw(rows[number]["identities"])
         monitor._settings.probes = 0

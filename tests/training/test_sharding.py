@@ -1,12 +1,14 @@
 """Where parameters live on a mesh, written down."""
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import InputError, MeshConfig
 from memsinks_jax.training import sharding
 from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state
 
 
@@ -69,6 +71,22 @@ def test_an_axis_that_fsdp_does_not_divide_hands_it_on(tiny):
 def test_a_mesh_that_does_not_cover_the_devices_is_refused(mesh):
     with pytest.raises(InputError, match="does not cover the 8 devices"):
         sharding.make_mesh(mesh)
+
+
+@pytest.mark.parametrize(("shape", "splits"), [((4, 1, 2), 4), ((2, 2, 2), 4), ((1, 1, 8), 1)])
+def test_a_batch_goes_to_the_devices_of_its_rows(tiny, shape, splits):
+    """Devices in any order; a device holds its run of the batch, and the members of `tensor` the same."""
+    tiny.mesh = MeshConfig(*shape)
+    devices = jax.devices()[::-2] + jax.devices()[::2]
+    mesh = sharding.make_mesh(tiny.mesh, devices)
+    assert sharding.own_rows(8, mesh).tolist() == list(range(8))
+    inputs = train_program(tiny, 1, mesh, 1).batch["inputs"]
+    put = sharding.put_batch({"inputs": np.arange(8 * 160, dtype=np.int32).reshape(8, 160)}, {"inputs": inputs})
+    for shard in put["inputs"].addressable_shards:
+        run = devices.index(shard.device) * splits // 8
+        assert shard.data[:, 0].tolist() == [row * 160 for row in range(8)][run * 8 // splits :][: 8 // splits]
+    with pytest.raises(AssertionError):
+        sharding.put_batch({"inputs": np.zeros((4, 160), np.int32)}, {"inputs": inputs})
 
 
 def test_a_batch_that_does_not_divide_is_refused():

@@ -14,25 +14,30 @@ from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state, make_train_step, training_gates
 
 
-def first_batches(config, count):
+def first_batches(config, count, offsets=None):
     corpus = load_corpus(config)
-    rows = corpus.rows()
-    return list(itertools.islice(batches(rows, config.training.batch_size), count))
+    return list(itertools.islice(batches(corpus.rows(), config.training.batch_size, offsets=offsets), count))
 
 
 def train(config, mesh, count=3, data=None):
     """Parameters and the metrics of every step, on a mesh."""
-    data = data or first_batches(config, count)
+    params, lines = train_on_mesh(config, mesh, count, data)
+    return jax.device_get(params), lines
+
+
+def train_on_mesh(config, mesh, count, data=None):
+    """The same, with the parameters where they are."""
+    data = data or first_batches(config, count, sharding.own_rows(config.training.batch_size, mesh))
     with jax.set_mesh(mesh):
         program = train_program(config, 10, mesh, data[0]["identities"].shape[1])
         placed = jax.tree.map(lambda shape: shape.sharding, program.state)
         state = jax.jit(lambda: init_state(config, 10), out_shardings=placed)()
         lines = []
         for batch in data:
-            state, metrics = program.step(state, sharding.put_batch(batch, mesh), np.uint32(config.seed))
+            state, metrics = program.step(state, sharding.put_batch(batch, program.batch), np.uint32(config.seed))
             lines.append({name: float(value) for name, value in metrics.items()})
     assert program.step._cache_size() == 1  # one trace, whatever the step
-    return jax.device_get(state.params), lines
+    return state.params, lines
 
 
 def single(config):

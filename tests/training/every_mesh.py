@@ -1,0 +1,39 @@
+"""One of several processes that train together, a few steps on one mesh after the other; `test_processes.py` starts it.
+
+python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES, the last as JSON: [[data, fsdp, tensor, stride], ...]. The
+devices come in steps of `stride`: with 1 those of a process lie side by side. The last line printed is, for each mesh, the
+number of tokens and the loss of every step.
+"""
+
+import json
+import math
+import os
+import sys
+
+from conftest import FAST_COMPILER, tiny_config
+
+COORDINATOR, PROCESSES, PROCESS, MESHES = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+LOCAL_DEVICES = math.prod(MESHES[0][:3]) // PROCESSES
+os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count={LOCAL_DEVICES}"
+
+import jax  # noqa: E402
+from test_step import train_on_mesh  # noqa: E402
+
+from memsinks_jax.training import hosts, sharding  # noqa: E402
+
+
+def main():
+    if PROCESSES > 1:
+        hosts.start(COORDINATOR, PROCESSES, PROCESS)
+    config, found = tiny_config(), []
+    config.model.layers = 1  # most of the time is compiling
+    for *shape, stride in MESHES:
+        config.mesh.data, config.mesh.fsdp, config.mesh.tensor = shape
+        devices = [device for first in range(stride) for device in jax.devices()[first::stride]]
+        _, lines = train_on_mesh(config, sharding.make_mesh(config.mesh, devices), count=2)
+        found.append([[line["tokens"], line["train_loss"]] for line in lines])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""However many processes drive the devices: every step reads the same tokens, and its loss stays."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from test_step import single, train
+
+EVERY_MESH = [[8 >> (f + t), 1 << f, 1 << t, 1] for f in range(4) for t in range(4 - f)]
+# Devices that take turns between the processes, so that the rows of one are no run of the batch.
+IN_TURNS = [[8, 1, 1, 2], [2, 2, 2, 2]]
+
+
+def train_together(processes, meshes):
+    """What each process saw: for every mesh, (tokens, loss) of each step."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        coordinator = f"localhost:{found.getsockname()[1]}"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(ROOT / path) for path in ("", "tests", "tests/training"))
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, ROOT / "tests/training/every_mesh.py", coordinator, str(processes), str(process),
+             json.dumps(meshes)],
+            stdout=subprocess.PIPE, env=environment, text=True,
+        )
+        for process in range(processes)
+    ]  # fmt: skip
+    try:
+        told = [process.communicate(timeout=600)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * processes
+    return [json.loads(text.splitlines()[-1]) for text in told]
+
+
+def assert_same(found, expected):
+    assert [tokens for tokens, _ in found] == [line["tokens"] for line in expected]
+    assert [loss for _, loss in found] == pytest.approx([line["train_loss"] for line in expected], rel=1e-5)
+
+
+def test_processes_that_share_rows_read_the_same(tiny):
+    """A process a device, as launch/slurm.sh starts them."""
+    tiny.model.layers = 1
+    _, expected = train(tiny, single(tiny), count=2)
+    for meshes in train_together(2, [[1, 1, 2, 1]]):
+        assert_same(meshes[0], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_every_mesh_over_processes_trains_the_same(tiny, processes):
+    tiny.model.layers = 1
+    _, expected = train(tiny, single(tiny), count=2)
+    for meshes in train_together(processes, EVERY_MESH + IN_TURNS):
+        for found in meshes:
+            assert_same(found, expected)
