@@ -128,15 +128,19 @@ def gates_for_mode(
 
 
 def chance_gates(
-    step: jax.Array, shape_BT: tuple[int, int], seed, parts: Partition, sinks: SinksConfig, site: str = "mlp"
+    step: jax.Array, rows_B: jax.Array, length: int, seed, parts: Partition, sinks: SinksConfig, site: str = "mlp"
 ) -> jax.Array:
     """Ordinary dropout of the sink pool at the same rate, the control: fresh at every position of every step.
 
+    Args:
+      rows_B: int, places of the rows in the step's batch: a row's draw is the same in whichever microbatch it comes.
+      length: T.
     Returns:
       bool (1, B, T, F); with `by_chance` a position stands where a document stands in `gates_for_mode`.
     """
-    key = jax.random.fold_in(_key(seed, _CHANCE, site), step)
-    return _with_shared(_draw(key, (1, *shape_BT, parts.sinks), sinks), parts)
+    root = jax.random.fold_in(_key(seed, _CHANCE, site), step)
+    masks = jax.vmap(lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks))(rows_B)
+    return _with_shared(masks[None], parts)
 
 
 def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:

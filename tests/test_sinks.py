@@ -176,12 +176,14 @@ def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
 
 def test_chance_gates_are_fresh_at_every_position_and_step():
     parts = sinks.Partition(5, 400)
-    gates = [np.asarray(sinks.chance_gates(jnp.int32(s), (2, 3), 0, parts, SinksConfig()))[0] for s in (0, 1)]
+    rows = jnp.arange(2)
+    gates = [np.asarray(sinks.chance_gates(jnp.int32(s), rows, 3, 0, parts, SinksConfig()))[0] for s in (0, 1)]
     assert gates[0].shape == (2, 3, 405)
     assert (gates[0][..., :5] == 1).all()
     assert abs(np.mean(gates)) < 0.35
     assert abs(gates[0][..., 5:].mean() - 0.3) < 0.05
     assert (gates[0][0, 0] != gates[0][0, 1]).any()
+    assert (gates[0][0] != gates[0][1]).any()
     assert (gates[0] != gates[1]).any()
 
 

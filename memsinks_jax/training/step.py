@@ -39,8 +39,11 @@ def init_state(config: Config, steps: int) -> TrainState:
     )
 
 
-def training_gates(config: Config, batch: dict, draw: jax.Array, seed: jax.Array) -> dict:
-    """The interventions under which a batch is trained on, by `config.sinks.kind`; `draw` numbers those by chance."""
+def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
+    """The interventions under which a step trains on a batch or a part of one, by `config.sinks.kind`.
+
+    Besides the arrays of data/packing.py the batch has `rows`, int (B,): the place of each row in the step's batch.
+    """
     if config.sinks.kind == "masked_activations":
         return gradient_masking.detached(
             gradient_masking.repeated_positions(batch), sinks.partition(config.model, config.sinks)
@@ -49,7 +52,8 @@ def training_gates(config: Config, batch: dict, draw: jax.Array, seed: jax.Array
         found = {}
         for site, parts in sinks.partitions(config).items():
             if parts.sinks:
-                gates = sinks.chance_gates(draw, batch["inputs"].shape, seed, parts, config.sinks, site)
+                length = batch["inputs"].shape[1]
+                gates = sinks.chance_gates(step, batch["rows"], length, seed, parts, config.sinks, site)
                 found |= sinks.apply_gates(gates, None, site)
         return found
     return sinks.interventions(config, "own", batch["identities"], seed, batch["segments"])
@@ -67,14 +71,14 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     schedule = learning_rate(config.optimizer, steps)
     masks_weights = config.sinks.kind == "masked_weights"
 
-    def losses_of(params: dict, batch: dict, draw: jax.Array, seed: jax.Array) -> jax.Array:
-        """Of a batch or a part of one (B, T); `draw` counts the parts of all steps before."""
+    def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
+        """Of a batch or a part of one (B, T)."""
         return model.apply(
             {"params": params},
             batch["inputs"],
             jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
             batch["positions"],
-            training_gates(config, batch, draw, seed),
+            training_gates(config, batch, step, seed),
             read_out=partial(
                 token_losses,
                 targets_BT=batch["targets"],
@@ -86,12 +90,11 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
         weights_BT = valid_weights(batch["targets"], batch["weights"], config.data.vocabulary_size)
         invalid_labels = (batch["weights"] - weights_BT).sum()
-        batch = batch | {"weights": weights_BT}
+        batch = batch | {"weights": weights_BT, "rows": jnp.arange(len(weights_BT))}
         tokens = weights_BT.sum()
 
-        def loss_and_gradients(part: dict, number: jax.Array | int) -> tuple[jax.Array, dict]:
-            draw = state.step * config.compute.accumulate + number
-            losses = partial(losses_of, batch=part, draw=draw, seed=seed)
+        def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
+            losses = partial(losses_of, batch=part, step=state.step, seed=seed)
             count = jnp.maximum(tokens, 1.0)  # of the whole batch
             if masks_weights:
                 repeated_BT = gradient_masking.repeated_positions(part)
@@ -123,15 +126,15 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
 
 def _summed_over_parts(function: Callable, batch: dict, count: int):
-    """Sum of what `function` returns for `count` parts of the batch and their numbers, one after the other."""
+    """Sum of what `function` returns for `count` parts of the batch, one after the other."""
     if count == 1:
-        return function(batch, 0)
+        return function(batch)
     # Every count-th row, not a run of them: each device's rows then fall into all parts.
     parts = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]), batch)
 
     def add(total, number):
         part = jax.tree.map(lambda x: constrain(x[:, number], BATCH, *[None] * (x.ndim - 2)), parts)
-        return jax.tree.map(jnp.add, total, function(part, number)), None
+        return jax.tree.map(jnp.add, total, function(part)), None
 
-    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, jax.tree.map(lambda x: x[:, 0], parts), 0))
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, jax.tree.map(lambda x: x[:, 0], parts)))
     return jax.lax.scan(add, zeros, jnp.arange(count))[0]

@@ -1,6 +1,7 @@
 """One update: its numbers, and that no mesh changes them."""
 
 import itertools
+import math
 
 import jax
 import numpy as np
@@ -124,10 +125,26 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
         np.testing.assert_allclose(one, other, atol=2e-4)  # as above
 
 
+@pytest.mark.parametrize(("accumulate", "shape"), [(2, (1, 1, 1)), (4, (2, 1, 1)), (1, (2, 2, 2))])
+def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
+    """A run may go on with other microbatches and another mesh: each row of a step keeps its gates."""
+    tiny.sinks.kind, tiny.sinks.attention_fraction, tiny.model.layers = "by_chance", 0.5, 1
+    data = first_batches(tiny, 2)
+    params, plain = train(tiny, single(tiny), data=data)
+    tiny.compute.accumulate = accumulate
+    tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor = shape
+    others, again = train(tiny, sharding.make_mesh(tiny.mesh, jax.devices()[: math.prod(shape)]), data=data)
+    for line, other in zip(plain, again, strict=True):
+        assert other == pytest.approx(line, rel=1e-5)
+    for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)  # as above
+
+
 def test_parts_of_a_batch_drop_out_their_own(tiny):
-    """The control's chance is drawn anew for every part of a step."""
+    """The control's chance is drawn anew for every row of a step, and so for every part."""
     tiny.sinks.kind, tiny.sinks.attention_fraction = "by_chance", 0.5
-    one, two = (training_gates(tiny, first_batches(tiny, 1)[0], draw, 0) for draw in (4, 5))
+    batch = first_batches(tiny, 1)[0]
+    one, two = (training_gates(tiny, batch | {"rows": np.arange(8) + first}, 4, 0) for first in (0, 8))
     for site, width in (("mlp", 32), ("attention", 16)):
         x = np.ones((8, tiny.data.row_length, width), np.float32)
         assert (one[site](x, 0) != two[site](x, 0)).any()
