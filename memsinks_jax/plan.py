@@ -29,12 +29,20 @@ from memsinks_jax.training.flops import Chip
 
 logger = logging.getLogger("memsinks_jax.plan")
 
-_DOCUMENTS_PER_ROW = 64  # of packed rows: train takes it from its documents, which are not read here
+_DOCUMENTS_PER_ROW = 64  # where documents share rows: train takes it from its documents, which are not read here
 LABEL = "compiler estimate, not a measurement"
 
 
-def plan(config: Config, topology: str, slices: int, documents_per_row: int, searches: bool) -> dict:
-    """-> the command's JSON. Raises InputError as `train` would on that slice, and when the step is too big for it."""
+def plan(config: Config, topology: str, slices: int, documents_per_row: int | None, searches: bool) -> dict:
+    """-> the command's JSON. Raises InputError as `train` would on that slice, and when the step is too big for it.
+
+    Args:
+      documents_per_row: the most in a row; None: 1, or _DOCUMENTS_PER_ROW where documents share rows.
+    """
+    if documents_per_row is None:
+        documents_per_row = 1 if config.data.rows == "one_document" else _DOCUMENTS_PER_ROW
+    if documents_per_row < 1:
+        raise InputError(f"--documents_per_row is {documents_per_row}; give 1 or more")
     devices, chip = topologies.devices_of(topology, slices)
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
@@ -162,7 +170,9 @@ def main() -> None:
     topology_flag = flags.DEFINE_string("topology", None, "Slice, for example v5e:16x16, v5p:4x4x4, v6e:16x16.")
     slices_flag = flags.DEFINE_integer("slices", 1, "Number of such slices, over the data axis of the mesh.")
     documents_flag = flags.DEFINE_integer(
-        "documents_per_row", None, f"Most documents in a packed row; default {_DOCUMENTS_PER_ROW}."
+        "documents_per_row",
+        None,
+        f"Most documents in a row; default {_DOCUMENTS_PER_ROW} where they share rows, else 1.",
     )
     search_flag = flags.DEFINE_bool("search", False, "Look for other ways that fit: remat, parts, a larger batch.")
 
@@ -170,12 +180,7 @@ def main() -> None:
         config = command_line.read_config(config_flag)
         if topology_flag.value is None:
             raise InputError("--topology is missing; give a slice, for example --topology=v5e:16x16")
-        most = documents_flag.value
-        if most is None:
-            most = _DOCUMENTS_PER_ROW if config.data.rows == "packed" else 1
-        if most < 1:
-            raise InputError(f"--documents_per_row is {most}; give 1 or more")
-        return plan(config, topology_flag.value, slices_flag.value, most, search_flag.value)
+        return plan(config, topology_flag.value, slices_flag.value, documents_flag.value, search_flag.value)
 
     command_line.run(run)
 

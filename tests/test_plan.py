@@ -54,6 +54,16 @@ def test_a_plan_has_what_is_promised(tiny, here):
     json.dumps(result)
 
 
+@pytest.mark.parametrize(("rows", "most"), [("one_document", 1), ("packed", 64), ("best_fit", 64)])
+def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most):
+    """Also those of best fit: `train` counts its documents, `plan` does not read them."""
+    asked, compile_step = [], plan.estimate
+    monkeypatch.setattr(plan, "estimate", lambda *given: asked.append(given[-1]) or compile_step(*given[:-1], 1))
+    tiny.data.rows = rows
+    plan.plan(tiny, "here", slices=1, documents_per_row=None, searches=False)
+    assert asked == [most]
+
+
 def test_a_search_tells_what_it_tried(tiny, here):
     result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=True)
     assert result["search"][0]["fits"] and result["search"][0]["remat"] == "none"
