@@ -40,7 +40,8 @@ def plan(config: Config, topology: str, slices: int, documents_per_row: int | No
       documents_per_row: the most in a row; None: 1, or _DOCUMENTS_PER_ROW where documents share rows.
     """
     if documents_per_row is None:
-        documents_per_row = 1 if config.data.rows == "one_document" else _DOCUMENTS_PER_ROW
+        alone = config.data.rows == "one_document" or (config.data.rows == "auto" and not config.data.files)
+        documents_per_row = 1 if alone else _DOCUMENTS_PER_ROW
     if documents_per_row < 1:
         raise InputError(f"--documents_per_row is {documents_per_row}; give 1 or more")
     devices, chip = topologies.devices_of(topology, slices)

@@ -54,7 +54,7 @@ def test_a_plan_has_what_is_promised(tiny, here):
     json.dumps(result)
 
 
-@pytest.mark.parametrize(("rows", "most"), [("one_document", 1), ("packed", 64), ("best_fit", 64)])
+@pytest.mark.parametrize(("rows", "most"), [("one_document", 1), ("auto", 1), ("packed", 64), ("best_fit", 64)])
 def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most):
     """Also those of best fit: `train` counts its documents, `plan` does not read them."""
     asked, compile_step = [], plan.estimate
