@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line, sinks
+from memsinks_jax import command_line, placement, sinks
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
@@ -20,7 +20,7 @@ from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
 from memsinks_jax.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.evaluate")
@@ -58,8 +58,8 @@ def evaluate(
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.documents[i] for i in indices], [corpus.tokens[i] for i in indices]
         identities, floor = corpus.identities[indices], entropy_floor(corpus, indices)
-    whole = reads_whole(run.config.data)
-    batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text, whole=whole)
+    rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
+    batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text, rows, whole)
     change = functools.partial(interventions, load_all(memories, run.config, run.params))
     nats, counts = DocumentLoss(run.config, change=change)(run.params, batches, mode)
     longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)

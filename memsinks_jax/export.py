@@ -61,9 +61,9 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str) -> 
 def _speeds(*places: pathlib.Path) -> list[float]:
     """Tokens a second of a forward pass over full rows, side by side, medians of five."""
     # Imported here: a large model is exported without starting jax's devices.
-    import jax
     import jax.numpy as jnp
 
+    from memsinks_jax import placement
     from memsinks_jax.model import build_model
     from memsinks_jax.trained import open_run
 
@@ -76,7 +76,7 @@ def _speeds(*places: pathlib.Path) -> list[float]:
             np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)), jnp.int32
         )
         positions = jnp.tile(jnp.arange(length), (rows, 1))
-        compiled = jax.jit(lambda params, tokens, positions, model=model: model.apply(
+        compiled = placement.jit(lambda params, tokens, positions, model=model: model.apply(
             {"params": params}, tokens, jnp.ones_like(tokens), positions).sum())  # fmt: skip
         passes.append(lambda run=run, t=tokens, p=positions, c=compiled: float(c(run.params, t, p)))
         passes[-1]()

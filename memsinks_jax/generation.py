@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
+from memsinks_jax.losses import logits
 from memsinks_jax.model import Cache, Change, build_model, empty_cache, in_turn, no_change
 
 _SMALLEST = 16  # places; lengths are rounded up to powers of two from here, so that few programs are compiled
@@ -80,8 +81,8 @@ class Generator:
     def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict, change: Change = no_change):
         self._config, self._tokenizer, self._params, self._change = config, tokenizer, params, change
         self._model, _ = build_model(config)
-        self._read = jax.jit(self._read_prompts, static_argnames=("mode", "room"))
-        self._write = jax.jit(self._write_on, static_argnames="mode", donate_argnames="state")
+        self._read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
+        self._write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
     def __call__(
         self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None
@@ -163,10 +164,13 @@ class Generator:
         interventions = in_turn(
             self._gates(request, mode), self._change(positions_BP < known_B1, positions_BP == known_B1 - 1)
         )
-        logits_BPV, cache = self._model.apply(
-            {"params": params}, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, interventions, cache
+
+        def of_last(x_BPD: jax.Array, head_DV: jax.Array) -> jax.Array:
+            return logits(jnp.take_along_axis(x_BPD, known_B1[:, :, None] - 1, axis=1)[:, 0], head_DV)
+
+        logits_BV, cache = self._model.apply(
+            {"params": params}, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, interventions, cache, of_last
         )
-        logits_BV = jnp.take_along_axis(logits_BPV, request["known_B"][:, None, None] - 1, axis=1)[:, 0]
         nothing = _State(
             cache, jnp.zeros((batch, room), jnp.int32), jnp.ones(batch, bool), jnp.zeros((), jnp.int32)
         )  # fmt: skip

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import logging
-import math
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,10 +18,10 @@ from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, never_read
-from memsinks_jax.data.packing import Rows
+from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
-from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss
-from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
+from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.trained import open_run
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
@@ -91,17 +90,15 @@ def train_and_evaluate(
                 raise _StopInEvaluation
 
         loss = DocumentLoss(config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll)
-        parts = mesh.shape["data"] * mesh.shape["fsdp"]
-        # Documents that come every so many steps are few, and measured often: no rows of weight 0 beside them.
-        at_once = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
-        memorization = Memorization(corpus, loss, math.ceil(at_once / parts) * parts)
+        memorization = Memorization(corpus, loss, batch_size(config, mesh))
 
         monitor = None
         if config.monitor.every:
             as_batches = functools.partial(
-                document_batches, row_length=config.data.row_length, end_of_text=corpus.tokenizer.end_of_text
-            )
-            monitor = Monitor(config, corpus, rows, own, workdir, start, since, as_batches, parts)
+                document_batches, row_length=config.data.row_length, end_of_text=corpus.tokenizer.end_of_text,
+                batch_size=rows_at_once(config, mesh, config.monitor.probes), whole=reads_whole(config.data),
+            )  # fmt: skip
+            monitor = Monitor(config, corpus, rows, own, workdir, start, since, as_batches)
 
         record = held.enter_context(
             contextlib.closing(Record(config, workdir, rows, mesh, start, steps, opened.tokens))

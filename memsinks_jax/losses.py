@@ -13,9 +13,9 @@ from memsinks_jax.products import product
 
 
 def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
-    """float32 (B, T, V), summed and kept in float32 whatever the type of x."""
+    """float32 (B, T, V), summed and kept in float32 whatever the type of x; of one position a row, (B, D), (B, V)."""
     logits_BTV = product(x_BTD, head_DV.astype(x_BTD.dtype), preferred_element_type=jnp.float32)
-    return constrain(logits_BTV, BATCH, None, TENSOR)
+    return constrain(logits_BTV, BATCH, *[None] * (logits_BTV.ndim - 2), TENSOR)
 
 
 def valid_weights(targets_BT: jax.Array, weights_BT: jax.Array, vocabulary_size: int) -> jax.Array:

@@ -4,16 +4,45 @@ The mesh is that of the context (`jax.set_mesh`); without one, or with one devic
 axis does not divide is left whole.
 """
 
+import contextlib
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 # `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden neurons.
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
 FSDP, TENSOR = "fsdp", "tensor"
+
+
+def mesh_of(arrays) -> Mesh | None:
+    """The mesh that a tree of arrays, or of shapes with shardings, lies on; None where no leaf lies on one."""
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arrays))
+    return next((each.mesh for each in shardings if isinstance(each, NamedSharding)), None)
+
+
+def on_mesh_of(arrays) -> contextlib.AbstractContextManager:
+    """Sets the mesh of `arrays`; without one the context stays as it is."""
+    mesh = mesh_of(arrays)
+    return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def jit(function: Callable, **options) -> Callable:
+    """jax.jit, traced and called on the mesh of its arguments: for whatever computes with the parameters of an opened model.
+
+    Without the mesh the hints here would say nothing, and a kernel that XLA cannot split would not run on several devices.
+    """
+    compiled = jax.jit(function, **options)
+
+    def call(*args, **kwargs):
+        with on_mesh_of((args, kwargs)):
+            return compiled(*args, **kwargs)
+
+    return call
 
 
 def divides(names: str | tuple | None, size: int) -> bool:

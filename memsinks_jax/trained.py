@@ -6,12 +6,14 @@ import pathlib
 import jax
 
 from memsinks_jax import workdir as workdirs
-from memsinks_jax.config import ComputeConfig, Config, MeshConfig
+from memsinks_jax.config import Config, InputError, MeshConfig
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.training import sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_state
+
+_SPLIT = MeshConfig(fsdp=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +27,25 @@ class Trained:
 
 
 def open_run(workdir: pathlib.Path) -> Trained:
-    """Reads a workdir, on whatever mesh it was trained, or a Hugging Face folder, onto the first local device.
+    """Reads a workdir or a Hugging Face folder onto the local devices.
+
+    Parameters lie on the run's mesh where it covers these devices. Else, and for a folder, which knows no mesh, they are
+    split over all of them by fsdp.
 
     Raises:
       InputError: it is neither, or damaged.
     """
-    mesh = sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
     if is_folder(workdir):
         config, tokenizer, params = open_folder(workdir)
+        config.compute.attention = "auto"  # as below: one that kept its sinks has the config of its run
+        mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         return Trained(config, tokenizer, jax.device_put(params, sharding.shardings(params, mesh)), 0)
     config = workdirs.read_config(workdir)
-    config.compute = ComputeConfig()  # it may have been trained on another machine
+    config.compute.attention = "auto"  # it may have been trained on another machine
+    try:
+        mesh = sharding.make_mesh(config.mesh, jax.local_devices())
+    except InputError:
+        mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
     tokenizer = workdirs.read_tokenizer(workdir)
     shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
     checkpoints = Checkpoints(workdir)

@@ -28,13 +28,13 @@ MAY_IMPORT = {
     "model": {"config", "placement", "products", "attention", "losses", "sinks"},
     "interruption": set(),
     "training": {"config", "interruption", "placement", "attention", "losses", "sinks", "data", "model"},
-    "planning": {"config", "sinks", "data", "model", "training"},
-    "editing": {"config", "claims", "losses", "sinks", "data", "model", "trained"},
-    "evals": {"config", "losses", "sinks", "data", "model"},
-    "baselines": {"config", "losses", "model", "evals"},
-    "auditing": {"config", "losses", "sinks", "data", "model", "evals", "generation", "interop", "workdir", "trained"}
-    | {"training", "claims", "baselines"},
-    "interop": {"config", "sinks", "data", "model", "generation"},
+    "planning": {"config", "sinks", "data", "model", "training", "evals"},
+    "editing": {"config", "claims", "placement", "losses", "sinks", "data", "model", "trained"},
+    "evals": {"config", "placement", "losses", "sinks", "data", "model"},
+    "baselines": {"config", "placement", "losses", "model", "evals"},
+    "auditing": {"config", "placement", "losses", "sinks", "data", "model", "evals", "generation", "interop", "workdir"}
+    | {"trained", "training", "claims", "baselines"},
+    "interop": {"config", "placement", "sinks", "data", "model", "evals", "generation"},
     "labs": {"config", "command_line", "claims", "report"},
 }
 
@@ -63,6 +63,13 @@ def test_imports_follow_the_datas_way(path):
             assert top not in ("jax", "flax", "optax", "orbax"), f"{path} imports {name}"
         if top == "memsinks_jax" and here in MAY_IMPORT and rest[0] != here:
             assert rest[0] in MAY_IMPORT[here], f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_programs_run_on_the_mesh_of_their_parameters(path):
+    """By placement.jit, or in a context that sets the mesh."""
+    if room(path) not in ("labs", "placement", "training", "loop", "evals"):
+        assert "jax.jit" not in path.read_text(), f"{path}: placement.jit knows the mesh"
 
 
 def test_the_rooms_that_are_checked_exist():

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.stats
 import tqdm
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
@@ -99,4 +99,4 @@ def _programs(subject: Subject, count: int):
         )  # fmt: skip
         return losses_BT.sum(axis=1)
 
-    return jax.jit(of_context), jax.jit(of_candidates)
+    return placement.jit(of_context), placement.jit(of_candidates)

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
 from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.losses import logits
 from memsinks_jax.model import build_model
-
-_MOST_LOGITS = 2**26  # of a batch: 256 MiB
 
 
 class Reading(NamedTuple):
@@ -37,8 +36,8 @@ def read(subject: Subject, documents: Documents) -> list[Reading]:
             read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip
 
-    compiled = jax.jit(read_batch)
-    rows = max(min(32, _MOST_LOGITS // (config.data.row_length * config.data.vocabulary_size)), 1)
+    compiled = placement.jit(read_batch)
+    rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
     found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
     nats, likeliest, surprise = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return [

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import bar, halves, reader, rows_of, token_mean
+from memsinks_jax import placement, sinks
+from memsinks_jax.auditing.rows import bar, halves, in_batches, reader, rows_of, token_mean
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.config import InputError
+from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import Interventions
 
 MASKS = 64
@@ -45,7 +46,8 @@ def reactivate(
         candidates_K2 = np.random.default_rng(config.seed).integers(2**32, size=(masks, 2), dtype=np.uint32)
     rows = rows_of(documents, subject.run)
     first, second = halves(rows)
-    compiled = {mode: jax.jit(reader(config, mode)) for mode in ("own", "drop", "all")}
+    at_once = rows_at_once(config, placement.mesh_of(params))
+    compiled = {mode: placement.jit(reader(config, mode)) for mode in ("own", "drop", "all")}
 
     def losses(mode: str, identity_2: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Nats of the first and of the second halves, (R,) each, from one reading."""
@@ -53,7 +55,8 @@ def reactivate(
         given = rows | {
             "identities": identities if identity_2 is None else np.broadcast_to(identity_2, identities.shape)
         }
-        nats_RT = np.asarray(compiled[mode](params, given), np.float64)
+        read = [compiled[mode](params, batch) for batch in in_batches(given, at_once)]
+        nats_RT = np.concatenate(read)[: len(identities)].astype(np.float64)
         return tuple((nats_RT * half["weights"]).sum(axis=1) for half in (first, second))
 
     nats = {"dropped": losses("drop")[1], "own": losses("own")[1], "all": losses("all")[1]}
@@ -108,7 +111,7 @@ def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iteration
 
         return {site: at(site) for site in pools}
 
-    @jax.jit
+    @placement.jit
     def attack(params: dict, first: dict, second: dict) -> jax.Array:
         # Documents have nothing to do with each other: the gradient of the sum is that of each.
         def objective(logits: dict) -> jax.Array:

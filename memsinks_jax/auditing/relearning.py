@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from memsinks_jax import placement
 from memsinks_jax.auditing.rows import bar, losses_of, reader, rows_of, token_mean
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.config import Config, InputError
@@ -81,7 +82,7 @@ def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Ar
         nats_B, tokens_B = nats(params, rows).sum(axis=1), rows["weights"].sum(axis=1)
         return nats_B.sum() / tokens_B.sum(), nats_B / tokens_B
 
-    @jax.jit
+    @placement.jit
     def tune(params: dict, rows: dict, order_SB: jax.Array, watched: dict | None, rate: float) -> tuple:
         def step(state: tuple, chosen_B: jax.Array) -> tuple[tuple, tuple]:
             params, moments = state

@@ -18,9 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memsinks_jax import placement
 from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
+from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import Interventions, recorded
 
 SHARES = (0.25, 0.5, 1.0)
@@ -58,7 +60,8 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
         params = subject.run.params | {"head_kernel": head_DV}
     else:
         params = subject.run.params
-    means = _means(config, subject.mode, params, reference)
+    at_once = rows_at_once(config, placement.mesh_of(params))
+    means = _means(config, subject.mode, params, list(in_batches(reference, at_once)))
     measure = _measure(config, subject.mode)
     asked = components(config)
     nothing = {site: np.zeros(config.model.layers, np.float32) for site in _SITES}
@@ -68,7 +71,7 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
 
     def losses(strengths: dict) -> dict[str, np.ndarray]:
         return {
-            name: np.concatenate([measure(params, batch, means, strengths) for batch in in_batches(rows)])[
+            name: np.concatenate([measure(params, batch, means, strengths) for batch in in_batches(rows, at_once)])[
                 : len(rows["inputs"])
             ] / tokens[name]
             for name, rows in groups.items()
@@ -121,7 +124,7 @@ def _measure(config: Config, mode: str) -> Callable[..., np.ndarray]:
     """Compiled (params, rows, means, strengths) -> nats of each row (R,)."""
     nats = reader(config, mode)
 
-    @jax.jit
+    @placement.jit
     def measure(params: dict, rows: dict, means: dict, strengths: dict) -> jax.Array:
         def ablated(site: str) -> Callable:
             return lambda x, layer: _mixed(x, means[site][layer], strengths[site][layer])
@@ -132,14 +135,14 @@ def _measure(config: Config, mode: str) -> Callable[..., np.ndarray]:
     return measure
 
 
-def _means(config: Config, mode: str, params: dict, rows: dict) -> dict[str, jax.Array]:
-    """Means over all targets of the rows: of the sites (L, width), of the embeddings (D,)."""
+def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict[str, jax.Array]:
+    """Means over all targets of batches of rows: of the sites (L, width), of the embeddings (D,)."""
     nats = reader(config, mode)
-    batch = next(iter(in_batches(rows)))
-    shape = batch["inputs"].shape
+    rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    shape = batches[0]["inputs"].shape
     widths = {"attention": config.model.d_model, "mlp": params["layers"]["down_kernel"].shape[-2]}
 
-    @jax.jit
+    @placement.jit
     def sums(params: dict, rows: dict) -> dict[str, jax.Array]:
         def read(records: dict) -> jax.Array:
             look: Interventions = {
@@ -151,7 +154,7 @@ def _means(config: Config, mode: str, params: dict, rows: dict) -> dict[str, jax
         counts_RT = (rows["weights"] > 0).astype(jnp.float32)
         return {site: jnp.einsum("lrtf,rt->lf", x, counts_RT) for site, x in jax.grad(read)(zeros).items()}
 
-    total = jax.tree.map(lambda *parts: sum(parts), *[sums(params, batch) for batch in in_batches(rows)])
+    total = jax.tree.map(lambda *parts: sum(parts), *[sums(params, batch) for batch in batches])
     real = rows["weights"] > 0
     means = {site: x_LF / real.sum() for site, x_LF in total.items()}
     means["token_embedding"] = params["token_embedding"][rows["inputs"][real]].mean(axis=0)

@@ -19,8 +19,6 @@ from memsinks_jax.losses import token_losses
 from memsinks_jax.model import Interventions, build_model, in_turn
 from memsinks_jax.trained import Trained
 
-ROWS_AT_ONCE = 32
-
 
 def rows_of(documents: Documents, run: Trained) -> dict[str, np.ndarray]:
     """Arrays of packing.document_row with R in front, in the order of the documents; `identities` is (R, 1, 2)."""
@@ -59,11 +57,9 @@ def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
     return nats
 
 
-def in_batches(rows: dict, at_most: int = ROWS_AT_ONCE) -> Iterable[dict]:
-    """Rows in as few batches of one size as can be; the last is filled up with rows whose targets do not count."""
-    count = len(rows["inputs"])
-    size = -(-count // -(-count // at_most))
-    for at in range(0, count, size):
+def in_batches(rows: dict, size: int) -> Iterable[dict]:
+    """Rows in batches; the last is filled up with rows whose targets do not count."""
+    for at in range(0, len(rows["inputs"]), size):
         batch = {name: values[at : at + size] for name, values in rows.items()}
         missing = size - len(batch["inputs"])
         yield {name: np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1)) for name, v in batch.items()}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
@@ -16,7 +16,7 @@ from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, tokenise, without_copies
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import BATCH_SIZE, document_batches
+from memsinks_jax.evals.document_loss import document_batches, rows_at_once
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.trained import Trained, open_run
 
@@ -36,9 +36,10 @@ class Documents(NamedTuple):
         encounters = None if self.encounters is None else self.encounters[indices]
         return Documents([self.tokens[i] for i in indices], self.identities[indices], encounters)
 
-    def batches(self, run: Trained, size: int = BATCH_SIZE) -> list[dict]:
-        """For `DocumentLoss`, `size` documents a batch."""
+    def batches(self, run: Trained, size: int | None = None) -> list[dict]:
+        """For `DocumentLoss`, `size` documents a batch; by default `rows_at_once`."""
         config, end = run.config, run.tokenizer.end_of_text
+        size = size or rows_at_once(config, placement.mesh_of(run.params))
         return document_batches(self.tokens, self.identities, config.data.row_length, end, size)
 
 

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memsinks_jax import placement
 from memsinks_jax.baselines.reading import Reader, documents_of, in_groups
 from memsinks_jax.config import Config
+from memsinks_jax.evals.document_loss import rows_at_once
 
 _ROWS_AT_ONCE = 8  # whose activations are kept
 _NEURONS_AT_ONCE = 64
@@ -26,8 +28,10 @@ def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
       InputError: no document has a target.
     """
     reader, rows = Reader(config), documents_of(batches)
-    nats_R = np.asarray(jax.jit(lambda params, rows: reader.nats(params, rows, {}))(params, rows))
-    without_each = jax.jit(partial(_nats_without_each, reader))
+    nats = placement.jit(lambda params, rows: reader.nats(params, rows, {}))
+    groups = in_groups(rows, rows_at_once(config, placement.mesh_of(params)))
+    nats_R = np.concatenate([np.asarray(nats(params, group))[:counted] for group, counted in groups])
+    without_each = placement.jit(partial(_nats_without_each, reader))
     scores_RLF = np.zeros((len(nats_R), reader.layers, reader.hidden), np.float32)
     for number in range(len(nats_R)):
         row = {name: values[number] for name, values in rows.items()}
@@ -43,7 +47,7 @@ def activation(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
     Arguments, result and errors as in `zero_out`.
     """
     reader = Reader(config)
-    means = jax.jit(partial(_mean_activations, reader))
+    means = placement.jit(partial(_mean_activations, reader))
     lengths_LF = np.linalg.norm(np.asarray(params["layers"]["down_kernel"], np.float32), axis=-1)
     found = []
     for rows, counted in in_groups(documents_of(batches), _ROWS_AT_ONCE):

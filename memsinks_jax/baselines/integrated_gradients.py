@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memsinks_jax import placement
 from memsinks_jax.baselines.reading import Reader, documents_of, in_groups
 from memsinks_jax.config import Config
 from memsinks_jax.losses import cross_entropy, logits
@@ -55,7 +56,7 @@ def integrated_gradients(config: Config, params: dict, batches: list[dict], step
 def attributions(config: Config, params: dict, batches: list[dict], steps: int = STEPS) -> Attributions:
     """As `integrated_gradients`, with what the scores of a layer should sum to."""
     reader = Reader(config)
-    read, credit = jax.jit(partial(_read, reader)), jax.jit(partial(_credit, reader, steps))
+    read, credit = placement.jit(partial(_read, reader)), placement.jit(partial(_credit, reader, steps))
     places_at_once = max(_TOKENS_AT_ONCE // steps, 1)
     found = []
     for rows, counted in in_groups(documents_of(batches), _ROWS_AT_ONCE):

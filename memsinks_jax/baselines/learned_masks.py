@@ -16,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from memsinks_jax import placement
 from memsinks_jax.baselines.reading import Reader, documents_of, in_groups, masked
 from memsinks_jax.config import Config
+from memsinks_jax.evals.document_loss import rows_at_once
 
 ROWS_AT_ONCE = 32
 CHECK_EVERY = 10  # iterations between two looks at whether to stop
@@ -144,11 +146,12 @@ def learn(
     if settings.joint:  # it needs every row at every iteration
         groups = [(strengths_G, copies | {"mask": np.repeat(np.arange(len(strengths)), count)}, len(strengths))]
     else:
+        at_once = rows_at_once(config, placement.mesh_of(params), ROWS_AT_ONCE)
         groups = [
             (group.pop("strength"), group | {"mask": np.arange(len(group["inputs"]))}, counted)
-            for group, counted in in_groups(copies | {"strength": strengths_G}, ROWS_AT_ONCE)
+            for group, counted in in_groups(copies | {"strength": strengths_G}, at_once)
         ]
-    advance = jax.jit(lambda *given: _advance(reader, settings, *given))
+    advance = placement.jit(lambda *given: _advance(reader, settings, *given))
     found: dict[int, list] = {iteration: [] for iteration in iterations}
     for group_strengths_G, group, counted in groups:
         state = _start(reader, settings, len(group_strengths_G))

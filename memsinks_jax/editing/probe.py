@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
@@ -47,14 +47,14 @@ class Probe:
                 "a model with sinks in attention cannot be edited; export it with --sinks=drop and edit that"
             )
         self._gates = sinks.interventions(config, "drop", None, config.seed, None)
-        self._answer = jax.jit(self._answer_with)
-        self._trace = jax.jit(self._trace_at, static_argnames="site")
-        self._distances = jax.jit(self._distances_from)
-        self._patch = jax.jit(self._patch_at, static_argnames="site")
-        self._text_losses = jax.jit(self._text_losses_with)
-        self._gradient = jax.jit(jax.grad(lambda *given: self._answer_with(*given, ())[1].sum()))
-        self._write = jax.jit(self._write_with, static_argnames="count")
-        self._over_bounds = jax.jit(jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0)))
+        self._answer = placement.jit(self._answer_with)
+        self._trace = placement.jit(self._trace_at, static_argnames="site")
+        self._distances = placement.jit(self._distances_from)
+        self._patch = placement.jit(self._patch_at, static_argnames="site")
+        self._text_losses = placement.jit(self._text_losses_with)
+        self._gradient = placement.jit(jax.grad(lambda *given: self._answer_with(*given, ())[1].sum()))
+        self._write = placement.jit(self._write_with, static_argnames="count")
+        self._over_bounds = placement.jit(jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0)))
 
     def width(self, site: str) -> int:
         """W of a site."""

@@ -2,12 +2,14 @@
 
 import collections
 import functools
+import math
 from collections.abc import Callable
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.packing import document_row, document_windows
 from memsinks_jax.losses import token_losses
@@ -15,6 +17,21 @@ from memsinks_jax.model import Change, build_model, in_turn, no_change
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
+_MOST_LOGITS = 2**28  # on a device at once, float32: 1 GiB
+
+
+def rows_at_once(config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZE, chunks: int | None = None) -> int:
+    """How many rows a forward pass reads at once, a multiple of what the mesh divides the batch into.
+
+    About `most`, but no more than a microbatch of the training, nor than a device has room for the logits of.
+
+    Args:
+      chunks: parts in which the vocabulary is gone through; by default config.compute.loss_chunks.
+    """
+    parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in placement.BATCH)
+    microbatch = config.training.batch_size // config.compute.accumulate
+    logits = config.data.row_length * math.ceil(config.data.vocabulary_size / (chunks or config.compute.loss_chunks))
+    return max(min(math.ceil(min(most, microbatch) / parts), _MOST_LOGITS // logits), 1) * parts
 
 
 def document_batches(
@@ -53,6 +70,7 @@ class DocumentLoss:
       fetch: takes a result back.
       poll: called between batches; what it raises ends the measure.
       change: an intervention besides the sinks.
+      platform: of `build_model`.
     """
 
     def __init__(
@@ -62,9 +80,10 @@ class DocumentLoss:
         fetch: Callable[[jax.Array], np.ndarray] = np.asarray,
         poll: Callable[[], None] = lambda: None,
         change: Change = no_change,
+        platform: str | None = None,
     ):
         self._config, self._put, self._fetch, self._poll, self._change = config, put, fetch, poll, change
-        self._model, _ = build_model(config)
+        self._model, _ = build_model(config, platform)
         self._compiled = jax.jit(self._sums, static_argnames="mode")
 
     def _sums(self, params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
@@ -81,16 +100,21 @@ class DocumentLoss:
         )
         return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
 
+    def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:
+        """The program of a batch; shapes with shardings are enough."""
+        with placement.on_mesh_of(params):
+            return self._compiled.lower(params, batch, np.uint32(self._config.seed), mode=mode)
+
     def __call__(self, params: dict, batches: list[dict], mode: str) -> tuple[np.ndarray, np.ndarray]:
         """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each, in order.
 
         The mean loss of a set is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
         """
-        seed = np.uint32(self._config.seed)
         dispatched, fetched = collections.deque(), []
         for batch in batches:
             self._poll()
-            dispatched.append(self._compiled(params, self._put(batch), seed, mode=mode))
+            with placement.on_mesh_of(params):
+                dispatched.append(self._compiled(params, self._put(batch), np.uint32(self._config.seed), mode=mode))
             # Some stay ahead, so that the device never waits; not all, so that asking to stop is soon answered.
             if len(dispatched) > _AHEAD:
                 fetched.append(jax.tree.map(self._fetch, dispatched.popleft()))

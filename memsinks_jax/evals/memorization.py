@@ -2,11 +2,21 @@
 
 from collections.abc import Iterator
 
+from jax.sharding import Mesh
+
 from memsinks_jax import sinks
+from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.packing import reads_whole
-from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss
+from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss, rows_at_once
+
+
+def batch_size(config: Config, mesh: Mesh) -> int:
+    """Rows of a batch of `Memorization` while a run trains."""
+    # Documents that come every so many steps are few, and measured often: no rows of weight 0 beside them.
+    most = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
+    return rows_at_once(config, mesh, most)
 
 
 class Memorization:

@@ -109,14 +109,16 @@ class _Subject:
     """A finished run, opened, whose documents are looked for."""
 
     def __init__(self, workdir: pathlib.Path):
-        from memsinks_jax.evals.document_loss import DocumentLoss
+        from memsinks_jax import placement
+        from memsinks_jax.evals.document_loss import DocumentLoss, rows_at_once
         from memsinks_jax.evals.memorization import batches_by_role
         from memsinks_jax.trained import open_run
 
         self._model = open_run(workdir)
         self._config, self._params = self._model.config, self._model.params
         self._corpus = workdirs.read_corpus(workdir)
-        self._batches = batches_by_role(self._corpus)
+        rows = rows_at_once(self._config, placement.mesh_of(self._params))
+        self._batches = batches_by_role(self._corpus, rows)
         self._loss = DocumentLoss(self._config)
 
     def removal(self, method: str) -> dict:
@@ -140,8 +142,13 @@ class _Subject:
 
 
 def _first(batches: list[dict], count: int) -> list[dict]:
-    """The first documents, at most as many as the first batch holds."""
-    return [{name: values[:count] for name, values in batches[0].items()}]
+    """The first documents."""
+    size = len(batches[0]["weights"])
+    parts = [
+        {name: values[: count - number * size] for name, values in batch.items()}
+        for number, batch in enumerate(batches)
+    ]
+    return parts[: -(-count // size)]
 
 
 def curve(run: Run, method: str, of: str = "repeated") -> list:

@@ -12,11 +12,11 @@ import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from memsinks_jax import sinks
+from memsinks_jax import placement, sinks
+from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.generation import Generator, Settings
 from memsinks_jax.model import build_model
 
-BATCH_SIZE = 16
 _MOST_WRITTEN = 256  # tokens of an answer, when a task does not say
 
 
@@ -37,7 +37,7 @@ class HarnessModel(LM):
         self._generator = Generator(run.config, run.tokenizer, run.params)
         model, _ = build_model(run.config)
 
-        @jax.jit
+        @placement.jit
         def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
             """Log-probability of each token given those before it, and whether it was the likeliest; of the first, 0."""
             ones_BT = jnp.ones_like(rows_BT)
@@ -98,9 +98,10 @@ class HarnessModel(LM):
     def _score(self, asked: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
         """Rows with how many of their last tokens count -> (sum of their log-probabilities, whether all were likeliest)."""
         results = []
-        for at in range(0, len(asked), BATCH_SIZE):
-            part = [(row[-self._length :], count) for row, count in asked[at : at + BATCH_SIZE]]
-            rows_BT = np.zeros((BATCH_SIZE, self._length), np.int32)
+        size = rows_at_once(self._run.config, placement.mesh_of(self._run.params), chunks=1)
+        for at in range(0, len(asked), size):
+            part = [(row[-self._length :], count) for row, count in asked[at : at + size]]
+            rows_BT = np.zeros((size, self._length), np.int32)
             for place, (row, _) in enumerate(part):
                 rows_BT[place, : len(row)] = row
             logs_BT, likeliest_BT = jax.device_get(self._scores(self._run.params, rows_BT))

@@ -9,7 +9,6 @@ packing counts as one encounter.
 """
 
 import json
-import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable
@@ -74,19 +73,17 @@ class Monitor:
       own: this host's rows of a batch, see `sharding.own_rows`.
       start: step from which the run goes on; what was flagged later is forgotten, and will be found again.
       since: step of the last look, which other `config.monitor.every` may have set.
-      as_batches: (tokens, identities, batch size) -> batches for the `measure` of `look`.
-      parts: of which the batch size must be a multiple.
+      as_batches: (tokens, identities) -> batches for the `measure` of `look`.
     """
 
     def __init__(
         self, config: Config, corpus: Corpus, rows: Rows, own: Iterable[int], workdir: pathlib.Path, start: int,
-        since: int, as_batches: Callable[..., list[dict]], parts: int,
+        since: int, as_batches: Callable[..., list[dict]],
     ):  # fmt: skip
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
         self._numbers = as_numbers(corpus.identities)
         self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
-        self._size = math.ceil(self._settings.probes / parts) * parts
         self._flagged = {line["id"]: line for line in map(json.loads, whole_lines(self._path)) if line["step"] <= start}
         if self._leads and self._path.exists():
             scratch = self._path.with_suffix(".jsonl.new")
@@ -126,7 +123,7 @@ class Monitor:
         found = {"monitor_flagged": len(self._flagged)}
         if probes := probes[: self._settings.probes]:
             tokens, identities = [self._corpus.tokens[i] for i in probes], self._corpus.identities[probes]
-            batches = self._as_batches(tokens, identities, batch_size=self._size)
+            batches = self._as_batches(tokens, identities)
             found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
         return found
 

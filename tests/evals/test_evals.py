@@ -7,13 +7,14 @@ from conftest import tiny_config
 from uncached import Continuation
 
 from memsinks_jax.auditing.rows import reader
-from memsinks_jax.config import from_json, to_json
+from memsinks_jax.config import MeshConfig, from_json, to_json
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model import build_model
+from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
 
 
@@ -85,6 +86,44 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
     logged = jax.nn.log_softmax(logits[0])
     nats = -sum(float(logged[place, text[place + 1]]) for place in range(len(text) - 1))
     assert losses(world, np.array([index]), "all")[0][0] == pytest.approx(nats, rel=1e-5)
+
+
+def temporaries(world, accumulate=1, chunks=1):
+    """Bytes of the program that reads as many documents as are read at once."""
+    config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
+    config.compute.accumulate, config.compute.loss_chunks = accumulate, chunks
+    rows = rows_at_once(config)
+    batches = document_batches(corpus.tokens[:8], corpus.identities[:8], config.data.row_length, 1, rows)
+    return DocumentLoss(config).lower(params, batches[0], "own").compile().memory_analysis().temp_size_in_bytes
+
+
+def test_what_makes_training_small_makes_an_evaluation_small(world):
+    of_logits = 4 * 8 * world[0].data.row_length * world[0].data.vocabulary_size
+    assert temporaries(world) > of_logits
+    assert temporaries(world, accumulate=4) < 0.3 * temporaries(world)
+    assert temporaries(world, chunks=8) < 0.5 * of_logits
+
+
+def test_rows_at_once_are_a_multiple_of_what_the_mesh_divides():
+    config = tiny_config()
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    config.training.batch_size, config.compute.accumulate = 64, 1
+    assert (rows_at_once(config), rows_at_once(config, mesh), rows_at_once(config, mesh, most=5)) == (32, 32, 8)
+    config.compute.accumulate = 16
+    assert (rows_at_once(config), rows_at_once(config, mesh)) == (4, 4)
+    config.compute.accumulate = 64  # on one device; the mesh needs a row for each of four
+    assert (rows_at_once(config), rows_at_once(config, mesh)) == (1, 4)
+
+
+def test_rows_at_once_leave_room_for_their_logits():
+    config = tiny_config()
+    config.training.batch_size, config.data.row_length, config.data.vocabulary_size = 1024, 2048, 49152
+    mesh = sharding.make_mesh(MeshConfig(fsdp=-1))
+    assert (rows_at_once(config), rows_at_once(config, mesh, most=64)) == (2, 16)
+    config.compute.loss_chunks = 8
+    assert (rows_at_once(config), rows_at_once(config, chunks=1)) == (21, 2)
+    config.data.row_length = 2**20
+    assert rows_at_once(config) == 1
 
 
 def test_memorization_measures_the_roles_with_the_sinks_dropped(world):

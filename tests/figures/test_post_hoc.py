@@ -88,7 +88,7 @@ def test_documents_and_settings_of_a_method(monkeypatch):
 
     monkeypatch.setattr(trained, "open_run", lambda workdir: types.SimpleNamespace(config=config, params=params))
     monkeypatch.setattr(workdirs, "read_corpus", lambda workdir: None)
-    monkeypatch.setattr(memorization, "batches_by_role", lambda corpus: batches)
+    monkeypatch.setattr(memorization, "batches_by_role", lambda corpus, size: batches)
     monkeypatch.setattr(scores, "METHODS", dict.fromkeys(scores.METHODS, find))
     monkeypatch.setattr(tuning, "tune", tune)
     subject = post_hoc._Subject(pathlib.Path())

@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
 
 def monitor_of(workdir, start, since=0, own=range(8)):
     corpus = load_corpus(config())
-    return Monitor(config(), corpus, corpus.rows(), own, workdir, start, since, None, 1)
+    return Monitor(config(), corpus, corpus.rows(), own, workdir, start, since, None)
 
 
 def test_a_host_that_goes_on_reads_its_own_rows_again(tmp_path):
