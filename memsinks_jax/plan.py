@@ -1,8 +1,9 @@
 """What a run would need on a TPU slice that is not here: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
 
-Compiles the very step that `train` runs with that TPU's own compiler (libtpu, of `pip install 'jax[tpu]'`; no TPU is
-needed) and prints memory, FLOPs, talk between chips, and the time that the compiler expects: an estimate, not a measurement.
-With --search it looks for what else fits: less recomputation, a larger batch. Exit code 2 if the step does not fit.
+Compiles the very step that `train` runs, and its evaluation, with that TPU's own compiler (libtpu, of `pip install
+'jax[tpu]'`; no TPU is needed) and prints memory, FLOPs, talk between chips, and the time that the compiler expects: an
+estimate, not a measurement. With --search it looks for what else fits: less recomputation, a larger batch. Exit code 2 if
+the step or the evaluation does not fit.
 """
 
 import logging
@@ -64,8 +65,8 @@ def plan(config: Config, topology: str, slices: int, documents_per_row: int | No
     else:
         try:
             outcome = compile_step(config)
-            if not outcome.fits:
-                raise TooBig(outcome.hbm_gib_per_chip, outcome.hbm_limit_gib)
+            if outcome.too_big:
+                raise outcome.too_big
         except TooBig as error:
             raise InputError(_advice(config, topology, compile_step, parts, mesh, error)) from None
     for name, text in rows_of(outcome, chip).items():
@@ -75,7 +76,7 @@ def plan(config: Config, topology: str, slices: int, documents_per_row: int | No
 
 def _advice(config: Config, topology: str, compile_step, parts: int, mesh, error: TooBig) -> str:
     state = state_gib(config, mesh, 1)
-    start = f"the step does not fit on a chip of {topology}: it {error}"
+    start = f"{error.what} does not fit on a chip of {topology}: it {error}"
     if state > error.limit:
         return f"{start}; parameters and optimizer alone take {state:.2f} GiB: use more chips, or config.mesh.fsdp=-1"
     logger.info("%s; looking for what does", start)
@@ -92,6 +93,7 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
         "this is a": LABEL,
         "chips": f"{outcome.chips} x {outcome.chip}, mesh {', '.join(f'{a} {n}' for a, n in outcome.mesh.items())}",
         "memory a chip": f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB ({kinds})",
+        "while evaluating": f"{outcome.evaluation_hbm_gib_per_chip:.2f} GiB",
         "FLOPs a step": f"{outcome.flops_per_step:.3g} ({outcome.flops_per_step_causal:.3g} with causal attention halved)",
         "compiled program": f"{outcome.compiled_ms:.1f} ms: {outcome.cycles / 1e6:,.0f} million cycles at "
         f"{chip.clock / 1e9:.2f} GHz",
@@ -122,6 +124,7 @@ def as_json(outcome: Estimate, chip: Chip) -> dict:
         "chips": outcome.chips,
         "mesh": outcome.mesh,
         "hbm_gib_per_chip": round(outcome.hbm_gib_per_chip, 3),
+        "evaluation_hbm_gib_per_chip": round(outcome.evaluation_hbm_gib_per_chip, 3),
         "hbm_limit_gib": round(outcome.hbm_limit_gib, 3),
         "hbm_gib": {kind: round(size, 3) for kind, size in outcome.kinds_of_memory.items()},
         "flops_per_step": outcome.flops_per_step,

@@ -12,13 +12,13 @@ from conftest import ROOT
 
 from memsinks_jax import plan
 from memsinks_jax.config import InputError
-from memsinks_jax.planning import topology
+from memsinks_jax.planning import estimate, topology
 from memsinks_jax.planning.estimate import TooBig, _translated
 from memsinks_jax.training.flops import CHIPS, flops_per_step, parameters
 
 PROMISED = {
-    "fits", "hbm_gib_per_chip", "hbm_limit_gib", "flops_per_step", "compiler_step_ms", "predicted_mfu", "collectives",
-    "compile_s",
+    "fits", "hbm_gib_per_chip", "evaluation_hbm_gib_per_chip", "hbm_limit_gib", "flops_per_step", "compiler_step_ms",
+    "predicted_mfu", "collectives", "compile_s",
 }  # fmt: skip
 
 needs_libtpu = pytest.mark.skipif(
@@ -46,6 +46,8 @@ def test_a_plan_has_what_is_promised(tiny, here):
     assert result["label"] == "compiler estimate, not a measurement"
     assert result["flops_per_step"] == flops_per_step(tiny)["full"]
     assert 0 < result["hbm_gib_per_chip"] < result["hbm_limit_gib"] == 1.0
+    # Parameters and optimizer stay where they are while the documents are read; there is no backward pass.
+    assert result["hbm_gib"]["state and batch"] < result["evaluation_hbm_gib_per_chip"] < result["hbm_gib_per_chip"]
     # Every chip sends its gradients around, twice 7/8 of their bytes; those of embedding and head, one array, apart.
     gradients = 4 * (parameters(tiny) + tiny.data.vocabulary_size * tiny.model.d_model)
     reduced = next(talk for talk in result["collectives"] if talk["kind"] == "all-reduce")
@@ -95,6 +97,16 @@ def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
     assert plan.plan(tiny, "here", 1, 1, False)["fits"]
 
 
+@pytest.mark.slow
+def test_an_evaluation_that_does_not_fit_is_refused(tiny, here, monkeypatch):
+    monkeypatch.setattr(estimate, "batch_size", lambda config, mesh: 512)
+    needs = plan.plan(tiny, "here", 1, 1, False)
+    assert needs["evaluation_hbm_gib_per_chip"] > needs["hbm_gib_per_chip"]
+    here(needs["hbm_gib_per_chip"])
+    with pytest.raises(InputError, match="^the evaluation does not fit on a chip of here: it needs .* GiB, and .* GiB"):
+        plan.plan(tiny, "here", 1, 1, False)
+
+
 def test_parameters_that_do_not_fit_are_told_apart(tiny, here):
     here(1e-5)
     with pytest.raises(InputError, match="parameters and optimizer alone take .* use more chips"):
@@ -119,12 +131,12 @@ def test_parameters_that_do_not_fit_are_told_apart(tiny, here):
     ],
 )
 def test_the_compilers_refusal_is_understood(text, needed, limit):
-    error = _translated(RuntimeError(text), CHIPS["TPU v5 lite"])
+    error = _translated(RuntimeError(text), CHIPS["TPU v5 lite"], "the step")
     assert isinstance(error, TooBig) and (error.needed, error.limit) == (needed, limit)
 
 
 def test_any_other_refusal_is_one_line():
-    error = _translated(RuntimeError("INTERNAL: no\nmore\nlines"), CHIPS["TPU v5 lite"])
+    error = _translated(RuntimeError("INTERNAL: no\nmore\nlines"), CHIPS["TPU v5 lite"], "the step")
     assert isinstance(error, InputError) and str(error) == "the compiler refuses the step: INTERNAL: no"
 
 

@@ -1,4 +1,5 @@
-"""The train step of a config, compiled for devices that are not here, and what its program says about memory and time.
+"""The train step of a config, compiled for devices that are not here, and what its program says about memory and time;
+and the evaluation between steps, whose memory counts too.
 
 Everything here is the compiler's estimate, not a measurement.
 """
@@ -12,11 +13,13 @@ import jax
 from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.memorization import batch_size
 from memsinks_jax.planning.account import Collective, account_of
 from memsinks_jax.planning.program_text import parse
 from memsinks_jax.training import sharding
 from memsinks_jax.training.flops import GIB, Chip, flops_per_step
-from memsinks_jax.training.program import train_program
+from memsinks_jax.training.program import Program, train_program
 
 _STEPS = 1000  # of a run whose config does not say; they only set constants of the schedule
 
@@ -26,11 +29,11 @@ KERNEL_EFFICIENCY, FULL_HEAD = 0.5, 128
 
 
 class TooBig(Exception):
-    """The compiler found no place for the program. `needed` and `limit` in GiB a chip; needed is None if it does not say."""
+    """There is no place for a program, `what`. `needed` and `limit` in GiB a chip; needed is None if nothing says it."""
 
-    def __init__(self, needed: float | None, limit: float):
+    def __init__(self, needed: float | None, limit: float, what: str = "the step"):
         super().__init__(f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and {limit:.2f} GiB are there")
-        self.needed, self.limit = needed, limit
+        self.needed, self.limit, self.what = needed, limit, what
 
 
 @dataclasses.dataclass
@@ -42,6 +45,7 @@ class Estimate:
     mesh: dict[str, int]
     kinds_of_memory: dict[str, float]  # state and batch, temporaries, code
     hbm_gib_per_chip: float
+    evaluation_hbm_gib_per_chip: float  # the state stays where it is
     hbm_limit_gib: float
     flops_per_step: float  # of all chips, full count of training/flops.py
     flops_per_step_causal: float
@@ -57,7 +61,14 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        return self.hbm_gib_per_chip <= self.hbm_limit_gib
+        return self.too_big is None
+
+    @property
+    def too_big(self) -> TooBig | None:
+        """What does not fit, if anything."""
+        needs = {"the step": self.hbm_gib_per_chip, "the evaluation": self.evaluation_hbm_gib_per_chip}
+        what = max(needs, key=needs.get)
+        return TooBig(needs[what], self.hbm_limit_gib, what) if needs[what] > self.hbm_limit_gib else None
 
     @property
     def compiler_step_ms(self) -> float:
@@ -84,10 +95,8 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     began = time.monotonic()
     with jax.set_mesh(mesh):
         program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
-        try:
-            compiled = program.step.lower(program.state, program.batch, program.seed).compile()
-        except jax.errors.JaxRuntimeError as error:
-            raise _translated(error, chip) from None
+        compiled = _compiled(program.step.lower(program.state, program.batch, program.seed), chip, "the step")
+        evaluation = _compiled(_evaluation(config, mesh, program), chip, "the evaluation").memory_analysis()
     compile_s = time.monotonic() - began
     memory = compiled.memory_analysis()
     kinds = {
@@ -124,6 +133,8 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         mesh=dict(mesh.shape),
         kinds_of_memory=kinds,
         hbm_gib_per_chip=sum(kinds.values()),
+        evaluation_hbm_gib_per_chip=kinds["state and batch"]
+        + (evaluation.temp_size_in_bytes + evaluation.generated_code_size_in_bytes) / GIB,
         hbm_limit_gib=chip.hbm / GIB,
         flops_per_step=flops["full"],
         flops_per_step_causal=flops["causal"],
@@ -147,17 +158,35 @@ def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in leaves) / GIB
 
 
-def _translated(error: Exception, chip: Chip) -> Exception:
+def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowered:
+    """A batch of documents as `train` reads it between steps, each document's own sinks on."""
+    rows, whole = batch_size(config, mesh), program.batch["identities"]
+    batch = {
+        name: jax.ShapeDtypeStruct((rows, *like.shape[1:]), like.dtype, sharding=like.sharding)
+        for name, like in program.batch.items()
+    }
+    batch["identities"] = jax.ShapeDtypeStruct((rows, 1, 2), whole.dtype, sharding=whole.sharding)
+    return DocumentLoss(config, platform=mesh.devices.flat[0].platform).lower(program.state.params, batch, "own")
+
+
+def _compiled(lowered: jax.stages.Lowered, chip: Chip, what: str) -> jax.stages.Compiled:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _translated(error, chip, what) from None
+
+
+def _translated(error: Exception, chip: Chip, what: str) -> Exception:
     """RESOURCE_EXHAUSTED in either of libtpu's wordings -> TooBig; anything else in one line."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
-        return InputError(f"the compiler refuses the step: {text.strip().splitlines()[0]}")
+        return InputError(f"the compiler refuses {what}: {text.strip().splitlines()[0]}")
     used = re.search(r"Used ([\d.]+)([KMGT]?)\w* of ([\d.]+)([KMGT]?)\w* hbm", text) or re.search(
         r"\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)", text
     )
     if used is None:
-        return TooBig(None, chip.hbm / GIB)
-    return TooBig(_gib(used[1], used[2]), _gib(used[3], used[4]))
+        return TooBig(None, chip.hbm / GIB, what)
+    return TooBig(_gib(used[1], used[2]), _gib(used[3], used[4]), what)
 
 
 def _gib(number: str, unit: str) -> float:

@@ -40,7 +40,7 @@ class Tries:
         self._bar.set_postfix_str(settings(config))
         try:
             outcome = self._compile(config)
-            outcome = outcome if outcome.fits else TooBig(outcome.hbm_gib_per_chip, outcome.hbm_limit_gib)
+            outcome = outcome.too_big or outcome
         except TooBig as error:
             outcome = error
         self._bar.update()

@@ -24,9 +24,9 @@ class Compiler:
             raise TooBig(needed, LIMIT)
         milliseconds = config.training.batch_size * COST[config.compute.remat] + config.compute.accumulate
         return Estimate(
-            chips=PARTS, chip="made up", mesh={}, kinds_of_memory={"temporaries": temporaries},
-            hbm_gib_per_chip=needed, hbm_limit_gib=LIMIT, flops_per_step=1.0, flops_per_step_causal=1.0, cycles=1,
-            compiled_ms=milliseconds, kernels_ms=0.0, kernel_flops=0.0, roofline_ms={"": 0.0}, collectives=[],
+            chips=PARTS, chip="made up", mesh={}, kinds_of_memory={"temporaries": temporaries}, hbm_gib_per_chip=needed,
+            evaluation_hbm_gib_per_chip=STATE, hbm_limit_gib=LIMIT, flops_per_step=1.0, flops_per_step_causal=1.0,
+            cycles=1, compiled_ms=milliseconds, kernels_ms=0.0, kernel_flops=0.0, roofline_ms={"": 0.0}, collectives=[],
             compile_s=0.0, unknown=[], tokens=config.training.batch_size * 2048,
         )  # fmt: skip
 
