@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import functools
 import hashlib
 import json
 import logging
@@ -22,6 +23,9 @@ from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.interruption import EXIT_INTERRUPTED
 
 EXIT_BAD_INPUT = 2
+
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+_one_arena = False
 
 _WRITABLE = "; make it writable for this user, or choose another folder"
 _ADVICE = {
@@ -71,7 +75,7 @@ def run(main: Callable[[], dict]) -> None:
         if len(argv) > 1:
             _refuse(f"unexpected argument {argv[1]!r}; flags look like --name=value")
         _set_up_logging()
-        keep_freed_memory()
+        use_one_arena()
         keep_compiled_programs()
         try:
             result = main()
@@ -131,18 +135,30 @@ def _refuse(message: str) -> None:
     os._exit(EXIT_BAD_INPUT)
 
 
+def use_one_arena() -> None:
+    """Tells glibc to give all threads one heap, for `keep_freed_memory`: that comes when jax knows its devices, and has made
+    threads that would have chosen heaps of their own. Does nothing where there is no glibc."""
+    global _one_arena
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        _one_arena = library.mallopt(_ARENA_MAX, 1) == 1
+
+
+@functools.cache
 def keep_freed_memory() -> None:
-    """Tells glibc to keep large freed blocks instead of returning them to the kernel, and to take them in large pages.
+    """In a command on a CPU tells glibc to keep large freed blocks instead of returning them to the kernel, and to take
+    them in large pages. Asks jax for its devices.
 
     XLA's CPU backend allocates all temporaries of a step anew; without this a third of a small model's time goes into
-    the kernel clearing the same pages again. Does nothing where there is no glibc.
+    the kernel clearing the same pages again. On an accelerator they are not in the host's memory, which would stay at its
+    peak for nothing. Does nothing in a process that is no command of ours, or has no glibc.
     """
-    if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallopt"):
+    import jax
+
+    if not _one_arena or jax.default_backend() != "cpu":
         return
-    trim_threshold, mmap_max, arena_max = -1, -4, -8  # names of malloc.h
-    library.mallopt(mmap_max, 0)
-    library.mallopt(trim_threshold, -1)  # never
-    library.mallopt(arena_max, 1)
+    library = ctypes.CDLL(None)
+    library.mallopt(_MMAP_MAX, 0)
+    library.mallopt(_TRIM_THRESHOLD, -1)  # never
     # The heap to come, promised but not touched: MADV_HUGEPAGE holds for what it grows into.
     large_pages, page = 14, os.sysconf("SC_PAGE_SIZE")
     size = os.sysconf("SC_PHYS_PAGES") // 2 * page

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from memsinks_jax import command_line
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.attention import choose_kernel
-from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, never_read
@@ -60,6 +60,7 @@ def train_and_evaluate(
     """
     # What can be refused is refused before anything is written.
     mesh = sharding.make_mesh(config.mesh)
+    command_line.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
     config = workdirs.adopt(workdir, config)
@@ -148,7 +149,7 @@ def train_and_evaluate(
             if unseen:
                 look()
         except _StopInEvaluation:
-            raise Interrupted(f"saved step {step} of {steps} in {workdir}") from None
+            raise command_line.Interrupted(f"saved step {step} of {steps} in {workdir}") from None
         for step in range(start + 1, steps + 1):
             watchdog.phase(f"waiting for the batch of step {step}")
             batch = next(stream)
@@ -180,7 +181,7 @@ def train_and_evaluate(
             if stop:
                 watchdog.phase(f"finishing the save of step {step}")
                 checkpoints.close()
-                raise Interrupted(f"saved step {step} of {steps} in {workdir}")
+                raise command_line.Interrupted(f"saved step {step} of {steps} in {workdir}")
         watchdog.phase("finishing the last save")
         checkpoints.close()
     return _summary(workdir)

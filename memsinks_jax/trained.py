@@ -5,6 +5,7 @@ import pathlib
 
 import jax
 
+from memsinks_jax import command_line
 from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, InputError, MeshConfig
 from memsinks_jax.data.tokenizer import AnyTokenizer
@@ -35,6 +36,7 @@ def open_run(workdir: pathlib.Path) -> Trained:
     Raises:
       InputError: it is neither, or damaged.
     """
+    command_line.keep_freed_memory()
     if is_folder(workdir):
         config, tokenizer, params = open_folder(workdir)
         config.compute.attention = "auto"  # as below: one that kept its sinks has the config of its run

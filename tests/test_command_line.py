@@ -2,11 +2,16 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import jax
 import pytest
+from conftest import ROOT
 
-from memsinks_jax import command_line
+from memsinks_jax import command_line, loop, trained
+from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
+from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
 
 
 @pytest.fixture
@@ -35,3 +40,47 @@ def test_a_folder_that_the_user_names_is_left_alone(no_cache_named, monkeypatch)
     before = jax.config.jax_compilation_cache_dir
     command_line.keep_compiled_programs()
     assert jax.config.jax_compilation_cache_dir == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells glibc, and reads /proc")
+@pytest.mark.parametrize(("platform", "command"), [("cpu", True), ("cpu", False), ("gpu", True), ("tpu", True)])
+def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
+    """64 blocks of a MiB, which glibc gives back unless told not to."""
+    code = f"""
+import ctypes, os, pathlib
+from memsinks_jax import command_line
+if {command}:
+    command_line.use_one_arena()
+import jax
+jax.block_until_ready(jax.jit(lambda: jax.numpy.ones(1000))())
+jax.default_backend = lambda: "{platform}"
+command_line.keep_freed_memory()
+resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+before = resident()
+blocks = [ctypes.create_string_buffer(b"x" * 2**20) for _ in range(64)]
+full = resident()
+del blocks
+print(before, full, resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    before, full, after = map(int, done.stdout.split())
+    assert full - before > 50
+    assert (after > full - 10) if (platform, command) == ("cpu", True) else (after < before + 10)
+
+
+def test_all_that_computes_keeps_freed_memory(tiny, tmp_path, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def ask():
+        raise Asked
+
+    monkeypatch.setattr(command_line, "keep_freed_memory", ask)
+    for compute in (
+        lambda: loop.train_and_evaluate(tiny, tmp_path),
+        lambda: trained.open_run(tmp_path),
+        lambda: measure_associative_memory({}),
+        lambda: measure_induction_head(None, [], tmp_path),
+    ):
+        with pytest.raises(Asked):
+            compute()

@@ -73,6 +73,7 @@ def by_transformers(folder, config, tokens, deltas_LTW, target):
 
 
 def main():
+    command_line.use_one_arena()
     command_line.keep_freed_memory()
     world = facts.world(0)
     tokenizer = JsonTokenizer(facts.tokenizer_json(world))

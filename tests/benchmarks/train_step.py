@@ -44,11 +44,12 @@ def ours(family, kind, shape):
     import jax
     import numpy as np
 
-    from memsinks_jax.command_line import keep_freed_memory
+    from memsinks_jax.command_line import keep_freed_memory, use_one_arena
     from memsinks_jax.config import Config, validate
     from memsinks_jax.training.step import init_state, make_train_step
 
-    keep_freed_memory()  # as all commands do
+    use_one_arena()  # as all commands do
+    keep_freed_memory()
     config = Config()
     config.model.family, config.sinks.kind = family, kind
     config.model.layers, config.model.d_model, config.model.heads = shape["layers"], shape["d_model"], shape["heads"]

@@ -52,6 +52,7 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
 
 def measure(settings: dict[str, Settings]) -> list[Study]:
     """Every figure of `settings`."""
+    command_line.keep_freed_memory()
     return shared.measure(
         "figure", {name: functools.partial(FIGURES[name].study, mine) for name, mine in settings.items()}
     )

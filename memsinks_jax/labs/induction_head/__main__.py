@@ -91,6 +91,7 @@ class Runs:
 
 def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
     """The experiments, one after the other."""
+    command_line.keep_freed_memory()
     runs, studies = Runs(preset, out / "runs"), []
     for name in names:
         begun = time.monotonic()
