@@ -306,15 +306,11 @@ def validate(config: Config) -> Config:
             f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not go "
             f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
         )
-    if data.repeats == "ladder" and data.repeated_documents < 0:
-        raise InputError(
-            "config.data.repeats is ladder, but config.data.repeated_documents is -1: the files say how often those come; "
-            "give a number of documents, or choose keep"
-        )
-    if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget):
+    if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget or data.repeated_documents < 0):
         raise InputError(
             "config.data.repeats is ladder, which goes neither with config.data.repeat_every (it says when documents come) "
-            "nor with config.general.token_budget (it counts all repeats); choose one of them"
+            "nor with config.data.repeated_documents=-1 (the files say how often) nor with config.general.token_budget (it "
+            "counts all repeats); choose one of them"
         )
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):

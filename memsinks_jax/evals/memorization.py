@@ -8,6 +8,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
+from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss, rows_at_once
 
@@ -29,12 +30,14 @@ class Memorization:
                                         masked; models with sinks
       canary_loss, canary_loss_own      of the canaries' tokens alone, where documents carry some
       entropy_floor                     the lowest held_out_loss any model can reach, where it is known
+      truncated_share                   of the training tokens, where rows have no room for all of a document
     """
 
     def __init__(self, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
         self._loss, config = loss, corpus.config
         self._batches = batches_by_role(corpus, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out)
+        self._truncated_share = never_read(corpus)["share"]
         self._has_own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
@@ -42,6 +45,8 @@ class Memorization:
         yield from self.repeated(params)
         if self._floor is not None:
             yield "entropy_floor", self._floor
+        if self._truncated_share:
+            yield "truncated_share", self._truncated_share
 
     def repeated(self, params: dict) -> Iterator[tuple[str, float]]:
         """Those of `run` that are of repeated documents and their canaries."""

@@ -10,6 +10,7 @@ from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import MeshConfig, from_json, to_json
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
 from memsinks_jax.evals.memorization import Memorization
@@ -136,7 +137,10 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
         nats, tokens = losses(world, indices, mode)
         assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert found["repeated_loss"] != found["repeated_loss_own"]
-    assert set(found) == {"held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "entropy_floor"}
+    assert set(found) == {
+        "held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "entropy_floor", "truncated_share"
+    }  # fmt: skip
+    assert found["truncated_share"] == never_read(corpus)["share"] > 0
 
 
 def test_continuations_are_greedy(world):
