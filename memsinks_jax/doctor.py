@@ -21,7 +21,8 @@ from memsinks_jax import command_line
 from memsinks_jax.attention import choose_kernel
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.training import hosts, sharding
-from memsinks_jax.training.checkpoint import bytes_of, find_damage, library_versions, steps_in
+from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
+from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
 
 logger = logging.getLogger("memsinks_jax.doctor")

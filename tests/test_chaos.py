@@ -190,6 +190,44 @@ def test_other_numbers_of_hosts_go_on(tmp_path):
     assert flagged[0] == flagged[1] != ""
 
 
+def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):
+    """Each looks at its share: whoever finds the damage, all go on from the checkpoint before."""
+    workdir, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
+    # Arrays large enough to have digests, in files of either host.
+    flags = (
+        LONG,
+        "--config.mesh.data=1",
+        "--config.mesh.fsdp=8",
+        "--config.model.d_model=256",
+        "--config.model.hidden=1024",
+    )
+    stop_at = 7
+    for host in range(2):
+        stop_hosts_at(stop_at, workdir, flags)
+        newest = max(int(path.name) for path in folder.iterdir())
+        files = (folder / str(newest) / "params" / f"ocdbt.process_{host}" / "d").iterdir()
+        file = max(files, key=lambda path: path.stat().st_size)
+        content = bytearray(file.read_bytes())
+        assert len(content) > 2**20
+        content[2**19] ^= 1
+        file.write_bytes(content)
+        stop_at = newest + 4
+        stop_hosts_at(stop_at, workdir, flags)
+        assert (workdir / "damaged" / f"{newest}-0").is_dir()
+        assert (
+            f"was changed, which is in params/ocdbt.process_{host}/d/{file.name}" in (tmp_path / "out.log").read_text()
+        )
+
+
+def stop_hosts_at(step, workdir, flags):
+    processes = start_hosts(2, workdir, *flags)
+    wait_for_step(workdir, step, processes)
+    processes[0].send_signal(signal.SIGTERM)
+    assert [process.wait(60) for process in processes] == [EXIT_INTERRUPTED] * 2, (
+        workdir.parent / "out.log"
+    ).read_text()
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_lost_host_ends_the_others_with_a_line(tmp_path, victim):
     workdir = tmp_path / "run"

@@ -1,12 +1,11 @@
 """Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed, restored onto any mesh.
 
 `checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the monitor) and `progress`,
-and `seal.json` with the size and the hash of every file, which is written before the folder gets its name. So a folder
-that has its name is whole, and one that was damaged later is found out by the name of the file.
+and `seal.json` (see seal.py), which is written before the folder gets its name. So a folder that has its name is whole, and
+one that was damaged later is found out by the name of the file.
 """
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import logging
@@ -18,19 +17,16 @@ import time
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-import tensorstore
 
 from memsinks_jax.config import InputError, TrainingConfig
-from memsinks_jax.training import hosts
+from memsinks_jax.training import hosts, seal
 from memsinks_jax.training.optimizer import path_name
 from memsinks_jax.training.step import TrainState
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of the checkpoint; raise it when an older one can no longer be read
-_SEAL = "seal.json"
-# Orbax writes these two last, after the seal. They say nothing of the state.
-_UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
+_READ = ("params", "progress")  # what a reader may read of a checkpoint, but for one that wants all of it
 _CHUNK_BYTES = 2**26
 _OVERHEAD_BYTES = 2**20  # what a checkpoint takes besides its arrays; a small model's indexes are as large as it
 # The libraries whose version decides the bits of a step.
@@ -53,8 +49,8 @@ class Checkpoints:
         self._workdir, self._folder = workdir, (workdir / "checkpoints").absolute()
         self._config, self.about = config, {}
         self._saving_since: float | None = None
-        self._closed, self._opened = False, {}
-        self._newest = self._sound(writer=config is not None)
+        self._closed, self._open_array, self._digests = False, None, {}
+        self._newest = self._sound(arrays=config is not None)
         self._losses = {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)} if config else {}
         if config is None and self._newest is None:
             return
@@ -69,7 +65,7 @@ class Checkpoints:
                     timeout_secs=_SAVE_LIMIT_SECONDS, post_finalization_callback=self._seal_what_is_saved
                 ),
             ),
-            item_names=("params", "optimizer", "progress"),
+            item_names=seal.ITEMS,
         )
 
     def newest(self) -> int | None:
@@ -103,11 +99,13 @@ class Checkpoints:
                 raise OSError(
                     f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
                 )
-            items = {
-                "params": ocp.args.StandardSave(state.params, jax.tree_util.tree_map_with_path(_chunks, state.params))
-            }
+            trees = {"params": state.params}
             if state.optimizer is not None:  # an imported model has none
-                items["optimizer"] = ocp.args.StandardSave(_memory(state))
+                trees["optimizer"] = _memory(state)
+            chunks = jax.tree_util.tree_map_with_path(_chunks, trees)
+            items = {item: ocp.args.StandardSave(tree, chunks[item]) for item, tree in trees.items()}
+            if seal.needs_digests(trees):
+                told["digests"] = seal.digests(trees)
             self._manager.save(step, args=ocp.args.Composite(**items, progress=ocp.args.JsonSave(told)))
 
     def check(self) -> None:
@@ -124,6 +122,8 @@ class Checkpoints:
     def restore(self, placed: TrainState) -> TrainState:
         """The newest checkpoint, for shapes with shardings. Raises InputError naming the arrays that do not match."""
         step = self._require()
+        if self._config is None and (damage := seal.find_damage(self._folder / str(step))):
+            raise self._damaged(step, damage)
         refuse_other_arrays(self.progress(step)["arrays"], arrays_of(placed), self._folder / str(step))
         restored = self._manager.restore(
             step,
@@ -136,24 +136,48 @@ class Checkpoints:
         return TrainState(step_there, restored.params, *restored.optimizer)
 
     def restore_params(self, placed: dict) -> dict:
-        """Only the parameters of the newest checkpoint. Raises InputError as `restore` does."""
+        """Only the parameters of the newest checkpoint, or of the one before if that is damaged. Raises InputError as
+        `restore` does."""
         step = self._require()
-        saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
+        told = self.progress(step)
+        saved = {n: a for n, a in told["arrays"].items() if n.startswith("params/")}
         refuse_other_arrays(saved, arrays_of({"params": placed}), self._folder / str(step))
         arguments = ocp.args.Composite(params=ocp.args.StandardRestore(placed))
-        return self._manager.restore(step, args=arguments).params
+        expected, error = told.get("digests"), None
+        try:
+            params = self._manager.restore(step, args=arguments).params
+            if not expected or seal.digests({"params": params}).items() <= expected.items():
+                return params
+        except Exception as problem:  # a damaged file may cause many kinds
+            error = problem
+        self._newest = self._sound(arrays=True)
+        if self._newest == step:
+            raise error or InputError(f"{self._folder / str(step)} is not read as it was saved; try another machine")
+        return self.restore_params(placed)
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
         """One parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
 
         Nothing else is read, and no device is used: a model may be larger than the memory.
+
+        Raises:
+          InputError: what was read is not what was saved.
         """
-        if path not in self._opened:
-            base = f"file://{self._folder / str(self._require()) / 'params'}/"
-            store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
-            self._opened[path] = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
-        array = self._opened[path]
-        return np.asarray((array if layer is None else array[layer]).read().result())
+        step = self._require()
+        if self._open_array is None:
+            self._open_array = seal.array_opener(self._folder / str(step) / "params")
+            self._digests = self.progress(step).get("digests", {})
+        try:
+            array = self._open_array(path)
+            found = np.asarray((array if layer is None else array[layer]).read().result())
+            if expected := self._digests.get(f"params/{path}"):
+                parts = found if seal.is_stacked(path) and layer is None else [found]
+                if [seal.digest(part) for part in parts] != (expected if layer is None else [expected[layer]]):
+                    raise ValueError(f"params/{path} was changed")
+        except (ValueError, OSError) as error:
+            damage = seal.find_damage(self._folder / str(step), _READ) or str(error).splitlines()[0]
+            raise self._damaged(step, damage) from error
+        return found
 
     def close(self) -> None:
         """Waits for a save under way; raises InputError if it fails."""
@@ -174,36 +198,49 @@ class Checkpoints:
             kept.add(min(measured, key=self._losses.get))
         return [step in kept for step in steps]
 
-    def _sound(self, writer: bool) -> int | None:
-        """The newest step whose files are as they were sealed. What is damaged is told, and set aside by a writer."""
-        aside = self._workdir / "damaged"
-        found = None
-        if jax.process_index() == 0 or not writer:
-            for step in reversed(steps_in(self._folder)):
-                damage = find_damage(self._folder / str(step))
-                if damage is None:
-                    found = step
-                    break
-                logger.warning("checkpoint %s is damaged: %s; the one before is used", self._folder / str(step), damage)
-                if writer:
-                    aside.mkdir(exist_ok=True)
-                    place = next(p for n in range(10**6) if not (p := aside / f"{step}-{n}").exists())
-                    os.replace(self._folder / str(step), place)
-                    logger.warning("set aside as %s", place)
-        if writer:
-            found = hosts.agree(-1 if found is None else found)
-            found = None if found < 0 else found
-        if found is None and (aside.exists() or (steps_in(self._folder) and not writer)):
+    def _sound(self, arrays: bool) -> int | None:
+        """The newest step whose files are as they were sealed. What is damaged is told, and set aside by a writer.
+
+        A writer looks at all of a checkpoint, every host at its share; a reader, who is alone, at what it may read. Where
+        `arrays` is False those with digests are not looked at yet: their reader compares the digests.
+        """
+        aside, writer = self._workdir / "damaged", self._config is not None
+        items = seal.ITEMS if writer else _READ
+        share = (jax.process_index(), jax.process_count()) if writer else (0, 1)
+        steps = steps_in(self._folder)
+        while True:
+            step = steps.pop() if steps else -1
+            if writer:
+                step = hosts.agree(step)
+            if step < 0:
+                break
+            place = self._folder / str(step)
+            damage = seal.find_damage(place, items, share, arrays)
+            if damage is not None:
+                logger.warning("checkpoint %s is damaged: %s; the one before is used", place, damage)
+            if not (any(hosts.everywhere(damage is not None)) if writer else damage):
+                return step
+            if writer and jax.process_index() == 0:
+                aside.mkdir(exist_ok=True)
+                there = next(p for n in range(10**6) if not (p := aside / f"{step}-{n}").exists())
+                os.replace(place, there)
+                logger.warning("set aside as %s", there)
+        if aside.exists() or (steps_in(self._folder) and not writer):
             raise InputError(
                 f"every checkpoint of {self._workdir} is damaged; restore {self._folder} from a copy, or remove "
                 f"{aside} to train from the first step again"
             )
-        return found
+        return None
 
     def _seal_what_is_saved(self) -> None:
         # Orbax calls this in its own thread, on one host, between the last file and the folder's final name.
         for folder in self._folder.glob("*.orbax-checkpoint-tmp*"):
-            write_seal(folder)
+            seal.write_seal(folder)
+
+    def _damaged(self, step: int, damage: str) -> InputError:
+        return InputError(
+            f"checkpoint {self._folder / str(step)} is damaged: {damage}; remove it to use the one before"
+        )
 
     def _require(self) -> int:
         if self._newest is None:
@@ -247,54 +284,9 @@ def _memory(state: TrainState) -> tuple:
 
 
 def _chunks(path: tuple, array: jax.Array) -> ocp.SaveArgs:
-    """Layers of large parameters are stored apart, so that one can be read without the others."""
-    apart = path_name(path).startswith("layers/")
+    """Layers are stored apart, so that one can be read without the others."""
+    apart = seal.is_stacked(path_name(path))
     return ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,)) if apart else ocp.SaveArgs()
-
-
-def write_seal(folder: pathlib.Path) -> None:
-    """Writes down size and hash of every file under a folder."""
-    content = {"files": {name: [path.stat().st_size, _hash(path)] for name, path in _files(folder).items()}}
-    with (folder / _SEAL).open("w") as file:
-        json.dump(content, file, indent=0)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def find_damage(folder: pathlib.Path) -> str | None:
-    """What differs between a checkpoint's files and its seal, in words; None when nothing does."""
-    try:
-        reading = "_CHECKPOINT_METADATA"
-        json.loads((folder / reading).read_text())
-        reading = _SEAL
-        sealed = json.loads((folder / reading).read_text())["files"]
-        files = _files(folder)
-        for name in sorted(sealed.keys() | files.keys()):
-            if name not in files:
-                return f"{name} is missing"
-            if name not in sealed:
-                return f"{name} was added later"
-            size, digest = sealed[name]
-            if files[name].stat().st_size != size:
-                return f"{name} has {files[name].stat().st_size} bytes instead of {size}"
-            if _hash(files[name]) != digest:
-                return f"{name} was changed"
-        for name in _UNSEALED:
-            if not (folder / name).is_file():
-                return f"{name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{reading} cannot be read ({error})"
-    return None
-
-
-def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path for name, path in paths.items() if name not in _UNSEALED}
-
-
-def _hash(path: pathlib.Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def arrays_of(tree) -> dict[str, list]:

@@ -10,7 +10,8 @@ from conftest import tiny_config
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
 from memsinks_jax.training import sharding
-from memsinks_jax.training.checkpoint import Checkpoints, find_damage
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
 
 
@@ -217,7 +218,7 @@ def test_a_save_that_fails_is_told_at_the_next_step(tmp_path, one_device, monkey
     def full(folder):
         raise OSError(28, "No space left on device", str(folder))
 
-    monkeypatch.setattr("memsinks_jax.training.checkpoint.write_seal", full)
+    monkeypatch.setattr("memsinks_jax.training.seal.write_seal", full)
     checkpoints.save(2, state, 200)
     message = r"cannot save a checkpoint in .*checkpoints: .*No space left.*; the last that is there is of step 1"
     with pytest.raises(InputError, match=message):
