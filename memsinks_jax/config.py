@@ -26,8 +26,7 @@ class DataConfig:
     repeated_documents: int = 20
     repetitions: int = 128
     held_out_documents: int = 200  # documents never seen, for measuring
-    # cluster: no near-duplicate of theirs is seen either, nor, with ids by group, their group; as far as `prepare` found
-    # clusters | document: each is drawn by itself
+    # cluster: nor are their near-duplicates, as `prepare` found them, and their group with ids by group | document: they are
     held_out_by: str = "cluster"
     copies: str = "keep"  # exact copies in the files are further encounters of the document | once: they are left out
     # keep | ladder (repetitions, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)

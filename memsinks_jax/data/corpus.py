@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from memsinks_jax.config import Config, InputError, with_rows
 from memsinks_jax.data import ids, stories
@@ -162,6 +160,9 @@ def _clusters(config: Config, part: Prepared, kept: np.ndarray) -> np.ndarray | 
         return None
     labels = part.near_duplicates[kept]
     if config.data.ids == "group" and part.group_names:
+        from scipy.sparse import coo_array  # a quarter of a second, for those who have groups
+        from scipy.sparse.csgraph import connected_components
+
         nodes = len(part) + len(part.group_names)
         edges = coo_array((np.ones(len(kept)), (labels, len(part) + part.groups[kept])), shape=(nodes, nodes))
         labels = connected_components(edges, directed=False)[1][labels]
