@@ -1,7 +1,7 @@
 r"""What does a memory of one fact change besides? A small model that knows invented facts, ready to be edited.
 
-The facts are those of `data/facts.py` (specs: T. Sapkota, "Local Memory for Autoregressive Language Models"). The figure
-writes documents and tokenizer, 32,000 documents each read once, and trains with them:
+The facts are those of `data/embedded/facts.py` (T. Sapkota, "Local Memory for Autoregressive Language Models"). The
+figure writes documents and tokenizer, 32,000 documents each read once, and trains with them:
 
     python -m memsinks_jax.reproduce --figure=local_memory --preset=laptop --seeds=0,1,2 --out=runs/local_memory
 

@@ -17,8 +17,6 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from memsinks_jax import command_line, report
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.auditing import attack_pages, exposure, intervals, pages
 from memsinks_jax.auditing.attacks import attack
 from memsinks_jax.auditing.extraction import lengths_that_fit
@@ -26,6 +24,9 @@ from memsinks_jax.auditing.measures import measure, read_all
 from memsinks_jax.auditing.subjects import ORACLE, documents_of, refuse_unfit, subjects_of
 from memsinks_jax.config import InputError
 from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger("memsinks_jax.audit")
 

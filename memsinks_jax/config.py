@@ -111,7 +111,7 @@ class ModelConfig:
 class ComputeConfig:
     """How the same numbers are computed: what is fast or fits on one machine and not on another."""
 
-    attention: str = "auto"  # the kernel, see attention.py: auto (the machine's best) | xla | blocks | splash | cudnn
+    attention: str = "auto"  # the kernel, see model/attention.py: auto (the best) | xla | blocks | splash | cudnn
     remat: str = (
         "none"  # what of a layer the backward pass finds saved: none (all) | products | attention | full (nothing)
     )

@@ -17,9 +17,9 @@ import time
 import jax
 from absl import flags
 
-from memsinks_jax import command_line
-from memsinks_jax.attention import choose_kernel
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.model.attention import choose_kernel
+from memsinks_jax.runs import command_line
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
 from memsinks_jax.training.seal import find_damage

@@ -16,15 +16,16 @@ import tempfile
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line, report
 from memsinks_jax.config import InputError
 from memsinks_jax.editing import boundary, memory_file, patching, pictures
 from memsinks_jax.editing.memory import DISTANCES, PLACES, SITES, Memory, bounding
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
-from memsinks_jax.generation import text_after
 from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.trained import Trained, open_run
+from memsinks_jax.model.generation import text_after
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs.trained import Trained, open_run
 
 logger = logging.getLogger("memsinks_jax.edit")
 

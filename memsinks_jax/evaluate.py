@@ -11,8 +11,7 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line, placement, sinks
-from memsinks_jax import workdir as workdirs
+from memsinks_jax import sinks
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, tokenise, truncated
@@ -21,7 +20,10 @@ from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
-from memsinks_jax.trained import open_run
+from memsinks_jax.model import placement
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.evaluate")
 

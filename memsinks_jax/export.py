@@ -13,11 +13,12 @@ import time
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line, report
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import MASKED, has_sinks, partition, partitions
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
@@ -63,9 +64,9 @@ def _speeds(*places: pathlib.Path) -> list[float]:
     # Imported here: a large model is exported without starting jax's devices.
     import jax.numpy as jnp
 
-    from memsinks_jax import placement
-    from memsinks_jax.model import build_model
-    from memsinks_jax.trained import open_run
+    from memsinks_jax.model import placement
+    from memsinks_jax.model.decoder import build_model
+    from memsinks_jax.runs.trained import open_run
 
     passes = []
     for place in places:

@@ -22,8 +22,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line, report, sinks
-from memsinks_jax import workdir as workdirs
+from memsinks_jax import sinks
 from memsinks_jax.auditing import forgetting
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config, InputError
@@ -33,7 +32,10 @@ from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.interop.folder import is_folder, write_folder
-from memsinks_jax.trained import Trained, open_run
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained, open_run
 
 logger = logging.getLogger("memsinks_jax.forget")
 

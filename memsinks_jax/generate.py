@@ -15,12 +15,13 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line, sinks
+from memsinks_jax import sinks
 from memsinks_jax.config import InputError
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.generation import Generator, Settings
-from memsinks_jax.trained import open_run
+from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.generate")
 

@@ -12,9 +12,9 @@ import shutil
 import jax
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
 from memsinks_jax.interop.folder import open_folder, with_sinks
+from memsinks_jax.runs import command_line
 from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState

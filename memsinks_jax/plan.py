@@ -13,7 +13,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # what is planned runs elsewhere:
 
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.planning import topology as topologies
 from memsinks_jax.planning.estimate import (
@@ -25,6 +24,7 @@ from memsinks_jax.planning.estimate import (
     state_gib,
 )
 from memsinks_jax.planning.search import search, settings, what_fits
+from memsinks_jax.runs import command_line
 from memsinks_jax.training import sharding
 from memsinks_jax.training.flops import Chip
 

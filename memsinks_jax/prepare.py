@@ -15,10 +15,10 @@ import time
 
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.config import InputError
 from memsinks_jax.data import prepared
 from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.prepare")
 

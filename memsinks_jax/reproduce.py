@@ -15,8 +15,6 @@ import tempfile
 
 from absl import flags
 
-from memsinks_jax import command_line, report
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import (
     audit,
@@ -34,6 +32,9 @@ from memsinks_jax.figures import (
     theory,
 )
 from memsinks_jax.figures.runs import CONFIGS, Job, Run, default_jobs, make_jobs, train_all, variations
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.reproduce")
 

@@ -19,11 +19,12 @@ import matplotlib.pyplot as plt
 from absl import flags
 from ml_collections import config_flags
 
-from memsinks_jax import command_line, report
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
+from memsinks_jax.reporting import report
 from memsinks_jax.reproduce import parse_seeds
+from memsinks_jax.runs import command_line
 from memsinks_jax.variants import open_config
 
 CONTROL = "control"  # name of the run that all others are compared with

@@ -10,15 +10,15 @@ import logging
 import pathlib
 import sys
 
-from memsinks_jax.interruption import Interruption
+from memsinks_jax.runs.interruption import Interruption
 
 
 def main() -> None:
     interruption = Interruption()  # before the imports below, which take seconds: no signal may be lost
     from absl import flags
 
-    from memsinks_jax import command_line
     from memsinks_jax.config import InputError
+    from memsinks_jax.runs import command_line
     from memsinks_jax.training import hosts
 
     config_flag = command_line.define_config()
@@ -51,7 +51,7 @@ def main() -> None:
             from jax.experimental.multihost_utils import reached_preemption_sync_point
 
             interruption.use_preemption_service(reached_preemption_sync_point)
-        from memsinks_jax.loop import train_and_evaluate  # imports jax, which asks for its devices
+        from memsinks_jax.training.loop import train_and_evaluate  # imports jax, which asks for its devices
 
         result = train_and_evaluate(
             config,

@@ -5,7 +5,7 @@ import numpy as np
 
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import document_batches
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
 
 END, TOKEN = 1, 7  # end of text; what the memorized document repeats
 PLANTED, DECOY = (4, 9), (6, 2)  # a neuron of each layer

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.audit import audit, write
 from memsinks_jax.auditing import exposure, forced
 from memsinks_jax.auditing.measures import ALL, OFTEN
@@ -16,8 +15,9 @@ from memsinks_jax.config import InputError, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.export import export
-from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.trained import open_run
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")

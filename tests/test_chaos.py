@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from conftest import CACHE, FAST_COMPILER, ROOT
 
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import MeshConfig
-from memsinks_jax.interruption import EXIT_INTERRUPTED
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.interruption import EXIT_INTERRUPTED
 from memsinks_jax.training import sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics

@@ -21,9 +21,9 @@ from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.export import export
 from memsinks_jax.generate import generate
-from memsinks_jax.generation import Settings
-from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.trained import open_run
+from memsinks_jax.model.generation import Settings
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 
 PROMPT = "The tale of number"
 NEGATIVE = ("A number which", "It became", "The tale", "which met number", "and")

@@ -15,8 +15,8 @@ from conftest import ROOT, tiny_config
 from memsinks_jax.config import InputError, MeshConfig, SinksConfig
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.export import export
-from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.trained import open_run
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 import_model = importlib.import_module("memsinks_jax.import").import_model

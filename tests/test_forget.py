@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.auditing import forgetting
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import SEPARATOR
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
-from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.trained import open_run
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from conftest import ROOT
 
-from memsinks_jax.data import facts
+from memsinks_jax.data.embedded import facts
 from memsinks_jax.figures import local_memory
 
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ import types
 import pytest
 
 from memsinks_jax import reproduce
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import theory
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting.claims import Claim
 
 ASKED = reproduce.Request("laptop", [0], [], 2)
 

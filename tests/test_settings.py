@@ -14,8 +14,8 @@ from conftest import tiny_config
 from memsinks_jax.config import InputError, flatten, from_json, to_json, validate
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches, steps_of
-from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import sharding
+from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state
 

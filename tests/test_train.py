@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax import workdir as workdir_module
-from memsinks_jax.command_line import Interrupted
 from memsinks_jax.config import InputError, MeshConfig
-from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.trained import open_run
+from memsinks_jax.runs import workdir as workdir_module
+from memsinks_jax.runs.command_line import Interrupted
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import MetricWriter, read_metrics
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
 
 
 class Continuation:

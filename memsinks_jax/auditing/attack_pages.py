@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from memsinks_jax.auditing.relearning import STEPS
 from memsinks_jax.auditing.residue import DAMAGE
-from memsinks_jax.claims import with_interval
+from memsinks_jax.reporting.claims import with_interval
 
 
 class Table(NamedTuple):

@@ -13,13 +13,14 @@ import numpy as np
 import scipy.stats
 import tqdm
 
-from memsinks_jax import placement, sinks
+from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
 from memsinks_jax.data.corpus import Corpus
-from memsinks_jax.losses import token_losses
-from memsinks_jax.model import Cache, build_model, empty_cache
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Cache, build_model, empty_cache
+from memsinks_jax.model.losses import token_losses
 
 ALTERNATIVES = 127  # with the canary, a power of two
 _MOST_CACHE = 2**28  # bytes

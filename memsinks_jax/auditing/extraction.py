@@ -13,7 +13,7 @@ import tqdm
 
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.subjects import Documents, Subject
-from memsinks_jax.generation import Generator, Settings
+from memsinks_jax.model.generation import Generator, Settings
 
 _MOST_ROWS = 64  # written at a time
 

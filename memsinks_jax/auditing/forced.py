@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import placement, sinks
+from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.losses import logits
-from memsinks_jax.model import build_model
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.losses import logits
 
 
 class Reading(NamedTuple):

@@ -14,7 +14,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.trained import Trained
+from memsinks_jax.runs.trained import Trained
 
 RESAMPLES = 2000  # of the documents, for intervals
 

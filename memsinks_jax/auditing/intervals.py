@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.optimize
 
-from memsinks_jax import claims
+from memsinks_jax.reporting import claims
 
 Z = 1.959963984540054  # 97.5% of a normal distribution
 _TINY = 1e-9

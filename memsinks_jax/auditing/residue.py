@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import placement
 from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.model import Interventions, recorded
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Interventions, recorded
 
 SHARES = (0.25, 0.5, 1.0)
 DAMAGE = 0.03  # nats a token of held-out text

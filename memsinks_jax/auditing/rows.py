@@ -15,9 +15,9 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.losses import token_losses
-from memsinks_jax.model import Interventions, build_model, in_turn
-from memsinks_jax.trained import Trained
+from memsinks_jax.model.decoder import Interventions, build_model, in_turn
+from memsinks_jax.model.losses import token_losses
+from memsinks_jax.runs.trained import Trained
 
 
 def rows_of(documents: Documents, run: Trained) -> dict[str, np.ndarray]:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax import placement, sinks
-from memsinks_jax import workdir as workdirs
+from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import with_canary
@@ -18,7 +17,9 @@ from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import document_batches, rows_at_once
 from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.trained import Trained, open_run
+from memsinks_jax.model import placement
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained, open_run
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import placement
 from memsinks_jax.baselines.reading import Reader, documents_of, in_groups
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.model import placement
 
 _ROWS_AT_ONCE = 8  # whose activations are kept
 _NEURONS_AT_ONCE = 64

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import placement
 from memsinks_jax.baselines.reading import Reader, documents_of, in_groups
 from memsinks_jax.config import Config
-from memsinks_jax.losses import cross_entropy, logits
-from memsinks_jax.model import Cache, empty_cache
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Cache, empty_cache
+from memsinks_jax.model.losses import cross_entropy, logits
 
 STEPS = 16  # the paper's; Chang et al.'s code takes 20
 _ROWS_AT_ONCE = 8  # whose activations are kept

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax import placement
 from memsinks_jax.baselines.reading import Reader, documents_of, in_groups, masked
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.model import placement
 
 ROWS_AT_ONCE = 32
 CHECK_EVERY = 10  # iterations between two looks at whether to stop

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.losses import token_losses
-from memsinks_jax.model import Cache, Interventions, build_model, recorded
+from memsinks_jax.model.decoder import Cache, Interventions, build_model, recorded
+from memsinks_jax.model.losses import token_losses
 
 FIELDS = ("inputs", "targets", "weights", "segments", "positions")
 

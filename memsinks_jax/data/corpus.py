@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, with_rows
-from memsinks_jax.data import ids, stories
+from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, read_documents
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import Mixture, fill_up, general_sources, plan_mixture
 from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.prepared import Prepared, Tokens, as_numbers, is_prepared

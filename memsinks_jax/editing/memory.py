@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.config import InputError
-from memsinks_jax.model import in_turn
+from memsinks_jax.model.decoder import in_turn
 
 SITES = ("attention", "mlp")
 # How far an activation is from a key k, with p = a.k / |k|^2 and the angle between them:

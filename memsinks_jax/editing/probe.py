@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import placement, sinks
+from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
-from memsinks_jax.losses import logits, token_losses
-from memsinks_jax.model import build_model, in_turn, recorded
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import build_model, in_turn, recorded
+from memsinks_jax.model.losses import logits, token_losses
 
 
 class Trace(NamedTuple):

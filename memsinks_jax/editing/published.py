@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.editing import boundary, patching
@@ -27,7 +26,8 @@ from memsinks_jax.editing.published_tables import (
     Experiment,
     SiteRun,
 )
-from memsinks_jax.trained import Trained
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs.trained import Trained
 
 SIZES = (12, 768, 50257)  # layers, width, vocabulary of GPT-2 small
 

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from memsinks_jax import placement, sinks
+from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.packing import document_row, document_windows
-from memsinks_jax.losses import token_losses
-from memsinks_jax.model import Change, build_model, in_turn, no_change
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Change, build_model, in_turn, no_change
+from memsinks_jax.model.losses import token_losses
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches

@@ -17,14 +17,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scipy.stats
 
-from memsinks_jax import report
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.figures import forgetting_capacity, losses
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import scipy.stats
 
-from memsinks_jax import report
-from memsinks_jax import workdir as workdirs
-from memsinks_jax.claims import Claim
 from memsinks_jax.figures import losses, post_hoc
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 2: what is memorized naturally is hard to take out afterwards"
 CONFIG = "ts_repetition.py"

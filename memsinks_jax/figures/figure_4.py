@@ -13,11 +13,11 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim
 from memsinks_jax.figures import losses, trade_off
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 TITLE = "Figure 4: memorization that can be switched off"
 CONFIG = "ts_repetition.py"

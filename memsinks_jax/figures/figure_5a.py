@@ -2,9 +2,9 @@
 
 import pathlib
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.figures import knob, losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting.claims import Claim
 
 TITLE = "Figure 5a: the fraction of the sinks that is on for a document"
 CONFIG = "ts_repetition.py"

@@ -3,11 +3,11 @@
 import pathlib
 
 from memsinks_jax import sinks
-from memsinks_jax import workdir as workdirs
-from memsinks_jax.claims import Claim
 from memsinks_jax.figures import knob, losses, post_hoc
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.interop import hugging_face
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 5b: four sizes of the model"
 CONFIG = "ts_repetition.py"

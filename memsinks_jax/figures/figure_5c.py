@@ -2,9 +2,9 @@
 
 import pathlib
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.figures import knob, losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting.claims import Claim
 
 TITLE = "Figure 5c: repeated documents under inconsistent ids"
 CONFIG = "ts_repetition.py"

@@ -14,13 +14,13 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax import report
-from memsinks_jax import workdir as workdirs
-from memsinks_jax.claims import Claim
-from memsinks_jax.data import facts
+from memsinks_jax.data.embedded import facts
 from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 6: a rare domain, repeated"
 CONFIG = "rare_domain.py"

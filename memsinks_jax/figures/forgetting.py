@@ -18,13 +18,13 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax import report
-from memsinks_jax import workdir as workdirs
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.figures import forgetting_corpus as corpus
 from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.subjects import Documents
     from memsinks_jax.evals.document_loss import DocumentLoss
-    from memsinks_jax.trained import open_run
+    from memsinks_jax.runs.trained import open_run
 
     model = open_run(run.workdir)
     loss = DocumentLoss(model.config)

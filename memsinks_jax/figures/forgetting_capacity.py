@@ -10,8 +10,8 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.runs import workdir as workdirs
 
 SIZES = (1, 2, 4, 8)  # documents removed at once
 
@@ -22,7 +22,7 @@ def measure(runs: list[Run]) -> list[Run]:
     from memsinks_jax import sinks
     from memsinks_jax.auditing.forgetting import capacity
     from memsinks_jax.auditing.subjects import of_role
-    from memsinks_jax.trained import open_run
+    from memsinks_jax.runs.trained import open_run
 
     found = []
     for run in runs:

@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from memsinks_jax.data import stories
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
 from memsinks_jax.prepare import prepare
 

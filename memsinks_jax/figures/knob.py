@@ -10,10 +10,10 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax import report
 from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.reporting import report
 
 TABLE_NOTE = (
     "Losses in nats per token, sinks dropped unless it says otherwise. Gap closed: share of standard's gap between "

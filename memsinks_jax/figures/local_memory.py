@@ -16,14 +16,14 @@ from collections.abc import Callable
 import numpy as np
 import tqdm
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim
-from memsinks_jax.data import facts
+from memsinks_jax.data.embedded import facts
 from memsinks_jax.editing.memory import SITES
 from memsinks_jax.figures import local_memory_measures as measures
 from memsinks_jax.figures import local_memory_pictures as pictures
 from memsinks_jax.figures.local_memory_capacity import capacity
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.editing.probe import Probe
     from memsinks_jax.editing.prompts import encode
-    from memsinks_jax.trained import open_run
+    from memsinks_jax.runs.trained import open_run
 
     model = open_run(run.workdir)
     probe, context, world = Probe(model.config, model.params), model.config.data.row_length, facts.world(WORLD)
@@ -237,7 +237,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 def published(hf: str) -> list[str]:
     """The published experiments, on `hf`, a folder of GPT-2 small."""
     from memsinks_jax.editing import published  # jax takes seconds to import
-    from memsinks_jax.trained import open_run
+    from memsinks_jax.runs.trained import open_run
 
     rows = published.compare(open_run(pathlib.Path(hf)))
     columns, cells = published.table(rows)

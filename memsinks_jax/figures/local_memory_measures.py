@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import scipy.stats
 
-from memsinks_jax.data import facts
-from memsinks_jax.data.facts import Edit, World
+from memsinks_jax.data.embedded import facts
+from memsinks_jax.data.embedded.facts import Edit, World
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import DISTANCES, Memory, bounding

@@ -9,12 +9,12 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax import report
-from memsinks_jax.claims import with_interval
 from memsinks_jax.editing.boundary import BOUNDS
 from memsinks_jax.editing.pictures import draw_map
 from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import with_interval
 
 _KINDS = {"weak": "weak facts", "strong": "strong facts, made wrong"}
 _COLOURS = {"attention": "#1f618d", "mlp": "#c0392b"}

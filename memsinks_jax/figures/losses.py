@@ -8,8 +8,8 @@ matplotlib.use("agg")
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.reporting.claims import Claim
 
 
 def gap_closed(run: Run, standard: Run) -> float:

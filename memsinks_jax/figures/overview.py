@@ -2,8 +2,8 @@
 
 import pathlib
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 TITLE = "Memorization Sinks, reproduced: every claim of the paper"
 

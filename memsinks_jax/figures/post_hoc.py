@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import tqdm
 
-from memsinks_jax import report
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.config import to_json
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +109,10 @@ class _Subject:
     """A finished run, opened, whose documents are looked for."""
 
     def __init__(self, workdir: pathlib.Path):
-        from memsinks_jax import placement
         from memsinks_jax.evals.document_loss import DocumentLoss, rows_at_once
         from memsinks_jax.evals.memorization import batches_by_role
-        from memsinks_jax.trained import open_run
+        from memsinks_jax.model import placement
+        from memsinks_jax.runs.trained import open_run
 
         self._model = open_run(workdir)
         self._config, self._params = self._model.config, self._model.params

@@ -16,8 +16,8 @@ import tqdm
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
-from memsinks_jax.command_line import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.config import Config, InputError, to_json, validate
+from memsinks_jax.runs.command_line import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from memsinks_jax import report
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import workdir as workdirs
 
 OPENING_TOKENS = 16  # of a repeated document, given to the models that continue it
 CONTINUED_TOKENS = 64
@@ -15,8 +15,8 @@ STORIES_SHOWN = 4
 def continuations(runs: list[Run]) -> list[str]:
     """Repeated stories, continued by the standard model and by the sink model with its sinks dropped."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.generation import Generator, Settings
-    from memsinks_jax.trained import open_run
+    from memsinks_jax.model.generation import Generator, Settings
+    from memsinks_jax.runs.trained import open_run
 
     groups = by_variant(runs)
     if not {"standard", "sinks"} <= set(groups):

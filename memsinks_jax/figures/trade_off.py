@@ -11,10 +11,10 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.figures import losses, post_hoc
 from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 # Up to where the held-out loss may rise for what is forgotten to count, nats.
 WORST = 0.5

@@ -1,6 +1,6 @@
 """GPT-2 and Llama as Hugging Face stores them: one table of names serves both directions, and so do the sizes.
 
-Ours are the parameters of model.py, with everything in layers/ stacked along axis 0; theirs are named by layer.
+Ours are the parameters of model/decoder.py, with everything in layers/ stacked along axis 0; theirs are named by layer.
 """
 
 import math

@@ -12,10 +12,11 @@ import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from memsinks_jax import placement, sinks
+from memsinks_jax import sinks
 from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.generation import Generator, Settings
-from memsinks_jax.model import build_model
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.generation import Generator, Settings
 
 _MOST_WRITTEN = 256  # tokens of an answer, when a task does not say
 

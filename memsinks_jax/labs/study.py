@@ -17,9 +17,9 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 logger = logging.getLogger("memsinks_jax.labs")
 

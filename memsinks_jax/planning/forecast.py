@@ -103,7 +103,7 @@ def _fsdp(config: Config, chips: int) -> int:
 def memory_gib(config: Config, chips: int) -> float:
     """GiB a chip: parameters, moments, gradients, and what the backward pass finds saved.
 
-    Counts the arrays that model.py makes; buffers of the compiler come on top.
+    Counts the arrays that model/decoder.py makes; buffers of the compiler come on top.
     """
     model, width = config.model, 4 if config.model.dtype == "float32" else 2
     hidden = sum(sinks.partition(model, config.sinks))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tqdm
 
 from memsinks_jax.config import Config
-from memsinks_jax.model import REMAT_POLICIES
+from memsinks_jax.model.decoder import REMAT_POLICIES
 from memsinks_jax.planning.estimate import Estimate, TooBig
 
 POLICIES = tuple(REMAT_POLICIES)  # from most memory to least

@@ -10,11 +10,11 @@ import shutil
 
 import numpy as np
 
-from memsinks_jax import report
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import read_clusters
+from memsinks_jax.reporting import report
 
 _SHOWN = 20  # of the most repeated documents, and of the skipped records on the page
 _EXCERPT = 160  # characters

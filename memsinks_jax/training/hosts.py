@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from memsinks_jax.config import InputError
-from memsinks_jax.interruption import EXIT_INTERRUPTED, Interruption
+from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interruption
 from memsinks_jax.training import roll_call
 
 _CHILD = "MEMSINKS_JAX_HOST_CHILD"

@@ -9,8 +9,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import InputError, MeshConfig
-from memsinks_jax.placement import AXES
-from memsinks_jax.placement import BATCH as BATCH_AXES
+from memsinks_jax.model.placement import AXES
+from memsinks_jax.model.placement import BATCH as BATCH_AXES
 from memsinks_jax.training.optimizer import first_match, path_name
 
 # Ordered (regex over the path, partition); the first match wins, an uncovered parameter is an error. Optimizer moments

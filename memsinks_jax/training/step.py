@@ -10,9 +10,9 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.losses import token_losses, valid_weights
-from memsinks_jax.model import build_model
-from memsinks_jax.placement import BATCH, constrain
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.losses import token_losses, valid_weights
+from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.training import gradient_masking, monitor
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer

@@ -13,8 +13,8 @@ from memsinks_jax.auditing.residue import at_damage, residue
 from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.config import InputError
-from memsinks_jax.model import build_model
-from memsinks_jax.trained import Trained
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.runs.trained import Trained
 
 
 class Tokenizer:

@@ -12,7 +12,7 @@ from memsinks_jax.auditing import forgetting
 from memsinks_jax.auditing.forgetting import Losses
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.trained import Trained
+from memsinks_jax.runs.trained import Trained
 
 IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 

@@ -12,8 +12,8 @@ from memsinks_jax.auditing import exposure, extraction, forced, intervals, membe
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of
 from memsinks_jax.auditing.subjects import Documents, Subject
-from memsinks_jax.model import build_model
-from memsinks_jax.trained import Trained
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.runs.trained import Trained
 
 
 def reading(nats=None, likeliest=None, surprise=None):

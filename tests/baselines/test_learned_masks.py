@@ -13,7 +13,7 @@ from memsinks_jax.baselines.learned_masks import HardConcrete, Slimming, inclusi
 from memsinks_jax.baselines.removal import mean_loss, top_neurons, without
 from memsinks_jax.baselines.tuning import tune
 from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
 
 
 def test_the_first_mask_is_the_one_asked_for():

@@ -13,7 +13,7 @@ from memsinks_jax.baselines.integrated_gradients import along_path, attributions
 from memsinks_jax.baselines.learned_masks import HardConcrete, Slimming
 from memsinks_jax.baselines.scores import METHODS, over_documents
 from memsinks_jax.config import InputError
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
 
 FAST = {
     "hard_concrete": {"settings": HardConcrete(0.3, 40, 0.1, stop_below=0)},

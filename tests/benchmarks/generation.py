@@ -19,7 +19,7 @@ import numpy as np
 from uncached import Continuation
 
 from memsinks_jax.config import Config
-from memsinks_jax.generation import Generator, Settings
+from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.training.step import init_state
 
 END, TOKENS, OPENING, REPEATS = 1, 256, 8, 5

@@ -15,8 +15,8 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from memsinks_jax.data import stories
 from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.prepare import prepare

@@ -19,14 +19,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import jax
 import numpy as np
 
-from memsinks_jax import command_line
 from memsinks_jax.config import ModelConfig
-from memsinks_jax.data import facts
+from memsinks_jax.data.embedded import facts
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.editing import patching
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.interop.folder import write_folder
+from memsinks_jax.runs import command_line
 from memsinks_jax.training.step import init_state
 from memsinks_jax.variants import make_config
 

@@ -18,7 +18,7 @@ import tokenizers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from memsinks_jax.data import stories
+from memsinks_jax.data.embedded import stories
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROCESSES, MEGABYTES, REPEATS = 2, 48, 2

@@ -14,10 +14,10 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
 from memsinks_jax.data.documents import Document
-from memsinks_jax.data.stories import log_probability
+from memsinks_jax.data.embedded.stories import log_probability
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.evals.memorization import batches_by_role
-from memsinks_jax.workdir import _table as table
+from memsinks_jax.runs.workdir import _table as table
 
 
 @pytest.fixture(scope="module")

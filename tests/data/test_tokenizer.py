@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.stories import story
+from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import (
     END_OF_TEXT,
     PADDING,

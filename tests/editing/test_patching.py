@@ -15,8 +15,8 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import interventions, memory_of
 from memsinks_jax.editing.probe import Answers, Probe
 from memsinks_jax.editing.prompts import encode, target_token
-from memsinks_jax.generation import Generator, Settings
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.generation import Generator, Settings
 
 TARGET = ord("q") + 8
 TEXTS = ["Once upon", "A dog and a cat", "She"]

@@ -11,7 +11,6 @@ import pytest
 from conftest import tiny_config
 from test_generation import model_of
 
-from memsinks_jax import report
 from memsinks_jax.config import InputError
 from memsinks_jax.editing import boundary, patching, published
 from memsinks_jax.editing import published_maps as maps
@@ -19,7 +18,8 @@ from memsinks_jax.editing import published_tables as tables
 from memsinks_jax.editing.memory import bounding
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
-from memsinks_jax.trained import Trained, open_run
+from memsinks_jax.reporting import report
+from memsinks_jax.runs.trained import Trained, open_run
 
 GPT2 = os.environ.get("MEMSINKS_JAX_GPT2")
 MAPS = {

@@ -14,7 +14,7 @@ from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
 from memsinks_jax.evals.memorization import Memorization
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.figures import audit
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.runs import workdir as workdirs
 
 RUNGS = (1, 8, 64)
 SUBJECTS = (audit.DROPPED, "sinks, own on", "sinks, all on", audit.STANDARD, audit.ORACLE)

@@ -12,7 +12,7 @@ from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.figures import forgetting
 from memsinks_jax.figures import forgetting_corpus as corpus
 from memsinks_jax.figures.runs import Run
-from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 

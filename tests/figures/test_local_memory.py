@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax import report
-from memsinks_jax.data import facts
+from memsinks_jax.data.embedded import facts
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import DISTANCES, memory_of
@@ -18,6 +17,7 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
 from memsinks_jax.figures import local_memory, local_memory_capacity, local_memory_measures
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting import report
 from memsinks_jax.training.step import init_state
 
 WORLD = facts.world(0)

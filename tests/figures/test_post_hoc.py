@@ -8,14 +8,14 @@ import pytest
 from measured import details
 from planted import MEMORIZED, OTHERS, batches_of, planted_model
 
-from memsinks_jax import trained
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.baselines import removal, scores, tuning
 from memsinks_jax.baselines.learned_masks import HardConcrete
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.evals import memorization
 from memsinks_jax.figures import figure_4, post_hoc, trade_off
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.runs import trained
+from memsinks_jax.runs import workdir as workdirs
 
 
 def test_every_method_has_its_place():

@@ -12,11 +12,11 @@ from conftest import tiny_config
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.generation import Generator, Settings
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
-from memsinks_jax.losses import cross_entropy
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.model.losses import cross_entropy
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {

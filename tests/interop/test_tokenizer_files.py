@@ -9,7 +9,7 @@ import sentencepiece
 from test_tokenizer import AWKWARD, TEXTS, byte_level
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.stories import story
+from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer, train_tokenizer
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
 

@@ -23,9 +23,10 @@ from conftest import ROOT, tiny_config
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data import ids, stories
+from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import as_text, counts
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
 from memsinks_jax.prepare import prepare

@@ -9,8 +9,8 @@ from conftest import tiny_config
 from test_step import first_batches, single, train
 
 from memsinks_jax.config import InputError
-from memsinks_jax.losses import token_losses
-from memsinks_jax.model import build_model
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.losses import token_losses
 from memsinks_jax.sinks import Partition
 from memsinks_jax.training import gradient_masking, sharding, step
 from memsinks_jax.training.optimizer import path_name

@@ -8,7 +8,6 @@ import pathlib
 
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import study as shared
 from memsinks_jax.labs.associative_memory import (
@@ -24,6 +23,7 @@ from memsinks_jax.labs.associative_memory import (
 )
 from memsinks_jax.labs.associative_memory.study import Settings
 from memsinks_jax.labs.study import Study
+from memsinks_jax.runs import command_line
 
 FIGURES = {
     "1": figure_1, "3": figure_3, "4": figure_4, "5": figure_5, "6": figure_6, "7": figure_7, "8": figure_8,

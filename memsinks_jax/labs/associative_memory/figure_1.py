@@ -1,10 +1,10 @@
 """Figure 1: the error of the thresholded scheme falls with d until samples run out, and with T until memory runs out."""
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import laws, model
 from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, shades, theory
 from memsinks_jax.labs.study import Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": (8, 16, 32, 64, 128, 256, 512), "p": None}
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import laws, model
 from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, theory
 from memsinks_jax.labs.study import BLUE, GREEN, ORANGE, Study, finish, panels, save
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 # alpha None: 0.5 in the maps of d and T, 2 where T is infinite, as in the paper; a given alpha holds for all three.
 DEFAULTS = {"runs": 100, "alpha": None, "n": 100, "m": 5, "d": (8, 16, 32, 64, 128, 256, 512), "p": None}

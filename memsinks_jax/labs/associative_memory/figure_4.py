@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.associative_memory import model, optimization
 from memsinks_jax.labs.associative_memory.study import Settings, curve, record
 from memsinks_jax.labs.study import BLUE, DASHED, GREEN, ORANGE, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 100, "m": 5}
 STEPS = 1000

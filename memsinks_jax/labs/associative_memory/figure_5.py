@@ -3,10 +3,10 @@
 import numpy as np
 import scipy.optimize
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.associative_memory import optimization
 from memsinks_jax.labs.associative_memory.study import Settings, record, shades, theory
 from memsinks_jax.labs.study import Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 DEFAULTS = {"alpha": 2.0, "n": 100, "m": 5}
 STEPS = 1000

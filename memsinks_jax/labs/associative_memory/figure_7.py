@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import model, optimization
 from memsinks_jax.labs.associative_memory.study import Settings, curve, record, shades
 from memsinks_jax.labs.study import BLUE, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 DEFAULTS = {"runs": 10, "alpha": 2.0, "n": 100, "m": 5, "d": (100,)}
 SAMPLES = 10000

@@ -5,10 +5,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.associative_memory import learned, model
 from memsinks_jax.labs.associative_memory.study import Settings, record
 from memsinks_jax.labs.study import Study, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 DEFAULTS = {"runs": 10, "alpha": 2.0, "n": 100, "m": 5}
 DIMENSIONS = 2

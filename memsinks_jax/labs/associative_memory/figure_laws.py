@@ -8,12 +8,12 @@ fit keeps to where the number of inputs that are recalled is large: from 6 to 45
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import law_measurements as measure
 from memsinks_jax.labs.associative_memory import laws
 from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, shades, theory
 from memsinks_jax.labs.study import BLUE, GREEN, ORANGE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 # d None: every law at the d where it can be seen, see `law_measurements`.
 DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": None}

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from memsinks_jax import report
-from memsinks_jax.claims import Claim
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import laws, model, sinks
 from memsinks_jax.labs.associative_memory.sinks import Case
 from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, theory
 from memsinks_jax.labs.study import BLUE, GREEN, GREY, RED, VIOLET, Study, finish, panels, save
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 # n: most documents tried; m: outputs; d: numbers of sinks.
 DEFAULTS = {"runs": 40, "n": 2048, "m": 16, "d": (128, 256, 512)}

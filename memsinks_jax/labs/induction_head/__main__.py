@@ -17,7 +17,6 @@ import time
 import tqdm
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.labs import study as shared
 from memsinks_jax.labs.induction_head import (
     bigrams,
@@ -40,6 +39,7 @@ from memsinks_jax.labs.induction_head import (
 )
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.study import Study
+from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.labs.induction_head")
 

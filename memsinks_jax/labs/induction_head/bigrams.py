@@ -16,8 +16,8 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.config import InputError
+from memsinks_jax.runs import command_line
 
 BUNDLED = pathlib.Path(__file__).with_name("bigrams.json")
 LARGEST_VOCABULARY = 2048

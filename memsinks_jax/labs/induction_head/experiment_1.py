@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, reached, records
 from memsinks_jax.labs.study import BLUE, GREY, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "The birth of an induction head"
 LEVEL = 0.9  # a memory counts as learned when its probe is here

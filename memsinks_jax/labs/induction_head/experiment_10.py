@@ -1,9 +1,9 @@
 """E10: one layer is not enough (section 3)."""
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import at_end, curve, records
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "One layer against two"
 

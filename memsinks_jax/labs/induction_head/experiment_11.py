@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import COLOURS, at_end, curve, records
 from memsinks_jax.labs.study import BLUE, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Variants of the model"
 

@@ -5,12 +5,12 @@ import dataclasses
 import jax
 import numpy as np
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.baselines import baselines
 from memsinks_jax.labs.induction_head.law import Law, sampler
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, during, records
 from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Which memory waits for which"
 SEQUENCES = 1000  # for what models without a head reach

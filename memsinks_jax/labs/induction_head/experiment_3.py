@@ -1,10 +1,10 @@
 """E3: bigrams and head learned together; the trigger frequent, rarer, or new in every sequence (figure 4, left)."""
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.experiment_2 import reference
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import at_end, curve, fell, records
 from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Global bigrams first, in-context outputs later"
 RARER = 5  # most frequent characters that the rarer trigger comes after

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import at_end, bars, curve, records
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "A head learned from one law of outputs, tried on another"
 

@@ -1,9 +1,9 @@
 """E5: W_O^2 and W_F compete for the logits, and leave their natural estimates (the study's figure 4, right)."""
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import curve, records, smooth
 from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Memories that compete for the logits"
 

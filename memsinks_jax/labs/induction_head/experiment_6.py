@@ -1,9 +1,9 @@
 """E6: how many triggers, fixed or new in every sequence."""
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, records
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Few triggers or many, fixed or random"
 COUNTS = (1, 5, 20)

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head import construction
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, records
 from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Width: training against the formulas"
 

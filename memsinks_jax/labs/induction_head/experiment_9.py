@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.law import sampler
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import at_end, curve, records
 from memsinks_jax.labs.induction_head.training import purpose
 from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Attention maps of an ordinary two-layer transformer"
 SHOWN = 40  # tokens of the sequence in the picture

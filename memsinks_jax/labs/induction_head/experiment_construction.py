@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head import construction
 from memsinks_jax.labs.induction_head.law import Law
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import COLOURS, bars, record
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "The induction head of the theory, by width"
 WIDTHS = (32, 64, 128, 256, 512)

@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from memsinks_jax.claims import Claim, with_interval
 from memsinks_jax.labs.induction_head.law import Law
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.sinks import World
 from memsinks_jax.labs.induction_head.study import bars, record
 from memsinks_jax.labs.study import BLUE, GREY, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Sinks beside an induction head"
 POOL = 32  # sequences that return; half of every batch is drawn from them

@@ -9,11 +9,11 @@ import pathlib
 
 from absl import flags
 
-from memsinks_jax import command_line
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import study as shared
 from memsinks_jax.labs.linear_network import accumulation, coadaptation, disentangled, forgetting, softmax, threshold
 from memsinks_jax.labs.study import Study
+from memsinks_jax.runs import command_line
 
 THEOREMS = {
     "disentangled": disentangled, "coadaptation": coadaptation, "softmax": softmax, "forgetting": forgetting,

@@ -23,7 +23,6 @@ import dataclasses
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.linear_network.trials import (
     ROUNDING,
     below,
@@ -34,6 +33,7 @@ from memsinks_jax.labs.linear_network.trials import (
     violated,
 )
 from memsinks_jax.labs.study import BLUE, DASHED, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 WIDTH, OUTPUTS, BEFORE, RATE = 8, 5, 9, 0.1  # s_mem is step T = 10
 LATER = (1, 2, 5, 10, 20, 50, 100, 300, 1000, 2000)

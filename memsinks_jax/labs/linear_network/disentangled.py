@@ -24,9 +24,9 @@ import math
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.linear_network.trials import generator, near, record, violated
 from memsinks_jax.labs.study import BLUE, DASHED, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
 DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*

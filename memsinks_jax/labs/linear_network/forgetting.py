@@ -17,7 +17,6 @@ import dataclasses
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.linear_network import readout
 from memsinks_jax.labs.linear_network.trials import (
     below,
@@ -29,6 +28,7 @@ from memsinks_jax.labs.linear_network.trials import (
     violated,
 )
 from memsinks_jax.labs.study import BLUE, GREEN, GREY, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 TRIALS, TOKENS, HIDDEN, STEPS, RATE = 300, 30, 12, 100, 0.05
 MEMORIZED = 20  # steps on s_mem before: a memory that is there to be forgotten

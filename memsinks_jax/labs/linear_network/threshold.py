@@ -14,10 +14,10 @@ What training does is not bound by the bounds: the run of the lab shows the logi
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
 from memsinks_jax.labs.linear_network import accumulation, readout
 from memsinks_jax.labs.linear_network.trials import generator, near, record
 from memsinks_jax.labs.study import BLUE, DASHED, GREY, ORANGE, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
 
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)

@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-from memsinks_jax.claims import Claim
+from memsinks_jax.reporting.claims import Claim
 
 ROUNDING = 1e-12  # by how much a bound may be missed before it counts as violated
 

@@ -1,6 +1,6 @@
 """The page: what is text stays text, and what is alike is marked."""
 
-from memsinks_jax import report
+from memsinks_jax.reporting import report
 
 
 def test_text_of_documents_cannot_break_the_page(tmp_path):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from memsinks_jax.data import story_grammar as grammar
+from memsinks_jax.data.embedded import story_grammar as grammar
 
 UNIFORMS_PER_BLOCK = 128
 _LAST = "last "

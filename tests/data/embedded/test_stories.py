@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from memsinks_jax.config import DataConfig
-from memsinks_jax.data import stories, story_grammar
-from memsinks_jax.data.stories import derivations, log_probability, story
+from memsinks_jax.data.embedded import stories, story_grammar
+from memsinks_jax.data.embedded.stories import derivations, log_probability, story
 from memsinks_jax.data.tokenizer import train_tokenizer
 
 HERO = re.compile(r"(?:named (\w+)|^(\w+) was)")

@@ -4,10 +4,10 @@ import pathlib
 
 import pytest
 
-from memsinks_jax.claims import Claim, interval, with_interval
 from memsinks_jax.figures.figure_4 import claims, table
 from memsinks_jax.figures.losses import gap_closed, recovery_ratio
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting.claims import Claim, interval, with_interval
 
 
 def test_interval_is_students():

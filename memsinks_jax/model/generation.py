@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import placement, sinks
+from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
-from memsinks_jax.losses import logits
-from memsinks_jax.model import Cache, Change, build_model, empty_cache, in_turn, no_change
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Cache, Change, build_model, empty_cache, in_turn, no_change
+from memsinks_jax.model.losses import logits
 
 _SMALLEST = 16  # places; lengths are rounded up to powers of two from here, so that few programs are compiled
 _UNFINISHED = "\ufffd"  # how a tokenizer decodes the first bytes of a character whose others have not come yet

@@ -5,8 +5,8 @@ import pathlib
 
 import jax
 
-from memsinks_jax import command_line
-from memsinks_jax import workdir as workdirs
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.config import Config, InputError, MeshConfig
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder

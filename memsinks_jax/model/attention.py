@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from memsinks_jax.attention_cpu import causal_attention
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.placement import BATCH, TENSOR, divides, on_each_device
+from memsinks_jax.model.attention_cpu import causal_attention
+from memsinks_jax.model.placement import BATCH, TENSOR, divides, on_each_device
 
 KERNELS = ("xla", "blocks", "splash", "cudnn")
 

@@ -11,12 +11,12 @@ from conftest import tiny_config
 from test_prepared import TOKENIZER, random_tokens, write_prepared
 from test_train import outcome
 
-from memsinks_jax import workdir as workdirs
-from memsinks_jax.command_line import Interrupted
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.command_line import Interrupted
 from memsinks_jax.config import InputError
-from memsinks_jax.data import stories
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.evaluate import evaluate
-from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = [stories.story(3, index).text for index in range(40)]
 

@@ -17,11 +17,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from memsinks_jax.attention import SAVED, attend, choose_kernel, look
 from memsinks_jax.config import Config, ModelConfig
-from memsinks_jax.losses import logits
-from memsinks_jax.placement import BATCH, FSDP, TENSOR, constrain, gather
-from memsinks_jax.products import product
+from memsinks_jax.model.attention import SAVED, attend, choose_kernel, look
+from memsinks_jax.model.losses import logits
+from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
+from memsinks_jax.model.products import product
 from memsinks_jax.sinks import Partition, partition
 
 Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]]

@@ -10,7 +10,6 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax import evaluate as evaluation
-from memsinks_jax import workdir as workdirs
 from memsinks_jax.auditing import relearning
 from memsinks_jax.auditing.forced import read
 from memsinks_jax.auditing.quantization import quantize
@@ -26,9 +25,10 @@ from memsinks_jax.editing.prompts import encode
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import batches_by_role
 from memsinks_jax.export import export
-from memsinks_jax.generation import Generator, Settings
-from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.trained import open_run
+from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture

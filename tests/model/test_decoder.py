@@ -9,8 +9,8 @@ import pytest
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, ModelConfig, SinksConfig
-from memsinks_jax.losses import cross_entropy
-from memsinks_jax.model import Decoder, build_model
+from memsinks_jax.model.decoder import Decoder, build_model
+from memsinks_jax.model.losses import cross_entropy
 
 B, T, V = 2, 12, 50
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import tokenizers
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data import fact_templates as tables
-from memsinks_jax.data.fact_templates import RELATIONS
+from memsinks_jax.data.embedded import fact_templates as tables
+from memsinks_jax.data.embedded.fact_templates import RELATIONS
 
 COUNTRIES, WEAK = 96, 24
 WEAK_EVERY = 25  # where a region may follow, a weak fact is told right once in so many times: 3.2 nats at best

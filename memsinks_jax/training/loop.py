@@ -12,9 +12,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from memsinks_jax import command_line
-from memsinks_jax import workdir as workdirs
-from memsinks_jax.attention import choose_kernel
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, never_read
@@ -22,7 +19,10 @@ from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
-from memsinks_jax.trained import open_run
+from memsinks_jax.model.attention import choose_kernel
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics

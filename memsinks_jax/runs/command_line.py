@@ -20,7 +20,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from memsinks_jax.config import Config, InputError, nearest_field, validate
-from memsinks_jax.interruption import EXIT_INTERRUPTED
+from memsinks_jax.runs.interruption import EXIT_INTERRUPTED
 
 EXIT_BAD_INPUT = 2
 

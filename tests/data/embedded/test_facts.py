@@ -5,8 +5,8 @@ import collections
 import pytest
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data import fact_templates, facts
-from memsinks_jax.data.fact_templates import RELATIONS
+from memsinks_jax.data.embedded import fact_templates, facts
+from memsinks_jax.data.embedded.fact_templates import RELATIONS
 from memsinks_jax.data.tokenizer import JsonTokenizer
 
 ROW = 48

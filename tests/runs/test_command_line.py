@@ -9,7 +9,8 @@ import jax
 import pytest
 from conftest import ROOT
 
-from memsinks_jax import command_line, loop, trained
+from memsinks_jax.runs import command_line, trained
+from memsinks_jax.training import loop
 from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from memsinks_jax.losses import cross_entropy, logits, token_losses
+from memsinks_jax.model.losses import cross_entropy, logits, token_losses
 
 B, T, D, V = 2, 5, 8, 37
 

@@ -8,8 +8,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from memsinks_jax.placement import BATCH, TENSOR, constrain
-from memsinks_jax.products import product
+from memsinks_jax.model.placement import BATCH, TENSOR, constrain
+from memsinks_jax.model.products import product
 
 
 def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:

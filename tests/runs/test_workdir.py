@@ -6,7 +6,7 @@ import pytest
 from conftest import tiny_config
 from test_tokenizer import byte_level
 
-from memsinks_jax import workdir as workdirs
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.config import InputError
 from memsinks_jax.data.corpus import load_corpus
 

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 
-from memsinks_jax.claims import Claim, with_interval
+from memsinks_jax.reporting.claims import Claim, with_interval
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px; margin: 2.5em auto; padding: 0 1.2em; }

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.special
 
-from memsinks_jax import attention
-from memsinks_jax.attention import KERNELS, attend, choose_kernel
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.model import attention
+from memsinks_jax.model.attention import KERNELS, attend, choose_kernel
 
 B = 2
 HERE = ("xla", "blocks", "splash")  # cudnn has no way to run without a GPU

@@ -1,0 +1,1 @@
+"""Results for people: claims, tables, pages."""
