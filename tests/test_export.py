@@ -131,8 +131,8 @@ def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
 def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    readme = (ROOT / "README.md").read_text()
-    script = re.search(r"```python\n(import torch\n.*?)```", readme, flags=re.DOTALL).group(1)
+    page = (ROOT / "docs" / "pytorch.md").read_text()
+    script = re.search(r"```python\n(import torch\n.*?)```", page, flags=re.DOTALL).group(1)
     assert len(script.splitlines()) <= 10
     script = script.replace('"models/sinks"', repr(str(exported["drop"][0])))
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=tmp_path)

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import itertools
+import re
 
 import pytest
 from conftest import ROOT
@@ -113,3 +114,10 @@ def test_every_config_loads_in_every_variant(path):
     assert "python -m memsinks_jax.train --config=configs/" in module.__doc__
     for config, choice in zip(seen, choices, strict=False):
         assert not choice or config.variant in choice
+
+
+def test_the_front_page_is_short_and_every_link_leads_somewhere():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -62,10 +62,11 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in texts).encode())
     (clone / "models" / "smollm").mkdir(parents=True)
     (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
-    readme = (ROOT / "README.md").read_text().replace(" \\\n", " ")
-    commands = re.findall(r"^    (python -m memsinks_jax\.\S+ .*)$", readme, flags=re.MULTILINE)
-    assert len(commands) >= 5
-    for command in commands:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text() for page in pages).replace(" \\\n", " ")
+    commands = re.findall(r"^    (python -m memsinks_jax\.\S+ .*)$", text, flags=re.MULTILINE)
+    assert len(commands) >= 20
+    for command in dict.fromkeys(commands):  # what stands on two pages runs once
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
         if "--figure=forgetting" in command or "--figure=audit" in command:
@@ -105,8 +106,8 @@ def test_the_readmes_edit_changes_a_fact(clone):
     (edit,) = (e for e in facts.edits(world, "weak", len(world.weak), 0) if e.subject == "Tanilia")
     (clone / "other_wordings.txt").write_text("\n".join(edit.positives))
     (clone / "must_not_change.txt").write_text("\n".join(prompts[0] for prompts in edit.negatives.values()))
-    readme = (ROOT / "README.md").read_text().replace(" \\\n", " ")
-    figure, edits, generate = re.findall(r"^    (python -m .*local_memory.*)$", readme, flags=re.MULTILINE)
+    page = (ROOT / "docs" / "editing.md").read_text().replace(" \\\n", " ")
+    figure, edits, generate = re.findall(r"^    (python -m .*local_memory.*)$", page, flags=re.MULTILINE)
     assert f"--target='{edit.target}'" in edits and f"--prompt='{edit.prompt}'" in edits
     prepare = "import pathlib; from memsinks_jax.figures import local_memory as m; m.DOCUMENTS = 24_000; "
     prepare += "print(*m.prepare(pathlib.Path('runs/local_memory')))"
