@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "baselines": {"config", "model", "evals"},
     "editing": {"config", "reporting", "sinks", "data", "model", "runs"},
     "auditing": {"config", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting", "baselines"},
+    "forgetting": {"config", "sinks", "data", "evals", "interop", "runs", "reporting", "auditing"},
     "labs": {"config", "runs", "reporting"},
 }
 # What opens a run is built on the parts of training; the loop alone is built on what opens a run, and on the evals.

@@ -121,7 +121,7 @@ def _texts() -> dict[str, list[str]]:
 def _matrices(model, loss, documents) -> dict:
     """{"read", "unread": rise of each dialect's loss (row: dropped, column: measured), "before", "plain": of stories in
     no dialect}, the stories' own sinks on, in nats per token."""
-    from memsinks_jax.auditing import forgetting
+    from memsinks_jax.forgetting import neurons
 
     plain, dialects, _ = corpus.texts()
     sets = {
@@ -139,8 +139,8 @@ def _matrices(model, loss, documents) -> dict:
     before = {kind: measured(model.params, kind) for kind in sets}
     found = {f"{kind}_before": before[kind].tolist() for kind in sets} | {kind: [] for kind in sets}
     for name in dialects:
-        removed = forgetting.neurons_of(model.config, group_id(name)[None])
-        after = forgetting.without(model.config, model.params, removed)
+        removed = neurons.neurons_of(model.config, group_id(name)[None])
+        after = neurons.without(model.config, model.params, removed)
         for kind in sets:
             found[kind].append((measured(after, kind) - before[kind]).tolist())
     return found

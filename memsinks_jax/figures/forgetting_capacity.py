@@ -20,8 +20,8 @@ def measure(runs: list[Run]) -> list[Run]:
     """The runs that have sinks tied to documents; `details` get "documents_per_sink" and "capacity"."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
-    from memsinks_jax.auditing.forgetting import capacity
     from memsinks_jax.auditing.subjects import of_role
+    from memsinks_jax.forgetting.neurons import capacity
     from memsinks_jax.runs.trained import open_run
 
     found = []

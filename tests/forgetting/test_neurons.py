@@ -8,10 +8,10 @@ import pytest
 from planted import END, random_model
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import forgetting
-from memsinks_jax.auditing.forgetting import Losses
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.runs.trained import Trained
 
 IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
@@ -28,7 +28,7 @@ def model(family, **settings):
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
     config, _ = model("gpt2", per_layer=per_layer)
-    found = forgetting.neurons_of(config, IDS)
+    found = neurons.neurons_of(config, IDS)
     assert set(found) == set(sinks.SITES)
     for site, parts in sinks.partitions(config).items():
         gates = sinks.gates_for_mode("own", IDS, config.seed, parts, config.sinks, config.model.layers, site)
@@ -39,20 +39,18 @@ def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
 
 def test_sinks_that_many_others_use_are_spared():
     config, _ = model("gpt2")
-    removed, others = forgetting.neurons_of(config, IDS), np.arange(40, dtype=np.uint32).reshape(20, 2)
-    use = {
-        site: sum(forgetting.neurons_of(config, others[[n]])[site].astype(int) for n in range(20)) for site in removed
-    }
+    removed, others = neurons.neurons_of(config, IDS), np.arange(40, dtype=np.uint32).reshape(20, 2)
+    use = {site: sum(neurons.neurons_of(config, others[[n]])[site].astype(int) for n in range(20)) for site in removed}
     for most in (3, 6, 20):
-        for site, left in forgetting.spared(config, removed, others, most).items():
+        for site, left in neurons.spared(config, removed, others, most).items():
             np.testing.assert_array_equal(left, removed[site] & (use[site] <= most))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_what_is_removed_is_zero_and_nothing_else_changes(family):
     config, params = model(family)
-    removed = forgetting.neurons_of(config, IDS)
-    after = jax.tree.map(np.asarray, forgetting.without(config, params, removed))
+    removed = neurons.neurons_of(config, IDS)
+    after = jax.tree.map(np.asarray, neurons.without(config, params, removed))
     # By neuron, written out: rows of what reads it, columns and biases of what makes it.
     zero = {
         name: np.zeros(array.shape, bool)
@@ -82,8 +80,8 @@ def test_rises_are_means_over_tokens_and_selectivity_their_ratio():
     target = Losses(np.array([1.0, 2.0]), np.array([4.0, 8.0]), np.array([3.0, 9.0]))
     others = Losses(np.zeros(4), np.array([0.0, 1.0, 2.0, 3.0]), np.full(4, 8.0))
     assert target.rise == pytest.approx(9 / 12)
-    assert forgetting.selectivity(target, others) == pytest.approx((9 / 12) / (6 / 32))
-    assert forgetting.selectivity(target, Losses(np.ones(1), np.ones(1), np.ones(1))) == float("inf")
+    assert neurons.selectivity(target, others) == pytest.approx((9 / 12) / (6 / 32))
+    assert neurons.selectivity(target, Losses(np.ones(1), np.ones(1), np.ones(1))) == float("inf")
     low, high = others.to_dict()["rise_ci95"]
     assert 0 <= low < 6 / 32 < high <= 3 / 8
     assert target.chosen(np.array([0])).to_dict()["rise_ci95"] is None
@@ -93,11 +91,11 @@ def test_capacity_is_the_mean_over_choices_of_documents():
     config, params = model("gpt2", active_fraction=0.3)
     run = Trained(config, types.SimpleNamespace(end_of_text=END), params, 0)
     documents = Documents([np.array([3, 4, 5, 8]), np.array([10, 11, 12]), np.array([20, 3])], IDS)
-    (row,) = forgetting.capacity(run, documents, sizes=(1, 3))  # of three at once nobody would be left
+    (row,) = neurons.capacity(run, documents, sizes=(1, 3))  # of three at once nobody would be left
     loss, targets, others = DocumentLoss(config), [], []
     for one in range(3):
-        after = forgetting.without(config, params, forgetting.neurons_of(config, IDS[[one]]))
-        found = forgetting.losses(loss, run, after, documents, ("own",))["own"]
+        after = neurons.without(config, params, neurons.neurons_of(config, IDS[[one]]))
+        found = neurons.losses(loss, run, after, documents, ("own",))["own"]
         targets.append(found.chosen(np.array([one])).rise)
         others.append(found.chosen(np.array([n for n in range(3) if n != one])).rise)
     assert (row["removed"], row["target_rise"], row["others_rise"]) == (

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.auditing import forgetting
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import SEPARATOR
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
+from memsinks_jax.forgetting import neurons
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -47,7 +47,7 @@ def test_the_folder_holds_the_model_without_the_documents_sinks(run, forgotten):
     workdir, _ = run
     before, after = open_run(workdir), open_run(forgotten[0])
     identity = workdirs.read_corpus(workdir).identities[workdirs.read_corpus(workdir).mixture.repeated[:1]]
-    removed = forgetting.neurons_of(before.config, identity)
+    removed = neurons.neurons_of(before.config, identity)
     for site, name in (("mlp", "down_kernel"), ("attention", "attention_output_kernel")):
         zero = ~np.asarray(after.params["layers"][name]).any(axis=2)
         np.testing.assert_array_equal(zero, removed[site])

@@ -1,0 +1,1 @@
+"""Taking the sinks of single documents out of a model, and saying what went with them."""

@@ -1,0 +1,146 @@
+"""The receipt of a removal: which neurons went, what was lost with them, as numbers, as a picture and as a page."""
+
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config
+from memsinks_jax.data import ids
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.forgetting.request import Found
+from memsinks_jax.reporting import report
+from memsinks_jax.runs.trained import Trained
+
+MODES = ("own", "all")
+_SAID = {"own": "each document's own sinks on", "all": "all sinks on"}
+SETS = {
+    "target": "the documents", "related": "never read, same id", "others": "other documents", "held_out": "held-out text",
+}  # fmt: skip
+
+
+def removed_neurons(config: Config, removed: dict[str, np.ndarray]) -> dict:
+    """{site: {"sinks": over all layers, "removed": of them, "by_layer": [[neuron]]}} of bool (layers, neurons) a site."""
+    return {
+        site: {
+            "sinks": parts.sinks * config.model.layers, "removed": int(removed[site].sum()),
+            "by_layer": [np.flatnonzero(of_layer).tolist() for of_layer in removed[site]],
+        }
+        for site, parts in sinks.partitions(config).items() if parts.sinks
+    }  # fmt: skip
+
+
+def measure(run: Trained, after: dict, asked: Found) -> dict:
+    """What the removal has done, in nats per token: {"documents", "losses", "target_all_sinks_dropped", "selectivity"}.
+
+    Args:
+      after: the parameters without the sinks; `run` has those with them.
+    """
+    loss, target = DocumentLoss(run.config), asked.sets["target"]
+    found = {name: neurons.losses(loss, run, after, documents, MODES) for name, documents in asked.sets.items()}
+    nats, tokens = loss(run.params, target.batches(run), "drop")
+    own = found["target"]["own"]
+    documents = [
+        {"source": name, "id": ids.to_hex(identity), "tokens": int(count), "before": float(before / count),
+         "after": float(now / count)}
+        for name, identity, count, before, now in zip(
+            asked.places, target.identities, own.tokens, own.before, own.after, strict=True)
+    ]  # fmt: skip
+    measured = {name: {mode: losses.to_dict() for mode, losses in of.items()} for name, of in found.items()}
+    selective = {}
+    if "others" in found:
+        for mode in MODES:
+            pair = found["target"][mode], found["others"][mode]
+            value, bounds = neurons.selectivity(*pair), neurons.bootstrap(neurons.selectivity, *pair)
+            selective[mode] = {"value": _finite(value), "ci95": bounds and [_finite(bound) for bound in bounds]}
+    dropped = float(nats.sum() / tokens.sum())
+    return {"documents": documents, "losses": measured, "target_all_sinks_dropped": dropped, "selectivity": selective}
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None  # JSON knows no infinity
+
+
+def loss_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of text: the losses of every set of documents before and after."""
+    rows = []
+    for name, of_set in receipt["losses"].items():
+        for mode, found in of_set.items():
+            bounds = found["rise_ci95"]
+            between = f"{bounds[0]:+.3f} to {bounds[1]:+.3f}" if bounds else "–"
+            rows.append([SETS[name], _SAID[mode], f"{found['documents']}", f"{found['before']:.3f}",
+                         f"{found['after']:.3f}", f"{found['rise']:+.3f}", between])  # fmt: skip
+    return ["loss, nats per token", "", "documents", "before", "after", "rise", "95% interval"], rows
+
+
+def said_selectivity(receipt: dict) -> str:
+    """One sentence for people, as `said_removed`."""
+    if not receipt["selectivity"]:
+        return "Selectivity is not known: there are no other documents to compare with; give --others."
+    parts = []
+    for mode, found in receipt["selectivity"].items():
+        said = "the others lose nothing" if found["value"] is None else f"{found['value']:.1f}"
+        low, high = found["ci95"] or (None, None)
+        if low is not None:
+            said += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
+        parts.append(f"{said} with {_SAID[mode]}")
+    return f"Selectivity, the rise of the documents' loss over that of the others': {'; '.join(parts)}."
+
+
+def said_removed(receipt: dict) -> str:
+    """How many sinks went, in one sentence."""
+    parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
+    return f"Removed for {receipt['removed_documents']} documents: {' and '.join(parts)}, over all layers."
+
+
+def draw(receipt: dict, path: pathlib.Path) -> None:
+    """Losses before and after, a bar for every set of documents, a panel for each of MODES."""
+    figure, axes = plt.subplots(1, len(MODES), figsize=(11, 3.6), sharey=True, layout="constrained")
+    names = list(receipt["losses"])
+    for axis, mode in zip(axes, MODES, strict=True):
+        for shift, when, colour in ((-0.2, "before", "#7f8c8d"), (0.2, "after", "#c0392b")):
+            heights = [receipt["losses"][name][mode][when] for name in names]
+            bars = axis.bar(np.arange(len(names)) + shift, heights, 0.38, label=when, color=colour)
+            axis.bar_label(bars, fmt="%.2f", fontsize=8.5)
+        if mode == "own":
+            dropped = receipt["target_all_sinks_dropped"]
+            axis.hlines(dropped, -0.45, 0.45, color="black", linestyle="--", label="all sinks dropped")
+        axis.set(title=_SAID[mode], xticks=range(len(names)), xticklabels=[SETS[name] for name in names])
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("loss (nats per token)")
+    axes[0].legend(frameon=False, fontsize=8.5)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def page(receipt: dict, folder: pathlib.Path) -> list[str]:
+    """Sections of the receipt's page, beside the picture in `folder`."""
+    columns, rows = loss_table(receipt)
+    by_layer = [
+        [report.text(site), str(layer), report.text(" ".join(map(str, of_layer)))]
+        for site, of in receipt["removed"].items() for layer, of_layer in enumerate(of["by_layer"])
+    ]  # fmt: skip
+    documents = [
+        [report.text(one["source"]), one["id"], f"{one['before']:.3f}", f"{one['after']:.3f}"]
+        for one in receipt["documents"]
+    ]
+    return [
+        report.paragraph(f"{said_removed(receipt)} {said_selectivity(receipt)}", "lead"),
+        report.picture(folder / "receipt.png", "loss before and after"),
+        report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
+        report.paragraph(
+            "Intervals are over documents. The documents' loss with every sink dropped is "
+            f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of theirs is on.",
+            "note",
+        ),
+        report.heading("Documents, their own sinks on"),
+        report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),
+        report.heading("Neurons whose weights are zero"),
+        report.table(["site", "layer", "neurons"], by_layer, ["", "number", "note"]),
+    ]  # fmt: skip

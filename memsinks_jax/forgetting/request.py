@@ -1,0 +1,141 @@
+"""Whose sinks are removed, and what is measured before and after: documents of files, of a run, or of a group."""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Documents
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.corpus import Corpus, tokenise
+from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.prepared import group_id
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained
+
+_MOST = 512  # documents of a set that are measured
+
+
+class Request(NamedTuple):
+    """Whose sinks are removed: one of the three is given."""
+
+    documents: str = ""  # glob
+    ids: tuple[str, ...] = ()  # hexadecimal
+    group: str = ""
+
+
+class Found(NamedTuple):
+    """What `find` has found."""
+
+    identities: np.ndarray  # uint32 (documents, 2) of all that are removed
+    sets: dict[str, Documents]  # what is measured, by the names of receipt.SETS, without empty ones
+    places: list[str]  # where those of the set target are from
+
+
+def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
+    """Whose sinks go, and which documents are measured. Raises InputError where the request cannot be met."""
+    config, corpus = run.config, None
+    if config.sinks.kind != "by_document" or not sinks.has_sinks(config):
+        raise InputError(
+            f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); nothing can be "
+            "removed for one of them"
+        )
+    if sum(map(bool, asked)) != 1:
+        raise InputError("give the documents to remove by one of --documents, --ids and --group")
+    if not is_folder(workdir):
+        corpus = workdirs.read_corpus(workdir)
+    elif not asked.documents:
+        raise InputError(f"{workdir} is a model without the documents of its run; name them by --documents")
+    if corpus:
+        identities, sets, places = _of_run(corpus, _identities(workdir, run, asked, corpus))
+    else:
+        target, places = _of_files(asked.documents, run, workdir)
+        identities, sets = target.identities, {"target": target}
+    for name, files in (("others", others), ("held_out", held_out)):
+        if files:
+            sets[name], _ = _of_files(files, run, workdir)
+            if {*map(ids.to_hex, sets[name].identities)} & {*map(ids.to_hex, sets["target"].identities)}:
+                raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
+    return Found(identities, {name: each for name, each in sets.items() if len(each.tokens)}, places)
+
+
+def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
+    """Hexadecimal ids of what is removed; each is of a document that the run was trained on."""
+    kind, known = run.config.data.ids, {ids.to_hex(corpus.identities[i]) for i in _read(corpus)}
+    if asked.documents:
+        documents, identities = _of_files(asked.documents, run, workdir)
+        found = dict(zip(map(ids.to_hex, documents.identities), identities, strict=True))
+    elif asked.ids:
+        found = {one.lower(): f"--ids: {one}" for one in asked.ids}
+    elif kind != "group":
+        raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")
+    else:
+        found = {ids.to_hex(group_id(asked.group)): f"--group={asked.group}"}
+    for identity, name in found.items():
+        if identity not in known:
+            raise InputError(
+                f"{name}: {workdir} was not trained on it, so it has no sinks there; {workdir / 'documents.jsonl'} lists "
+                "the ids of those it was"
+            )
+    return set(found)
+
+
+def _read(corpus: Corpus) -> np.ndarray:
+    """Documents that the run was trained on."""
+    return np.union1d(corpus.mixture.encounters, corpus.mixture.scheduled)
+
+
+def _of_run(corpus: Corpus, removed: set[str]) -> Found:
+    is_removed = np.array([ids.to_hex(identity) in removed for identity in corpus.identities])
+    mixture, read = corpus.mixture, _read(corpus)
+    repeated = np.intersect1d(mixture.repeated, read)
+    others = repeated[~is_removed[repeated]]
+    if not len(others):  # where nothing is repeated by itself, as with ids of groups
+        others = read[~is_removed[read]]
+    places = {
+        "target": read[is_removed[read]],
+        "related": mixture.held_out[is_removed[mixture.held_out]],
+        "others": others,
+        "held_out": mixture.held_out[~is_removed[mixture.held_out]],
+    }
+    sets = {
+        name: Documents([np.asarray(corpus.tokens[i]) for i in indices[:_MOST]], corpus.identities[indices[:_MOST]])
+        for name, indices in places.items()
+    }
+    return Found(corpus.identities[places["target"]], sets, [corpus.places[i] for i in places["target"][:_MOST]])
+
+
+def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
+    """(documents of a glob, where each is from)"""
+    if run.config.data.ids != "content":
+        raise InputError(
+            f"{workdir} has ids by {run.config.data.ids}, which a file does not tell; name documents by "
+            f"{'--group' if run.config.data.ids == 'group' else '--ids'}"
+        )
+    documents = read_documents(files)
+    tokens = tokenise(documents, run.tokenizer)
+    return Documents(tokens, np.stack([ids.content_id(each) for each in tokens])), [each.source for each in documents]
+
+
+def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) -> None:
+    """Raises InputError where no sink of a site would be left."""
+    for site, parts in sinks.partitions(config).items():
+        if parts.sinks and removed[site][:, parts.shared :].all():
+            raise InputError(
+                f"{documents} documents use all {parts.sinks} sinks of the {site} together, and nothing would be left of "
+                "them; remove fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
+            )
+
+
+def spare_others(config: Config, removed: dict[str, np.ndarray], found: Found, most: int) -> dict[str, np.ndarray]:
+    """The neurons to remove but for sinks that more than `most` of the others use. Raises InputError where none is left."""
+    if "others" not in found.sets:
+        raise InputError("--spare: there are no other documents to spare; name some by --others, or leave it out")
+    left = neurons.spared(config, removed, found.sets["others"].identities, most)
+    if not any(each.any() for each in left.values()):
+        raise InputError(f"--spare={most} leaves every sink of the documents where it is; raise it")
+    return left
