@@ -147,7 +147,7 @@ def find_damage(
             for name in sorted(_files(folder).keys() - sealed.keys()):
                 if name.split("/")[0] not in others:
                     return f"{name} was added later"
-        checks = [partial(_damage_of_file, folder, name, *of_file) for name, of_file in sealed.items()]
+        checks = [partial(_damage_of_file, folder, name, size, hashed) for name, (size, hashed) in sealed.items()]
         if arrays:
             reading = "progress/metadata"
             expected = _digests_in(folder)
@@ -158,14 +158,14 @@ def find_damage(
         return next(filter(None, pool.map(lambda check: check(), checks[part::parts])), None)
 
 
-def _damage_of_file(folder: pathlib.Path, name: str, size: int, digest: str | None) -> str | None:
+def _damage_of_file(folder: pathlib.Path, name: str, size: int, hashed: str | None) -> str | None:
     path = folder / name
     try:
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes instead of {size}"
-        return f"{name} was changed" if digest is not None and _hash(path) != digest else None
+        return f"{name} was changed" if hashed is not None and _hash(path) != hashed else None
     except OSError as error:
         return f"{name} cannot be read ({error})"
 
@@ -174,9 +174,9 @@ def _checks_of_arrays(folder: pathlib.Path, item: str, expected: dict[str, list[
     open_array = array_opener(folder / item)
     for name in sorted(expected):
         if name.startswith(f"{item}/"):
-            for layer, digest in enumerate(expected[name]):
-                place = layer if is_stacked(name) else None
-                yield partial(_damage_of_slice, folder, name, place, digest, open_array)
+            for place, of_slice in enumerate(expected[name]):
+                layer = place if is_stacked(name) else None
+                yield partial(_damage_of_slice, folder, name, layer, of_slice, open_array)
 
 
 def _damage_of_slice(
