@@ -67,15 +67,13 @@ import concurrent.futures, hashlib, os, sys
 import numpy as np
 from memsinks_jax.config import Config
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
 
 config = Config()
 config.data.files, config.data.unique_documents, config.data.held_out_documents = sys.argv[1], -1, 1
 config.training.batch_size = 16
 corpus = load_corpus(config)
-rows = Rows(config, corpus.mixture, corpus.tokens, corpus.lengths, corpus.identities, corpus.tokenizer.end_of_text)
-stream = batches(rows, 16)
+stream = batches(corpus.rows(), 16)
 for _ in range(60):
     next(stream)
 order = np.random.default_rng(1).integers(0, 600, 4000).tolist()

@@ -49,7 +49,7 @@ def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
     """64 blocks of a MiB, which glibc gives back unless told not to."""
     code = f"""
 import ctypes, os, pathlib
-from memsinks_jax import command_line
+from memsinks_jax.runs import command_line
 if {command}:
     command_line.use_one_arena()
 import jax
