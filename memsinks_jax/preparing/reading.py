@@ -6,6 +6,7 @@ place in the file.
 
 import collections.abc
 import dataclasses
+import functools
 import io
 import json
 import typing
@@ -23,7 +24,7 @@ _ROWS = 256  # of a table at a time
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """One document, or what stands in a document's place: then `problem` says why it cannot be used, and `place` where.
+    """One document, or what stands in a document's place: then `problem` says why it cannot be used, and `where` where.
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is how many bytes
     of the segment on disk are behind us.
@@ -35,7 +36,12 @@ class Record:
     text: str = ""
     group: str | None = None
     problem: str = ""
-    place: str = ""
+    where: str | collections.abc.Callable[[], str] = ""
+
+    @property
+    def place(self) -> str:
+        """Of the problem. In the middle of a text file the lines before it are counted, so only who tells it asks."""
+        return self.where() if callable(self.where) else self.where
 
 
 class Fields(typing.NamedTuple):
@@ -49,7 +55,7 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
     reader = {"txt": _texts, "jsonl": _json_lines, "parquet": _parquet, "arrow": _arrow, "hub": _hub}[source.kind]
     last = None
     if not source.bytes and source.kind != "hub":
-        yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", place=source.path)
+        yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", where=source.path)
         return
     try:
         for last in reader(source, segment, fields):
@@ -59,7 +65,7 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
         after = "" if last is None else f", after byte {last.stop}" if source.is_text else f", after row {last.start}"
         at, consumed = (segment.start, 0) if last is None else (last.stop, last.consumed)
         problem = f"the file is cut or damaged from here on ({reason}); replace it"
-        yield Record(at, at, consumed, problem=problem, place=source.path + after)
+        yield Record(at, at, consumed, problem=problem, where=source.path + after)
 
 
 class _Lines:
@@ -98,11 +104,11 @@ class _Lines:
     def consumed(self) -> int:
         return self._raw.tell() if self._source.compression else self._position - self._start
 
-    def place(self, line: int | None = None) -> str:
-        """FILE:LINE of the line just read, or of the one with this number among those read."""
+    def place(self, line: int) -> str:
+        """FILE:LINE of the line with this number among those read."""
         if self._before is None:
             self._before = _line_breaks(self._source.path, self._start)
-        return f"{self._source.path}:{self._before + (line or self._number)}"
+        return f"{self._source.path}:{self._before + line}"
 
     @property
     def number(self) -> int:
@@ -154,7 +160,7 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         if within and (any(part.strip() for part in parts) or size > fields.longest):  # not after a last separator
             yield _text(parts, first, lines.position, size, number, lines, fields)
         elif within and not first:
-            yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", place=source.path)
+            yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", where=source.path)
     finally:
         lines.close()
 
@@ -166,7 +172,7 @@ def _text(parts, first, stop, size, number, lines, fields) -> Record:
     else:
         _decode(record, b"\n".join(parts).replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
     if record.problem:
-        record.place = lines.place(number)
+        record.where = functools.partial(lines.place, number)
     return record
 
 
@@ -184,7 +190,7 @@ def _json_lines(source: Source, segment: Segment, fields: Fields) -> collections
             else:
                 _parse(record, line, fields)
             if record.problem:
-                record.place = lines.place()
+                record.where = functools.partial(lines.place, lines.number)
             yield record
     finally:
         lines.close()
@@ -206,7 +212,7 @@ def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.ab
     """Rows of the row groups [start, stop) of a file."""
     with pyarrow.parquet.ParquetFile(source.path, pre_buffer=False) as file:
         if problem := _missing(file.schema_arrow, fields):
-            yield Record(0, 0, 0, problem=problem, place=source.path)
+            yield Record(0, 0, 0, problem=problem, where=source.path)
             return
         metadata = file.metadata
         groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
@@ -222,7 +228,7 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         mapped.seek(0)
         opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
         if problem := _missing(opened.schema, fields):
-            yield Record(0, 0, 0, problem=problem, place=source.path)
+            yield Record(0, 0, 0, problem=problem, where=source.path)
             return
         whole = (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
         slices = (batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS))
@@ -237,7 +243,7 @@ def _hub(source: Source, segment: Segment, fields: Fields) -> collections.abc.It
         record = Record(row, row + 1, 0)
         _take(record, values, fields)
         if record.problem:
-            record.place = f"{source.path}, part {segment.start} of {segment.stop}, row {row}"
+            record.where = f"{source.path}, part {segment.start} of {segment.stop}, row {row}"
         yield record
 
 
@@ -271,7 +277,7 @@ def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator
             if len(record.text.encode()) > fields.longest:
                 record.problem = _too_long(fields)
             if record.problem:
-                record.place = f"{source.path}, row {row}"
+                record.where = f"{source.path}, row {row}"
             row += 1
             yield record
 

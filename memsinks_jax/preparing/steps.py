@@ -168,7 +168,7 @@ class WriteShard(PipelineStep):
                 tokens = None if record.problem else tokenizer.encode(record.text)
                 if tokens is not None and not len(tokens):
                     record.problem = "the document is empty after tokenization; remove it"
-                    record.place = f"{document.metadata['path']}:{record.start}-{record.stop}"
+                    record.where = f"{document.metadata['path']}:{record.start}-{record.stop}"
                 if record.problem:
                     if self.on_error == "stop":
                         raise InputError(f"{record.place}: {record.problem}, or give --on_error=skip")

@@ -11,7 +11,7 @@ import pytest
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import SEPARATOR, read_documents
-from memsinks_jax.preparing import inputs
+from memsinks_jax.preparing import inputs, reading
 from memsinks_jax.preparing.inputs import Segment, make_plan
 from memsinks_jax.preparing.reading import Fields, read_segment
 
@@ -66,6 +66,17 @@ def test_places_of_problems_are_lines_of_the_whole_file(tmp_path):
             *read_segment(source, Segment(0, cut, 2**62), FIELDS),
         ]
         assert [r.place for r in both if r.problem] == [f"{path}:{n}" for n in range(7, 60, 7)]
+
+
+def test_lines_are_counted_for_a_place_that_is_told(tmp_path, monkeypatch):
+    """From the beginning of the file: whoever passes over a problem in the middle of a large one does not wait for it."""
+    (tmp_path / "a.jsonl").write_text('{"text": null}\n' * 9)
+    counted, count = [], reading._line_breaks
+    monkeypatch.setattr(reading, "_line_breaks", lambda *a: counted.append(a) or count(*a))
+    source = make_plan([str(tmp_path / "a.jsonl")], SETTINGS).sources[0]
+    records = list(read_segment(source, Segment(0, 60, 2**62), FIELDS))
+    assert len(records) == 5 and not counted
+    assert records[2].place == f"{source.path}:7" and len(counted) == 1
 
 
 GOOD = json.dumps({"text": "good"}).encode()
