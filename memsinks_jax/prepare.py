@@ -1,10 +1,12 @@
-"""Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --tokenizer=tokenizer.json --out=prepared
+"""Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --out=prepared
 
 Reads .txt, .jsonl (both also .gz, .zst), .parquet, .arrow, folders, globs and hf://dataset:split; writes tokenised documents
-with their ids, ready for --config.data.files=prepared, and index.html, which says what is in them. The same command goes
-on where another was killed, and writes the same bytes, whatever the number of workers.
+with their ids, ready for --config.data.files=prepared, and index.html, which says what is in them. Without --tokenizer it
+trains one on a sample of the input. The same command goes on where another was killed, and writes the same bytes, whatever
+the number of workers.
 """
 
+import dataclasses
 import json
 import logging
 import os
@@ -15,7 +17,7 @@ import time
 
 from absl import flags
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import RANGES, DataConfig, InputError
 from memsinks_jax.data import prepared
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.runs import command_line
@@ -30,19 +32,21 @@ DEFAULTS = {
 
 def prepare(
     inputs: list[str],
-    tokenizer: str,
+    tokenizer: str | None,
     out: pathlib.Path,
     executor: str = "local",
     workers: int = 1,
     slurm: dict | None = None,
+    vocabulary_size: int | None = None,
     **settings,
 ) -> dict:
     """Writes the folder `out`, or goes on with it.
 
     Args:
       inputs: files, folders, globs, hf://dataset[:split].
-      tokenizer: tokenizer.model, tokenizer.json or a folder with one.
+      tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a sample of the input.
       workers: tasks at a time.
+      vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes by default.
       settings: see DEFAULTS.
     Returns:
       The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.
@@ -54,20 +58,36 @@ def prepare(
     from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
     from memsinks_jax.preparing.stages import Watch, Where, claimed, run_stage
+    from memsinks_jax.preparing.vocabulary import train_on_sample
 
-    opened = open_tokenizer(pathlib.Path(tokenizer))
-    settings = DEFAULTS | settings | {"tokenizer_sha256": prepared.sha256(opened.model)}
-    plan = make_plan(inputs, settings)
-    if (out / prepared.MANIFEST).exists() and not (out / "work").exists():
-        return _check_finished(out, plan)
-    if out.exists() and not (out / "work").exists() and any(out.iterdir()):
+    settings = DEFAULTS | settings
+    opened = None
+    if not tokenizer:
+        settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
+    elif vocabulary_size:
+        raise InputError(
+            "--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; leave one of them away"
+        )
+    else:
+        opened = open_tokenizer(pathlib.Path(tokenizer))
+    plan, work = make_plan(inputs, settings), out / "work"
+    finished = (out / prepared.MANIFEST).exists() and not work.exists()
+    if out.exists() and not work.exists() and not finished and any(out.iterdir()):
         raise InputError(f"{out} holds something else; give an empty or a new --out")
-    work = out / "work"
+    if opened is None and (finished or (work / "plan.json").exists()):
+        opened = open_tokenizer(out)  # that of the command which is gone on with
+    elif opened is None:
+        opened = train_on_sample(plan)
+    plan = dataclasses.replace(plan, settings=settings | {"tokenizer_sha256": prepared.sha256(opened.model)})
+    if finished:
+        return _check_finished(out, plan)
     with claimed(work):
         if (work / "plan.json").exists():
             check_unchanged(Plan.from_json((work / "plan.json").read_text()), plan, out)
         (out / "shards").mkdir(exist_ok=True)
         _write(out / opened.file_name, opened.model)
+        if not (tokenizer or (work / "plan.json").exists()):
+            logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
         _write(work / "plan.json", plan.to_json().encode())
         where = Where(executor, workers, slurm or {})
         pieces = len(plan.pieces)
@@ -111,7 +131,19 @@ def main() -> None:
     inputs = flags.DEFINE_multi_string(
         "input", None, "File, folder, quoted glob or hf://dataset[:split]; may be repeated."
     )
-    tokenizer = flags.DEFINE_string("tokenizer", None, "tokenizer.model, tokenizer.json or a folder with one.")
+    tokenizer = flags.DEFINE_string(
+        "tokenizer",
+        None,
+        "tokenizer.model, tokenizer.json or a folder with one. Without it one is trained on a sample of the input, "
+        "and kept in --out.",
+    )
+    vocabulary_size = flags.DEFINE_integer(
+        "vocabulary_size",
+        None,
+        f"Most pieces of a tokenizer that is trained; {DataConfig.vocabulary_size} if not given. "
+        "config.data.vocabulary_size of a run must be as large.",
+        lower_bound=RANGES["data.vocabulary_size"][0],
+    )
     out = flags.DEFINE_string("out", None, "Folder to write, or to go on with.")
     text_field = flags.DEFINE_string(
         "text_field", DEFAULTS["text_field"], "Field of a record with the text; a.b is b in a."
@@ -146,7 +178,7 @@ def main() -> None:
     )
 
     def run() -> dict:
-        for name, flag in (("input", inputs), ("tokenizer", tokenizer), ("out", out)):
+        for name, flag in (("input", inputs), ("out", out)):
             if not flag.value:
                 raise InputError(f"--{name} is missing; python -m memsinks_jax.prepare --help says what there is")
         for asked in (signal.SIGTERM, signal.SIGINT):
@@ -160,7 +192,7 @@ def main() -> None:
         start = time.monotonic()
         result = prepare(
             inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
-            text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
+            vocabulary_size.value, text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
             near_duplicates=near_duplicates.value, max_document_mib=max_document.value, shard_mib=shard.value,
         )  # fmt: skip
         logger.info(

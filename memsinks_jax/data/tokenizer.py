@@ -164,8 +164,8 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:
         )
     except RuntimeError as error:
         raise InputError(
-            f"no tokenizer of {vocabulary_size} pieces fits this text; raise --config.data.vocabulary_size "
-            f"(sentencepiece says: {str(error).strip()})"
+            f"no tokenizer of {vocabulary_size} pieces fits this text; raise --config.data.vocabulary_size, of prepare "
+            f"--vocabulary_size (sentencepiece says: {str(error).strip()})"
         ) from None
     return Tokenizer(model.getvalue())
 

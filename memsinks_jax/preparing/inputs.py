@@ -56,13 +56,19 @@ class Plan:
     pieces: list[list[Segment]]  # piece i becomes shard i
     copies: list[str]  # files that were named twice, if that is to be passed over
 
-    def bytes_of_pieces(self) -> list[int]:
-        """On disk; of a file that is read in parts, parts of it."""
+    def bytes_of_segments(self) -> list[list[int]]:
+        """On disk, for every piece; of a file that is read in parts, even parts of it.
+
+        At least 1, and of the hub, which tells none, as many as the largest has.
+        """
         parts = collections.Counter(segment.source for piece in self.pieces for segment in piece)
-        return [
-            sum(self.sources[segment.source].bytes // parts[segment.source] for segment in piece)
-            for piece in self.pieces
-        ]
+        sizes = {number: max(self.sources[number].bytes // parts[number], 1) for number in parts}
+        largest = max(sizes.values())
+        sizes |= {number: largest for number in parts if self.sources[number].kind == "hub"}
+        return [[sizes[segment.source] for segment in piece] for piece in self.pieces]
+
+    def bytes_of_pieces(self) -> list[int]:
+        return [sum(sizes) for sizes in self.bytes_of_segments()]
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
@@ -112,6 +118,8 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
             continue
         if name == "tokenizer_sha256":
             raise InputError(f"{folder} was begun with another tokenizer; give that one, or another --out")
+        if name == "vocabulary_size" and before is None:
+            raise InputError(f"{folder} was begun with a --tokenizer; give it, or another --out")
         raise InputError(f"{folder} was begun with --{name}={before}, not {value}; give that, or another --out")
     old, new = ({source.path: source for source in plan.sources} for plan in (stored, found))
     for path in sorted(old.keys() | new.keys()):

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 
-import multiprocess
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -37,14 +36,6 @@ TEXTS = [
     *STORIES, "a", "says <|endoftext|> within", "\u6f22\u5b57 \U0001f600\nand\n\nlines", " ".join(STORIES), STORIES[3],
 ]  # fmt: skip
 ROWS = [{"text": text, "domain": f"d{number % 3}"} for number, text in enumerate(TEXTS)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def managers_are_spawned():
-    """datatrove forks one; the command may, which never starts jax, but a process of these tests may have done so."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
-        yield
 
 
 def write_lines(path, rows=ROWS):
@@ -339,11 +330,13 @@ def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tm
 
 
 @pytest.mark.slow
-def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path):
+@pytest.mark.parametrize("given", [True, False], ids=["tokenizer_given", "tokenizer_trained"])
+def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path, given):
     rows = [{"text": f"{number} {STORIES[number % 60]}"} for number in range(8000)]
     for part in range(3):
         write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
-    flags = [f"--input={tmp_path}/*.jsonl", f"--tokenizer={folder / 'tokenizer.model'}", "--workers=2", "--shard_mib=1"]
+    flags = [f"--input={tmp_path}/*.jsonl", "--workers=2", "--shard_mib=1"]
+    flags += [f"--tokenizer={folder / 'tokenizer.model'}"] if given else []
     start = time.monotonic()
     run = command(*flags, f"--out={tmp_path / 'straight'}")
     assert run.communicate() and run.returncode == 0

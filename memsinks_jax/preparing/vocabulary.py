@@ -1,0 +1,95 @@
+"""A tokenizer of the corpus's own: trained on the beginnings of documents from all over the input.
+
+The sample is a function of the input alone, so a command that is killed and given again makes the same tokenizer.
+"""
+
+import collections.abc
+import contextlib
+import itertools
+import logging
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, train_tokenizer
+from memsinks_jax.preparing.inputs import Plan, Segment
+from memsinks_jax.preparing.reading import Fields, Record, read_segment
+
+logger = logging.getLogger("memsinks_jax.prepare")
+
+_PLACES = 256  # at most, where the input is opened: however large it is, that takes seconds
+# A record counts as so many characters at least, and as one for so many of its bytes on disk: reading ends also where
+# there is hardly any text, or none that can be used.
+_CHARACTERS_A_RECORD, _BYTES_A_CHARACTER = 16, 256
+
+
+def train_on_sample(plan: Plan) -> Tokenizer:
+    """A tokenizer of at most settings["vocabulary_size"] pieces. Raises InputError as `sample` and `train_tokenizer` do."""
+    texts = sample(plan)
+    numbers = (plan.settings["vocabulary_size"], len(texts), sum(map(len, texts)))
+    logger.info(
+        "no --tokenizer: one of at most %s pieces is trained on %s documents from all over the input, %s characters",
+        *(f"{number:,}" for number in numbers),
+    )
+    return train_tokenizer(texts, plan.settings["vocabulary_size"])
+
+
+def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
+    """Distinct beginnings of documents, at most `characters` in all; the whole of a small input.
+
+    Raises:
+      InputError: a record that cannot be used, unless those are skipped; no text at all.
+    """
+    settings = plan.settings
+    fields = Fields(settings["text_field"], settings["group_field"], settings["max_document_mib"] << 20)
+    texts, problems, first = {}, 0, None
+    places = _places(plan)
+    bytes_left = sum(size for _, size in places)
+    for segments, size in places:
+        share = characters * size // bytes_left  # what a place does not fill is shared among those behind it
+        bytes_left -= size
+        with contextlib.closing(_records(plan, segments, fields)) as records:
+            while share > 0 and (read := next(records, None)):
+                record, on_disk = read
+                if record.problem and settings["on_error"] == "stop":
+                    raise InputError(f"{record.place}: {record.problem}, or give --on_error=skip")
+                if record.problem:
+                    problems, first = problems + 1, first or record
+                else:
+                    texts[record.text[:share]] = None
+                cost = max(len(record.text), _CHARACTERS_A_RECORD, on_disk // _BYTES_A_CHARACTER)
+                share, characters = share - cost, characters - min(cost, share)
+    if not texts and first:
+        raise InputError(
+            f"none of the {problems:,} records looked at can be used to train a tokenizer; the first is {first.place}: "
+            f"{first.problem}"
+        )
+    if not texts:
+        raise InputError("the input holds no record to train a tokenizer on; give files with documents")
+    return list(texts)
+
+
+def _places(plan: Plan) -> list[tuple[list[Segment], int]]:
+    """Segments that are read from the first on until there is enough, and their bytes: all of the input if it is small,
+    else evenly spaced pieces of it, and in each as many places."""
+    sizes = plan.bytes_of_segments()
+    pieces = _bounds(len(plan.pieces), _PLACES)[:-1]
+    return [
+        (plan.pieces[piece][start:stop], sum(sizes[piece][start:stop]))
+        for piece in pieces
+        for start, stop in itertools.pairwise(_bounds(len(plan.pieces[piece]), _PLACES // len(pieces)))
+    ]
+
+
+def _bounds(length: int, parts: int) -> list[int]:
+    """Where range(length) is cut into so many even parts, or into single ones if it has no more."""
+    parts = min(length, parts)
+    return [length * part // parts for part in range(parts + 1)]
+
+
+def _records(plan: Plan, segments: list[Segment], fields: Fields) -> collections.abc.Iterator[tuple[Record, int]]:
+    """Records of segments, one after the other, each with its bytes on disk."""
+    for segment in segments:
+        before = 0
+        with contextlib.closing(read_segment(plan.sources[segment.source], segment, fields)) as records:
+            for record in records:
+                yield record, record.consumed - before
+                before = record.consumed
