@@ -81,9 +81,12 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command = command.replace("--seeds=0,1,2", "--seeds=0")
         if "sweep" in command:
             command += " --config.sinks.active_fraction=0.3"
+        if "memsinks_jax.prepare" in command and "--tokenizer" not in command:
+            command += " --vocabulary_size=400"
+        if "memsinks_jax.train" in command and "held_out_documents" not in command:  # of a corpus that is larger
+            command += " --config.data.repeated_documents=4 --config.data.held_out_documents=8"
         if "memsinks_jax.train --config=configs/smollm.py" in command:
-            command += " --config.data.vocabulary_size=1024 --config.data.repeated_documents=4"
-            command += " --config.data.held_out_documents=8 --config.training.batch_size=4 --config.mesh.fsdp=1"
+            command += " --config.data.vocabulary_size=1024 --config.training.batch_size=4 --config.mesh.fsdp=1"
         if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained
             command += " --noattacks --prefixes=16 --samples=1"
         if "memsinks_jax.forget" in command:
