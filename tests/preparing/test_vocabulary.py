@@ -12,8 +12,8 @@ import pytest
 from conftest import ROOT, tiny_config
 
 from memsinks_jax.config import DataConfig, InputError
-from memsinks_jax.data import stories
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.prepare import DEFAULTS, prepare
