@@ -33,9 +33,7 @@ class Corpus:
     sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general.files
     identities: np.ndarray  # uint32 (documents, 2)
     copies: np.ndarray  # int64 (documents,): how often the files hold each
-    clusters: (
-        np.ndarray | None
-    )  # int64 (documents of data.files,): first document of each one's cluster, as roles were drawn
+    clusters: np.ndarray | None  # int64 (documents of data.files,): first of each one's cluster; None: all are alone
     mixture: Mixture
     tokenizer: AnyTokenizer
 

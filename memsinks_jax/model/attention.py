@@ -1,6 +1,6 @@
 """Softmax attention of training and evaluation, on whatever the machine has. Every kernel keeps documents apart.
 
-Axes as in model.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key head. A position sees
+Axes as in decoder.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key head. A position sees
 itself and earlier positions of its own segment (B, T); padding, segment 0, sees padding. The kernels:
   xla     plain matrix products, anywhere
   blocks  the same by hand, in blocks of queries, in the order that is fast on CPUs (attention_cpu.py)

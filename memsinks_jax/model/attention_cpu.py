@@ -1,4 +1,4 @@
-"""Causal attention for XLA's CPU backend, forward and backward by hand. Axes as in model.py; G query heads share a kv
+"""Causal attention for XLA's CPU backend, forward and backward by hand. Axes as in decoder.py; G query heads share a kv
 head (H = K G), and a block of t queries may see S keys.
 
 Scores stand key-major, (B, K, S, G t): in all six products then neither operand is contracted over its first axis,

@@ -1,6 +1,6 @@
 """From the last hidden states to logits, or straight to the loss of every token.
 
-Axes as in model.py; the head's matrix is (D, V). Logits and losses are float32.
+Axes as in decoder.py; the head's matrix is (D, V). Logits and losses are float32.
 """
 
 from functools import partial
