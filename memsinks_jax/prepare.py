@@ -19,7 +19,7 @@ from absl import flags
 
 from memsinks_jax.config import RANGES, DataConfig, InputError
 from memsinks_jax.data import prepared
-from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.prepare")
@@ -54,10 +54,8 @@ def prepare(
       InputError, OSError: nothing is half-written; the folder can be gone on with.
     """
     # Here, so that whoever imports the package has no second of waiting for what only this command needs.
-    from memsinks_jax.preparing import near_duplicates, steps
-    from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
-    from memsinks_jax.preparing.stages import Watch, Where, claimed, run_stage
+    from memsinks_jax.preparing.stages import Where, claimed
     from memsinks_jax.preparing.vocabulary import train_on_sample
 
     settings = DEFAULTS | settings
@@ -89,23 +87,33 @@ def prepare(
         if not (tokenizer or (work / "plan.json").exists()):
             logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
         _write(work / "plan.json", plan.to_json().encode())
-        where = Where(executor, workers, slurm or {})
-        pieces = len(plan.pieces)
-        tokenise = [
-            steps.ReadPiece(work / "plan.json"),
-            steps.WriteShard(out, opened.file_name, opened.end_of_text, settings["on_error"]),
-        ]
-        closeness = settings["near_duplicates"]
-        config = near_duplicates.minhash_config(closeness) if closeness != "none" else None
-        if config is not None:
-            tokenise.append(near_duplicates.Signatures(work / "signatures", config))
-        with Watch(work, plan.bytes_of_pieces()):
-            run_stage("tokens", tokenise, pieces, work, where)
-        if config is not None:
-            run_stage("pairs", [near_duplicates.bucket_step(work, config)], config.num_buckets, work, where)
-            run_stage("clusters", [near_duplicates.cluster_step(work, config)], 1, work, where)
-        summary = finish(out, plan, opened.file_name, opened.end_of_text, opened.vocabulary_size)
-    return summary
+        return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}))
+
+
+def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where) -> dict:
+    """From the input to the corpus -> its report."""
+    from memsinks_jax.preparing import near_duplicates, steps
+    from memsinks_jax.preparing.finish import finish
+    from memsinks_jax.preparing.stages import Watch, run_stage
+
+    work, pieces, closeness = out / "work", len(plan.pieces), plan.settings["near_duplicates"]
+    tokenise = [
+        steps.ReadPiece(work / "plan.json"),
+        steps.WriteShard(out, tokenizer.file_name, tokenizer.end_of_text, plan.settings["on_error"]),
+    ]
+    stages = {"tokens": (tokenise, pieces)}
+    if closeness != "none":
+        config = near_duplicates.minhash_config(closeness)
+        tokenise.append(near_duplicates.Signatures(work / "signatures", config))
+        stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
+        stages["clusters"] = [near_duplicates.cluster_step(work, config)], 1
+    tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
+    with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
+        for stage, (what, count) in stages.items():
+            watch.begin(stage)
+            run_stage(stage, what, count, work, where)
+        watch.begin("corpus")
+        return finish(out, plan, tokenizer, watch.advance)
 
 
 def _check_finished(out: pathlib.Path, plan) -> dict:

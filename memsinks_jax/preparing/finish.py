@@ -1,6 +1,7 @@
 """Shards to a corpus: one index, the groups by number, clusters, the report, and at last the manifest."""
 
 import collections
+import collections.abc
 import dataclasses
 import itertools
 import json
@@ -12,6 +13,7 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
+from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import read_clusters
 from memsinks_jax.reporting import report
@@ -20,9 +22,11 @@ _SHOWN = 20  # of the most repeated documents, and of the skipped records on the
 _EXCERPT = 160  # characters
 
 
-def finish(out: pathlib.Path, plan: Plan, tokenizer_file: str, end_of_text: int, vocabulary_size: int) -> dict:
+def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: collections.abc.Callable) -> dict:
     """Puts the shards in `out` together; the manifest comes last, and the working files go after it.
 
+    Args:
+      advance: called with how many shards are done.
     Returns:
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
@@ -46,6 +50,7 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer_file: str, end_of_text: int,
         for document, cluster in read_clusters(work, rank).tolist():
             part["near_duplicate"][document] = clusters.setdefault(cluster, offset + document)
         offset += len(shard)
+        advance(rank + 1)
     copies = _join_copies(index)
     _write(out / "index.npy", lambda file: np.save(file, index))
     _write(out / "groups.json", lambda file: file.write(json.dumps(list(numbers)).encode()))
@@ -55,9 +60,9 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer_file: str, end_of_text: int,
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
-        "tokenizer": tokenizer_file,
-        "end_of_text": end_of_text,
-        "vocabulary_size": vocabulary_size,
+        "tokenizer": tokenizer.file_name,
+        "end_of_text": tokenizer.end_of_text,
+        "vocabulary_size": tokenizer.vocabulary_size,
         "documents": documents,
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],

@@ -30,6 +30,14 @@ logger = logging.getLogger("memsinks_jax.prepare")
 _SECONDS_TO_END = 60  # for the workers of a command that was killed
 _ROOT = pathlib.Path(__file__).parents[2]
 
+# What is said of a stage, and its time over that of the first: about what it was on prose and on short stories, two workers.
+_STAGES = {
+    "tokens": ("tokenising", 1.0), "pairs": ("near-duplicates", 0.5), "clusters": ("clusters", 0.1),
+    "corpus": ("putting together", 0.02),
+}  # fmt: skip
+_SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10
+_BETWEEN_LOOKS = 50  # times as long as a look at what is done: where there are very many pieces it takes a while
+
 
 @dataclasses.dataclass(frozen=True)
 class Where:
@@ -188,58 +196,107 @@ def _start_ray() -> None:
 
 
 class Watch:
-    """Documents and MB a second and the time left: a bar on a terminal, a line every ten seconds elsewhere."""
+    """Documents a second and the time left, over all stages: a bar on a terminal, a line every ten seconds elsewhere.
 
-    def __init__(self, work: pathlib.Path, bytes_of_pieces: list[int]):
-        self._work, self._bytes = work, bytes_of_pieces
-        self._end = threading.Event()
+    Args:
+      tasks: of each stage that will run, in their order.
+    """
+
+    def __init__(self, work: pathlib.Path, bytes_of_pieces: list[int], tasks: dict[str, int]):
+        self._work, self._bytes, self._tasks = work, bytes_of_pieces, tasks
+        whole = sum(_STAGES[stage][1] for stage in tasks)
+        self._shares = {stage: _STAGES[stage][1] / whole for stage in tasks}
+        self._pieces = {}  # documents of those that are done: their notes are not read again
+        self._stage, self._before, self._found, self._advanced = None, 0.0, 0.0, 0
+        self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Watch":
-        self._start, self._before = time.monotonic(), self._state()
+        for path in self._work.glob("*.progress"):
+            if not path.read_text().startswith("-1"):
+                path.unlink()  # of a piece that a killed command was in the middle of: it is begun again
+        self._start = time.monotonic()
         self._thread.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind, *_) -> None:
+        self._succeeded = kind is None
         self._end.set()
         self._thread.join()
 
-    def _state(self) -> tuple[int, int]:
-        """(bytes of the input that are done, documents written)"""
+    def begin(self, stage: str) -> None:
+        """Says that those before are done, and this one runs from now on."""
+        with self._lock:
+            if self._stage is not None:
+                self._look()  # for the last time: its documents are counted further on
+                self._before += self._shares[self._stage]
+            self._stage, self._advanced, self._began = stage, 0, time.monotonic()
+            share, self._documents_found = self._look()
+            self._found += share * self._shares[stage]  # by an earlier command: that is no pace of this one
+
+    def advance(self, tasks: int) -> None:
+        """How many tasks are done of a stage that runs in this process."""
+        self._advanced = tasks
+
+    def told(self) -> tuple[float, str]:
+        """(share of the whole that is done, what is to be said of it)"""
+        with self._lock:
+            share, documents = self._look()
+            now, done = time.monotonic(), self._before + share * self._shares[self._stage]
+            text = _STAGES[self._stage][0]
+            if documents:
+                pace = (documents - self._documents_found) / max(now - self._began, 1e-9)
+                text += f", {documents:,} documents, {pace:,.0f} documents/s"
+            if done > self._found:
+                left = (1 - done) * (now - self._start) / (done - self._found)
+                text += f", {tqdm.tqdm.format_interval(left)} left"
+        return done, text
+
+    def _look(self) -> tuple[float, int]:
+        """(share of the stage that is done, documents that are through it)"""
+        if self._stage == "tokens":
+            return self._look_at_pieces()
+        done = self._advanced
+        with contextlib.suppress(OSError):  # not there yet, or gone with the last stage
+            done = max(done, len(os.listdir(self._work / self._stage / "completions")))
+        share = done / self._tasks[self._stage]
+        return share, round(share * sum(self._pieces.values()))
+
+    def _look_at_pieces(self) -> tuple[float, int]:
         done = documents = 0
         for path in self._work.glob("*.progress"):
+            piece = int(path.stem)
+            if piece in self._pieces:
+                continue
             with contextlib.suppress(OSError, ValueError):  # just being written
                 consumed, count = map(int, path.read_text().split())
-                size = self._bytes[int(path.stem)]
-                done += size if consumed < 0 else min(consumed, size)
-                documents += count
-        return done, documents
+                if consumed < 0:
+                    self._pieces[piece] = count
+                else:
+                    done, documents = done + min(consumed, self._bytes[piece]), documents + count
+        done += sum(self._bytes[piece] for piece in self._pieces)
+        return done / sum(self._bytes), documents + sum(self._pieces.values())
 
     def _run(self) -> None:
-        total = sum(self._bytes)
-        on_terminal = sys.stderr.isatty()
-        # The bar's own pace would count what a killed command had done.
-        shape = "{desc}: {percentage:3.0f}%|{bar}| {postfix}"
-        bar = (
-            tqdm.tqdm(total=total or None, desc="prepare", bar_format=shape, dynamic_ncols=True)
-            if on_terminal
-            else None
-        )
-        last = time.monotonic()
-        while not self._end.wait(0.5 if on_terminal else 1.0):
-            done, documents = self._state()
-            seconds = time.monotonic() - self._start
-            pace = (done - self._before[0]) / seconds
-            left = f", {(total - done) / pace:,.0f} s left" if pace > 0 and total else ""
-            told = (
-                f"{documents:,} documents, {(documents - self._before[1]) / seconds:,.0f} documents/s, "
-                f"{pace / 1e6:.1f} MB/s{left}"
-            )
-            if bar is not None:
+        bar = None
+        if sys.stderr.isatty():
+            # The bar's own pace would count what a killed command had done.
+            shape = "prepare: {percentage:3.0f}%|{bar}| {desc}"
+            bar = tqdm.tqdm(total=1.0, bar_format=shape, dynamic_ncols=True)
+        seconds, took = _SECONDS_BETWEEN_LINES if bar is None else _SECONDS_BETWEEN_DRAWINGS, 0.0
+        while not self._end.wait(max(seconds, _BETWEEN_LOOKS * took)):
+            if self._stage is None:
+                continue
+            begun = time.thread_time()
+            done, text = self.told()
+            if bar is None:
+                logger.info("prepare: %.0f%%, %s", 100 * done, text)
+            else:
                 bar.n = done
-                bar.set_postfix_str(told)
-            elif time.monotonic() - last > 10:
-                last = time.monotonic()
-                logger.info("prepare: %s", told)
+                bar.set_description_str(text)
+            took = time.thread_time() - begun
         if bar is not None:
+            if self._succeeded:
+                bar.n = 1.0
+                bar.set_description_str(f"{sum(self._pieces.values()):,} documents", refresh=False)
             bar.close()

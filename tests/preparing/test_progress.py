@@ -1,0 +1,96 @@
+"""What is told while a corpus is prepared: one share of all stages, documents a second, and the time left."""
+
+import io
+import json
+import logging
+import re
+import sys
+import types
+
+import pytest
+
+from memsinks_jax.data import stories
+from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.prepare import prepare
+from memsinks_jax.preparing import stages
+
+STORIES = [stories.story(1, index).text for index in range(60)]
+STAGES = ["tokenising", "near-duplicates", "clusters", "putting together"]
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    rows = [json.dumps({"text": f"{number} {STORIES[number % 60]}"}) for number in range(4000)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    (tmp_path / "tokenizer.model").write_bytes(train_tokenizer(STORIES, 400).model)
+    return [str(tmp_path / "a.jsonl")], str(tmp_path / "tokenizer.model"), tmp_path / "out"
+
+
+def test_lines_tell_of_all_stages(arguments, caplog, monkeypatch):
+    monkeypatch.setattr(stages, "_SECONDS_BETWEEN_LINES", 0.01)
+    caplog.set_level(logging.INFO)
+    prepare(*arguments, shard_mib=1)
+    told = [re.fullmatch(r"prepare: *(\d+)%, ([\w -]+)(, [\d,]+ documents, [\d,]+ documents/s)?(, .* left)?", line)
+            for line in caplog.messages]  # fmt: skip
+    assert all(told)
+    assert [what for what in STAGES if what in {line[2] for line in told}][:3] == STAGES[:3]
+    percent = [int(line[1]) for line in told]
+    assert percent == sorted(percent) and percent[-1] <= 100
+    assert [STAGES.index(line[2]) for line in told] == sorted(STAGES.index(line[2]) for line in told)
+    for what in STAGES[:2]:
+        assert any(line[3] and line[4] for line in told if line[2] == what)
+
+
+def test_a_terminal_has_one_bar_that_ends_at_the_end(arguments, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(stages, "_SECONDS_BETWEEN_DRAWINGS", 0.01)
+    prepare(*arguments, shard_mib=1)
+    drawn = terminal.getvalue()
+    assert drawn.count("\n") == 1 and drawn.endswith("\n")
+    assert "documents/s" in drawn and "near-duplicates" in drawn
+    assert re.search(r"prepare: 100%[^\r]*4,000 documents[^\r]*$", drawn)
+
+
+def test_what_an_earlier_command_did_is_no_pace_of_this_one(tmp_path, monkeypatch):
+    """Pieces of 100 and 300 bytes; the first, half of the other, which is begun again, and two of four tasks of the next
+    stage are there already."""
+    clock = [0.0]
+    monkeypatch.setattr(stages, "time", types.SimpleNamespace(monotonic=lambda: clock[0], sleep=None))
+    monkeypatch.setattr(
+        stages, "_STAGES", {"tokens": ("tokenising", 1.0), "pairs": ("pairs", 0.5), "corpus": ("end", 0.1)}
+    )
+    (tmp_path / "00000.progress").write_text("-1 10")
+    (tmp_path / "00001.progress").write_text("150 45")
+    (tmp_path / "pairs" / "completions").mkdir(parents=True)
+    for task in range(2):
+        (tmp_path / "pairs" / "completions" / f"{task:05d}").touch()
+    with stages.Watch(tmp_path, [100, 300], {"tokens": 2, "pairs": 4, "corpus": 2}) as watch:
+        watch.begin("tokens")
+        assert watch.told() == (pytest.approx(0.25 / 1.6), "tokenising, 10 documents, 0 documents/s")
+        clock[0] = 10.0
+        (tmp_path / "00001.progress").write_text("100 20")
+        # 1.1 of 1.6 is left; 0.25 took ten seconds.
+        assert watch.told() == (pytest.approx(0.5 / 1.6), "tokenising, 30 documents, 2 documents/s, 00:44 left")
+        clock[0] = 20.0
+        (tmp_path / "00001.progress").write_text("-1 90")
+        watch.begin("pairs")
+        assert watch.told() == (pytest.approx(1.25 / 1.6), "pairs, 50 documents, 0 documents/s, 00:09 left")
+        clock[0] = 30.0
+        (tmp_path / "pairs" / "completions" / "00002").touch()
+        # 0.225 is left; 0.75 and 0.125 took thirty seconds.
+        assert watch.told() == (pytest.approx(1.375 / 1.6), "pairs, 75 documents, 2 documents/s, 00:07 left")
+        watch.begin("corpus")
+        watch.advance(1)
+        clock[0] = 32.0
+        assert watch.told() == (pytest.approx(1.55 / 1.6), "end, 50 documents, 25 documents/s, 00:01 left")
+
+
+def test_pieces_of_unknown_size_count_alike(tmp_path):
+    """Those of the hub: what is done of them is known by pieces."""
+    with stages.Watch(tmp_path, [1, 1, 1, 1], {"tokens": 4, "corpus": 4}) as watch:
+        watch.begin("tokens")
+        (tmp_path / "00002.progress").write_text("-1 5")
+        (tmp_path / "00003.progress").write_text("0 3")
+        assert watch.told()[0] == pytest.approx(0.25 / 1.02)
