@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from memsinks_jax.data import stories
+from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.prepare import prepare
 from memsinks_jax.preparing import stages
