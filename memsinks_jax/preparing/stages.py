@@ -207,7 +207,7 @@ class Watch:
         whole = sum(_STAGES[stage][1] for stage in tasks)
         self._shares = {stage: _STAGES[stage][1] / whole for stage in tasks}
         self._pieces = {}  # documents of those that are done: their notes are not read again
-        self._stage, self._before, self._found, self._advanced = None, 0.0, 0.0, 0
+        self._stage, self._before, self._found, self._done, self._advanced = None, 0.0, 0.0, 0.0, 0
         self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -242,7 +242,9 @@ class Watch:
         """(share of the whole that is done, what is to be said of it)"""
         with self._lock:
             share, documents = self._look()
-            now, done = time.monotonic(), self._before + share * self._shares[self._stage]
+            now = time.monotonic()
+            # A note that is just being written says nothing: what was done before it still is.
+            done = self._done = max(self._done, self._before + share * self._shares[self._stage])
             text = _STAGES[self._stage][0]
             if documents:
                 pace = (documents - self._documents_found) / max(now - self._began, 1e-9)
