@@ -96,7 +96,7 @@ def _draw_roles(
             f"{documents} distinct documents{_in_clusters(clusters)}, but the plan needs {wanted} "
             f"({max(data.unique_documents, 0)} unique + {max(data.repeated_documents, 0)} repeated + "
             f"{data.held_out_documents} held out); lower config.data.unique_documents (-1: all that are left), "
-            "repeated_documents or held_out_documents"
+            f"repeated_documents or held_out_documents{_or_by_document(clusters)}"
         )
     return repeated, unique, held_out
 
@@ -104,6 +104,10 @@ def _draw_roles(
 def _in_clusters(clusters: np.ndarray) -> str:
     count = len(np.unique(clusters))
     return "" if count == len(clusters) else f" in {count} clusters, each of one role"
+
+
+def _or_by_document(clusters: np.ndarray) -> str:
+    return ", or config.data.held_out_by=document, which may hold out near-duplicates" if _in_clusters(clusters) else ""
 
 
 def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndarray, copies: np.ndarray) -> Mixture:

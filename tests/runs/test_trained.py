@@ -123,7 +123,7 @@ def measures_of(run, corpus):
     subject = Subject("sinks", run, "own")
     documents, others = (of_role(corpus, run.config, role, "") for role in ("repeated", "held_out"))
     repeated, held_out = (rows_of(each, run) for each in (documents, others))
-    batches = batches_by_role(run.config, corpus, 4)["repeated"]
+    batches = batches_by_role(corpus, 4)["repeated"]
     attacks = reactivate(subject, documents, masks=2, iterations=2)["attacks"]
     targets = relearning.Targets(documents, np.full(2, 7.0), np.full(2, 6.0))
     return {
