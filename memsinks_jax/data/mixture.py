@@ -92,22 +92,17 @@ def _draw_roles(
     found = len(unique) if data.unique_documents >= 0 else 0
     found += len(held_out) + (len(repeated) if data.repeated_documents >= 0 else 0)
     if found < wanted:
+        count, said, way_out = len(np.unique(clusters)), "", ""
+        if count < documents:
+            said = f" in {count} clusters, each of one role"
+            way_out = ", or config.data.held_out_by=document, which may hold out near-duplicates"
         raise InputError(
-            f"{documents} distinct documents{_in_clusters(clusters)}, but the plan needs {wanted} "
-            f"({max(data.unique_documents, 0)} unique + {max(data.repeated_documents, 0)} repeated + "
-            f"{data.held_out_documents} held out); lower config.data.unique_documents (-1: all that are left), "
-            f"repeated_documents or held_out_documents{_or_by_document(clusters)}"
+            f"{documents} distinct documents{said}, but the plan needs {wanted} ({max(data.unique_documents, 0)} unique + "
+            f"{max(data.repeated_documents, 0)} repeated + {data.held_out_documents} held out); lower "
+            "config.data.unique_documents (-1: all that are left), repeated_documents or held_out_documents"
+            f"{way_out}"
         )
     return repeated, unique, held_out
-
-
-def _in_clusters(clusters: np.ndarray) -> str:
-    count = len(np.unique(clusters))
-    return "" if count == len(clusters) else f" in {count} clusters, each of one role"
-
-
-def _or_by_document(clusters: np.ndarray) -> str:
-    return ", or config.data.held_out_by=document, which may hold out near-duplicates" if _in_clusters(clusters) else ""
 
 
 def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndarray, copies: np.ndarray) -> Mixture:
