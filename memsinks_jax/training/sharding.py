@@ -126,9 +126,10 @@ def own_rows(batch_size: int, mesh: Mesh) -> np.ndarray:
 
 def put_batch(batch: dict, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     """This host's rows, those of `own_rows`, -> global arrays of these shapes and shardings (`Program.batch`)."""
+    of_batch = shapes["inputs"]
+    own = own_rows(len(of_batch), of_batch.sharding.mesh)
 
     def put(rows: np.ndarray, whole: jax.ShapeDtypeStruct) -> jax.Array:
-        own = own_rows(len(whole), whole.sharding.mesh)
         assert rows.shape == (len(own), *whole.shape[1:]), (rows.shape, len(own), whole.shape)
 
         def shard(index: tuple[slice, ...]) -> np.ndarray:
