@@ -20,7 +20,7 @@ def counts(corpus: Corpus) -> dict:
     """
     config, rows = corpus.config, corpus.rows()
     plan, sizes = corpus.mixture, corpus.lengths + 1
-    if config.data.rows == "one_document":
+    if not reads_whole(config.data):
         sizes = np.minimum(sizes, config.data.row_length)
     seen = np.bincount(plan.encounters, minlength=len(sizes))
     if len(plan.scheduled):
