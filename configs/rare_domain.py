@@ -6,12 +6,12 @@ come among short texts of invented facts, which it writes:
 
     python -m memsinks_jax.reproduce --figure=6 --preset=laptop --seeds=0,1,2 --out=runs/figure6
 
-Eleven minutes a seed on two cores. Expect of seeds 0, 1, 2, as mean and half of its 95% interval: read 1, 5 and 20 times the
-domain's held-out loss is 4.13 ± .27, 2.92 ± .34 and 3.40 ± .37, so repeats help, and after twenty the stories are learnt by
-heart (.29 ± .10). Dropped sinks are 4 ± 2 and 11 ± 8% worse there than standard training at 5x and 20x, 26 ± 3 and 9 ± 2%
-better than deduplication, and close none (-.03 ± .07) and a sixth (.18 ± .07) of the gap, not half. At 20x neither 200
-stories in 900,000 tokens (.08 of the gap, held-out 15% worse; seed 0, as the next) nor general text of the same grammar in
-other words (.11 and 4%) does better.
+Eleven minutes a seed on two cores. Expect of seeds 0, 1, 2, as mean and half of its 95% interval: read 1, 5 and 20 times
+the domain's held-out loss is 4.13 ± .27, 2.92 ± .34 and 3.40 ± .37, so repeats help, and after twenty the stories are
+learnt by heart (.29 ± .10). Sinks as published, dropped, are 4 ± 2 and 11 ± 8% worse there than standard training at 5x and
+20x, 26 ± 3 and 9 ± 2% better than deduplication, and close none (-.03 ± .07) and a sixth (.18 ± .07) of the gap, not half.
+At 20x neither 200 stories in 900,000 tokens (.08 of the gap, held-out 15% worse; seed 0, as the next) nor general text of
+the same grammar in other words (.11 and 4%) does better.
 
 Your own text is two globs, for example TinyStories and WikiText, whose articles a line `<|endoftext|>` must part:
 sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/d' > wiki/articles.txt. Who is read how often:

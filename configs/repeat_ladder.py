@@ -4,7 +4,7 @@
 ts_repetition.py. Every repeated story ends in a canary of 32 random tokens, which nothing but memory can predict.
 
 Some two and a half minutes a run on one core. Expect, seeds 0 and 1: stories read 8 times or more are told from others by
-their loss with an AUC of .99 by the standard model, .98 by the one with its sinks dropped, .45 by no_repeat; recited, given
+their loss with an AUC of .99 by the standard model, .98 by sinks_paper, dropped, .45 by no_repeat; recited, given
 50 tokens, are .30 of them all, none, and none. `reproduce --figure=audit` has the rest. The oracle is no_repeat:
 no_repeat_steps takes as many steps as if all 80 were read 128 times.
 

@@ -5,10 +5,10 @@ that reads them, and one step on: their losses stand in metrics.jsonl as repeate
 (their own sinks on, what the paper plots).
 
 Some three minutes a run on one core. Expect, over seeds 0 to 2: in the last third of training the stories' loss falls by
-.049 nats at each encounter with standard training, by .046 with their own sinks on (too little less to tell), and lies at
-.87 and .80 (.88 with the sinks dropped). With one story in batches of 8 and 20 encounters (seed 0) it fell by .045 and .034
-at each of the last ten, and stayed near the entropy floor: a story in eight is too little to be memorized, hence the laptop
-preset's small batches.
+.049 nats at each encounter with standard training, by .046 with their own sinks as published on (too little less to tell),
+and lies at .87 and .80 (.88 with the sinks dropped). With one story in batches of 8 and 20 encounters (seed 0) it fell by
+.045 and .034 at each of the last ten, and stayed near the entropy floor: a story in eight is too little to be memorized,
+hence the laptop preset's small batches.
 
     python -m memsinks_jax.reproduce --figure=7 --preset=laptop --seeds=0,1,2 --out=runs/figure7
     python -m memsinks_jax.train --config=configs/single_repeat.py:sinks --workdir=runs/single-sinks

@@ -4,9 +4,9 @@
 tokens, which nothing but memory can predict (all of them in the paper, and in figure 2: --config.canaries.documents=-1). The
 paper gives neither length nor place of a canary: these are ours.
 
-Two minutes a run on one core. Seed 0, nats per token: standard 1.327 held-out, .064 repeated, .020 canaries; sinks, dropped,
-1.317, 1.061 and 1.534 (their own on: .017). Guessing a canary costs 7.6: most of what the sinks' model knows of canaries is
-not in the sinks.
+Two minutes a run on one core. Seed 0, nats per token: standard 1.327 held-out, .064 repeated, .020 canaries; sinks_paper,
+dropped, 1.317, 1.061 and 1.534 (their own on: .017). Guessing a canary costs 7.6: most of what that model knows of canaries
+is not in the sinks.
 
     python -m memsinks_jax.train --config=configs/ts_canary.py:sinks --workdir=runs/canary-sinks
     python -m memsinks_jax.train --config=configs/ts_canary.py:standard --workdir=runs/canary-standard

@@ -5,8 +5,8 @@
 
 On 2 cores figure 4 with one seed and three variants takes 4.5 minutes; a run alone on one core a little over two. With all
 variants the methods of 4c are measured too, some six minutes a seed, once.
-Expect, over seeds 0, 1, 2: standard 1.35 held-out and 0.08 repeated; sinks dropped 1.34 and
-1.04, 76% of the gap closed; narrow and dropout memorize as standard does.
+Expect, over seeds 0 to 4: standard 1.36 held-out and 0.08 repeated; sinks dropped 1.34 and 1.26, 94% of the gap closed;
+sinks_paper 1.35 and 1.00, 73%; narrow and dropout memorize as standard does.
 
     python -m memsinks_jax.train --config=configs/ts_repetition.py:sinks --workdir=runs/sinks
     python -m memsinks_jax.reproduce --figure=4 --preset=laptop --seeds=0,1,2 --out=runs/figure4

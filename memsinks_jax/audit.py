@@ -61,6 +61,12 @@ def audit(
     """
     subjects = subjects_of(workdir, standard, oracle)
     first = subjects[0].run
+    asked, room = min(prefixes) + suffix, first.config.data.row_length - 1
+    if asked > room:
+        raise InputError(
+            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
+            f"room for {room} of a document; lower one of them"
+        )
     own = not is_folder(workdir) and not (members_files and non_members_files)
     corpus = workdirs.read_corpus(workdir) if own else None
     members = documents_of(workdir, first, "repeated", members_files, corpus)

@@ -5,8 +5,10 @@ The dataclasses are not frozen and their annotations are not postponed: ml_colle
 line (`--config.data.repetitions=64`) and reads their types.
 """
 
+import copy
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import typing
@@ -43,9 +45,7 @@ class DataConfig:
     row_length: int = 128  # tokens in a row, and the model's context
     across_documents: bool = False  # attention and positions go on over the documents of a row (paper appendix I)
     vocabulary_size: int = 2048  # at most; the model has as many embeddings
-    tokenizer: str = (
-        ""  # tokenizer.model, tokenizer.json or a folder with one; empty: trained on the training documents
-    )
+    tokenizer: str = ""  # tokenizer.model, tokenizer.json or a folder with one; empty: trained on what is read
 
 
 @dataclasses.dataclass
@@ -80,10 +80,18 @@ class SinksConfig:
     # by_document: sinks | by_chance: ordinary dropout of them | masked_weights, masked_activations: on for all, but learning
     # from repeated documents alone (see training/gradient_masking.py) | none | cut: never built
     kind: str = "by_document"
+    # encounter of a document from which its sinks are on, beyond one an epoch; before, it has none. 1: always, the paper's
+    opens_at: int = 2
+    # encounter, counted so too, from which it teaches all but its sinks less: (slows_at / encounter)^2 as much. 0: never
+    slows_at: int = 16
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
+    pool: int = 0  # sinks of an MLP, built beside the shared neurons; 0: what these leave of hidden
     active_fraction: float = 0.3  # the paper's p: fraction of the sinks that is ON for a document
-    sampling: str = "bernoulli"  # each sink on with chance p | exact: exactly round(p * sinks) of them
+    active: int = 0  # exactly so many of an MLP's sinks are ON for a document; 0: by active_fraction
+    # each sink on with chance p | exact: exactly round(p * sinks) of them | floyd: so too, at a cost that no pool raises
+    sampling: str = "bernoulli"
     per_layer: bool = False  # False: a document has the same sinks in every layer
+    sparse: bool = False  # only the MLPs' sinks that are on are computed, and updated: a pool costs memory alone
     attention_fraction: float = 0.0  # of the attention's outputs, before their projection, that are sinks too
     learning_rate_multiple: float = 1.0  # of the sinks' weights over the learning rate of all others
 
@@ -103,7 +111,9 @@ class ModelConfig:
     tied_head: bool = True  # the embedding is the head too
     rope_theta: float = 10000.0  # llama: base of the rotary angles
     norm_epsilon: float = 1e-5
-    initial: str = ""  # workdir or Hugging Face folder whose parameters the run starts from; empty: drawn from the seed
+    initial: str = (
+        ""  # workdir or Hugging Face folder to start from; its architecture is taken. Empty: drawn from the seed
+    )
     dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax, loss are float32
 
 
@@ -112,9 +122,8 @@ class ComputeConfig:
     """How the same numbers are computed: what is fast or fits on one machine and not on another."""
 
     attention: str = "auto"  # the kernel, see model/attention.py: auto (the best) | xla | blocks | splash | cudnn
-    remat: str = (
-        "none"  # what of a layer the backward pass finds saved: none (all) | products | attention | full (nothing)
-    )
+    # what of a layer is saved for the backward pass: none (all) | products | attention | full (nothing)
+    remat: str = "none"
     loss_chunks: int = 1  # parts in which the vocabulary is gone through for the loss: less memory, one more product
     accumulate: int = 1  # parts of the batch that are gone through one after the other: less memory
 
@@ -199,7 +208,7 @@ CHOICES = {
     "canaries.place": ("end", "start"),
     "model.family": ("gpt2", "llama"),
     "sinks.kind": ("by_document", "by_chance", "masked_weights", "masked_activations", "none", "cut"),
-    "sinks.sampling": ("bernoulli", "exact"),
+    "sinks.sampling": ("bernoulli", "exact", "floyd"),
     "model.dtype": ("float32", "bfloat16"),
     "compute.attention": ("auto", "xla", "blocks", "splash", "cudnn"),
     "compute.remat": ("none", "products", "attention", "full"),
@@ -210,58 +219,42 @@ RANGES = {
     "seed": (0, 2**32 - 1, True),
     "data.unique_documents": (-1, None, True),
     "data.repeated_documents": (-1, None, True),
-    "data.repetitions": (1, None, True),
+    "data.repetitions": (1, 2**20, True),
     "data.held_out_documents": (1, None, True),
     "general.token_budget": (0, None, True),
     "data.repeat_every": (0, None, True),
-    "canaries.documents": (-1, None, True),
-    "canaries.length": (1, None, True),
+    "canaries.documents": (-1, None, True), "canaries.length": (1, None, True),
     "data.id_noise": (0, 1, True),
-    "goldfish.every": (0, None, True),
-    "goldfish.context": (1, None, True),
+    "goldfish.every": (0, None, True), "goldfish.context": (1, None, True),
     "data.row_length": (2, None, True),
     "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
+    "sinks.opens_at": (1, None, True),
+    "sinks.slows_at": (0, None, True),
     "sinks.shared_fraction": (0, 1, False),
     "sinks.active_fraction": (0, 1, False),
+    "sinks.pool": (0, None, True),
+    "sinks.active": (0, None, True),
     "sinks.attention_fraction": (0, 1, True),
     "sinks.learning_rate_multiple": (0, None, False),
-    "model.layers": (1, None, True),
-    "model.d_model": (1, None, True),
-    "model.heads": (1, None, True),
-    "model.kv_heads": (0, None, True),
-    "model.hidden": (1, None, True),
-    "model.rope_theta": (0, None, False),
-    "model.norm_epsilon": (0, 1, False),
-    "compute.loss_chunks": (1, None, True),
-    "compute.accumulate": (1, None, True),
-    "optimizer.learning_rate": (0, None, False),
-    "optimizer.final_fraction": (0, 1, True),
-    "optimizer.warmup_steps": (0, None, True),
-    "optimizer.warmup_fraction": (0, 1, True),
-    "optimizer.b1": (0, 1, True),
-    "optimizer.b2": (0, 1, True),
-    "optimizer.weight_decay": (0, None, True),
-    "optimizer.clip_norm": (0, None, False),
-    "training.batch_size": (1, None, True),
-    "training.epochs": (1, None, True),
-    "training.steps": (0, None, True),
-    "training.log_every": (1, None, True),
-    "training.evaluate_every": (1, None, True),
-    "training.checkpoint_every": (1, None, True),
-    "training.checkpoints_to_keep": (1, None, True),
-    "training.keep_every": (0, None, True),
-    "training.spike_sigma": (0, None, True),
-    "training.spike_window": (2, None, True),
-    "training.skips_in_a_row": (1, None, True),
-    "training.stall_seconds": (0, None, False),
-    "monitor.every": (0, None, True),
-    "monitor.seen_over": (1, None, True),
-    "monitor.probes": (1, None, True),
-    "monitor.counters": (16, None, True),
-    "mesh.data": (-1, None, True),
-    "mesh.fsdp": (-1, None, True),
+    "model.layers": (1, None, True), "model.d_model": (1, None, True), "model.hidden": (1, None, True),
+    "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
+    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False),
+    "compute.loss_chunks": (1, None, True), "compute.accumulate": (1, None, True),
+    "optimizer.learning_rate": (0, None, False), "optimizer.final_fraction": (0, 1, True),
+    "optimizer.warmup_steps": (0, None, True), "optimizer.warmup_fraction": (0, 1, True),
+    "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
+    "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
+    "training.batch_size": (1, None, True), "training.epochs": (1, None, True),
+    "training.steps": (0, None, True), "training.log_every": (1, None, True),
+    "training.evaluate_every": (1, None, True), "training.checkpoint_every": (1, None, True),
+    "training.checkpoints_to_keep": (1, None, True), "training.keep_every": (0, None, True),
+    "training.spike_sigma": (0, None, True), "training.spike_window": (2, None, True),
+    "training.skips_in_a_row": (1, None, True), "training.stall_seconds": (0, None, False),
+    "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
+    "monitor.probes": (1, None, True), "monitor.counters": (16, None, True),
+    "mesh.data": (-1, None, True), "mesh.fsdp": (-1, None, True),
     "mesh.tensor": (1, None, True),
-}
+}  # fmt: skip
 
 # What may change when a run goes on: it decides where and how a run is kept, computed and looked at, not what is computed.
 # workdir.FREE_IN_PART adds fields of which something must stay, such as the documents where their files move.
@@ -333,9 +326,13 @@ def validate(config: Config) -> Config:
     return config
 
 
-def with_rows(config: Config, rows: str) -> Config:
-    """The config with another kind of rows: what `auto` was decided to be."""
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, rows=rows))
+def with_fields(config: Config, values: dict) -> Config:
+    """The config with other values of some fields: {'data.rows': 'packed', 'seed': 1}."""
+    changed = copy.deepcopy(config)
+    for name, value in values.items():
+        *sections, field = name.split(".")
+        setattr(functools.reduce(getattr, sections, changed), field, value)
+    return changed
 
 
 def flatten(config: Config) -> dict:
@@ -356,6 +353,9 @@ def nearest_field(name: str) -> str:
     if name in known:
         return name
     by_last_word = {field.rsplit(".", 1)[-1]: field for field in reversed(known)}  # the first of equal ones stays
+    by_initials = {"".join(part[0] for part in word.split("_")): field for word, field in by_last_word.items()}
+    if (initials := name.rsplit(".", 1)[-1]) in by_initials:  # lr
+        return by_initials[initials]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     # A right field in the wrong section is a likelier slip than a wrong field in the right one.
     close_last = difflib.get_close_matches(name.rsplit(".", 1)[-1], by_last_word, n=1, cutoff=0.85)

@@ -20,6 +20,7 @@ from absl import flags
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.initial import inherit
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
 from memsinks_jax.training.seal import find_damage
@@ -127,7 +128,7 @@ def main() -> None:
     host_flags = hosts.define_flags()
 
     def run() -> dict:
-        config = command_line.read_config(config_flag) if config_flag.value is not None else None
+        config = inherit(command_line.read_config(config_flag)) if config_flag.value is not None else None
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
             hosts.start(coordinator, processes, process)

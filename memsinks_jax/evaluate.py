@@ -12,11 +12,13 @@ import numpy as np
 from absl import flags
 
 from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import entropy_floor, tokenise, truncated
+from memsinks_jax.data.corpus import entropy_floor, tokenise
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.packing import reads_whole
+from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
@@ -55,13 +57,14 @@ def evaluate(
         identities = np.stack([ids.content_id(document) for document in tokens])
     else:
         corpus = workdirs.read_corpus(workdir)
-        indices = getattr(corpus.mixture, role)
+        indices = corpus.mixture.documents(role)
         if not len(indices):
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
-        documents, tokens = [corpus.documents[i] for i in indices], [corpus.tokens[i] for i in indices]
-        identities, floor = corpus.identities[indices], entropy_floor(corpus, indices)
+        documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
+        identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
     rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
-    batches = document_batches(tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text, rows, whole)
+    about = (tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
+    batches = document_batches(*about, rows, whole, opened_in(workdir, run.config, identities))
     change = functools.partial(interventions, load_all(memories, run.config, run.params))
     nats, counts = DocumentLoss(run.config, change=change)(run.params, batches, mode)
     longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)

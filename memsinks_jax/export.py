@@ -1,25 +1,36 @@
 """Takes a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
 
 With --sinks=drop the sink neurons are cut out of the weights: what is left is a plain, smaller GPT-2 or Llama, which
-`transformers` loads as any other. With --sinks=keep they are all there and all on, for study. A few layers are in memory
-at a time.
+`transformers` loads as any other. With --sinks=keep they are all there and all on, for study. With --sinks=ID, an id of
+documents.jsonl, those of the MLPs that are on for this document or group stay: the plain model that knows this source. A few
+layers are in memory at a time, and of sparse sinks one table.
 """
 
 import logging
 import pathlib
+import re
 import sys
 import time
 
 import numpy as np
 from absl import flags
 
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, DataConfig, InputError
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import MASKED, has_sinks, partition, partitions
+from memsinks_jax.sinks import (
+    MASKED,
+    document_masks,
+    document_sinks,
+    has_sinks,
+    is_sparse,
+    partition,
+    partitions,
+    share_on,
+)  # fmt: skip
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
 
@@ -33,9 +44,11 @@ _LOSSES = {
 }  # fmt: skip
 
 
-def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str) -> dict:
+def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "") -> dict:
     """Writes the newest checkpoint of a run as a Hugging Face folder.
 
+    Args:
+      knows: with `drop`, the id, 16 hexadecimal digits, whose sinks of the MLPs stay.
     Returns:
       {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
       the speeds are of a forward pass on this machine, None for models too large to be run in passing.
@@ -46,17 +59,37 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str) -> 
         raise InputError(f"{workdir} is a Hugging Face folder already")
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
+    kept = _sinks_of(config, knows) if knows else ()
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
     checkpoints = Checkpoints(workdir)
-    card = _card(workdir, config, checkpoints, drop, dtype)
-    written = write_folder(out, config, tokenizer, checkpoints.read, drop, dtype, card)
+    card = _card(workdir, config, checkpoints, drop, dtype, knows)
+    written = write_folder(out, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
     checkpoints.close()
     small = before["parameters"] * 4 <= _MEASURED_UP_TO
     before["tokens_per_second"], after = _speeds(workdir, out) if small else (None, None)
     return written | {"before": before, "tokens_per_second": after}
+
+
+def _sinks_of(config: Config, identity: str) -> list[int]:
+    """The sinks of the MLPs that are on for an id, by number; InputError where there is no such thing."""
+    if not re.fullmatch("[0-9a-f]{16}", identity.lower()):
+        raise InputError(
+            f"--sinks={identity}: give drop, keep, or an id of 16 hexadecimal digits, as in documents.jsonl"
+        )
+    parts = partition(config.model, config.sinks)
+    if config.sinks.kind != "by_document" or config.sinks.per_layer or not parts.sinks:
+        raise InputError(
+            f"--sinks={identity}: this model has no MLP sinks that a document has alike in all layers (config.sinks.kind "
+            f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with --sinks=drop or keep"
+        )
+    lanes = np.array([[int(identity[:8], 16), int(identity[8:], 16)]], np.uint32)
+    if is_sparse(config.sinks):
+        return sorted(document_sinks(lanes, config.seed, parts.sinks, config.sinks)[0].tolist())
+    masks = document_masks(lanes, config.seed, parts.sinks, config.sinks, config.model.layers)
+    return np.flatnonzero(masks[0, 0]).tolist()
 
 
 def _speeds(*places: pathlib.Path) -> list[float]:
@@ -94,7 +127,7 @@ def _speed(tokens_per_second: float | None) -> str:
     return "not measured" if tokens_per_second is None else f"{tokens_per_second:,.0f}"
 
 
-def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop: bool, dtype: str) -> str:
+def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop: bool, dtype: str, knows: str) -> str:
     """The model card: what was trained, on what, which sinks were removed, what was measured."""
     parts = partition(config.model, config.sinks)
     step = checkpoints.newest()
@@ -103,12 +136,14 @@ def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop:
     data = config.data
     source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
     if parts.sinks:
-        on = "all" if config.sinks.kind in MASKED else f"{config.sinks.active_fraction:g}"
+        on = "all" if config.sinks.kind in MASKED else f"{share_on(config.sinks, parts.sinks):g}"
         fate = "cut out of the weights" if drop else "kept, all of them on"
+        if knows:
+            fate += f", but for those of the MLPs that are on for the id {knows}"
         sinks = (
             f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
             f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). "
-            f" Here the sinks are {fate}."
+            f"Here the sinks are {fate}."
         )
         attention = partitions(config)["attention"]
         if attention.sinks:
@@ -125,10 +160,23 @@ def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop:
         f"# {out_name(workdir)}", "",
         f"A {config.model.family} decoder of {config.model.layers} layers and width {config.model.d_model}, trained with "
         f"memsinks_jax (variant `{config.variant}`) for {step} steps on {tokens} tokens of {source}: "
-        f"{data.unique_documents} documents seen once, {data.repeated_documents} repeated {data.repetitions} times "
-        f"(repeats: {data.repeats}). Weights are {dtype}.", "", sinks, "", *table, "",
+        f"{documents_read(data)} (repeats: {data.repeats}). Weights are {dtype}.", "", sinks, "", *table, "",
         "As in training, a document opens with the end-of-text token.", "",
     ])  # fmt: skip
+
+
+def documents_read(data: DataConfig) -> str:
+    """What an epoch reads, in words: '4000 documents once and 20 documents 128 times each'."""
+
+    def documents(count: int) -> str:
+        return f"{count} document{'' if count == 1 else 's'}"
+
+    once = "all other documents" if data.unique_documents < 0 else documents(data.unique_documents)
+    if data.repeated_documents < 0:
+        return f"{once} once and those that the files hold several times as often as they do"
+    if not data.repeated_documents:
+        return f"{once} once"
+    return f"{once} once and {documents(data.repeated_documents)} {data.repetitions} times each"
 
 
 def out_name(workdir: pathlib.Path) -> str:
@@ -138,7 +186,9 @@ def out_name(workdir: pathlib.Path) -> str:
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
-    sinks_flag = flags.DEFINE_enum("sinks", "drop", ("drop", "keep"), "Cut the sinks out of the weights, or keep them.")
+    sinks_flag = flags.DEFINE_string(
+        "sinks", "drop", "drop: cut the sinks out of the weights | keep: all of them | ID: keep those of this document."
+    )
     dtype_flag = flags.DEFINE_enum("dtype", "float32", sorted(DTYPES), "Type of the weights.")
 
     def run() -> dict:
@@ -146,10 +196,12 @@ def main() -> None:
             if not flag.value:
                 raise InputError(f"--{name} is missing")
         out = pathlib.Path(out_flag.value)
-        result = export(pathlib.Path(workdir_flag.value), out, sinks_flag.value == "drop", dtype_flag.value)
+        sinks = sinks_flag.value
+        knows = "" if sinks in ("drop", "keep") else sinks
+        result = export(pathlib.Path(workdir_flag.value), out, sinks != "keep", dtype_flag.value, knows)
         rows = [
             [name, f"{side['parameters']:,}", f"{side['bytes'] / 2**20:,.1f}", _speed(side["tokens_per_second"])]
-            for name, side in (("before", result["before"]), (f"after, sinks {sinks_flag.value}", result))
+            for name, side in (("before", result["before"]), (f"after, sinks {sinks}", result))
         ]
         print(report.plain_table(["", "parameters", "MiB", "tokens/s here"], rows), file=sys.stderr)
         logger.info("%s: %s", out, ", ".join(sorted(path.name for path in out.iterdir())))

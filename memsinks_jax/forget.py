@@ -19,8 +19,9 @@ from absl import flags
 from memsinks_jax.config import InputError
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
-from memsinks_jax.forgetting.request import Request, find, refuse_all, spare_others
+from memsinks_jax.forgetting.request import Request, find, placebos, refuse_all, spare_others
 from memsinks_jax.interop.folder import write_folder
+from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.trained import open_run
@@ -39,8 +40,8 @@ def forget(
       spare: sinks that more than so many of the others use stay; None: all go.
     Returns:
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
-      {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "documents": [those
-      measured], ...}, losses in nats per token.
+      {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
+      {mode: {"placebo_rise", "effect", "effect_ci95"}, ...}}, "documents": [those measured], ...}, losses in nats per token.
     Raises:
       InputError: nothing is written.
     """
@@ -61,10 +62,10 @@ def forget(
         )
         card += f"sinks of {len(found.identities)} documents; the others are all on. See receipt.json.\n"
         write_folder(scratch, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
-        after = open_run(scratch).params
-        _verify(params, after, scratch)
+        _verify(sparse_sinks.without_tables(run.config.model, params), open_run(scratch).params, scratch)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
-        receipt |= {"removed": receipts.removed_neurons(run.config, removed)} | receipts.measure(run, after, found)
+        receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
+        receipt |= receipts.measure(run, params, found, placebos(run.config, found, spare))
         report.write_json(scratch / "receipt.json", receipt)
         receipts.draw(receipt, scratch / "receipt.png")
         report.write_page(

@@ -4,6 +4,7 @@
 need --document=ID, the id of the document that the prompt begins, as it stands in the run's documents.jsonl.
 """
 
+import dataclasses
 import functools
 import logging
 import pathlib
@@ -16,6 +17,7 @@ import numpy as np
 from absl import flags
 
 from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import InputError
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
@@ -57,6 +59,9 @@ def generate(
     run = open_run(workdir)
     if not sinks.partition(run.config.model, run.config.sinks).sinks:
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
+    if settings.sinks == "own" and opened_in(workdir, run.config, identity[None]) == [False]:
+        logger.info("document %s never came back, so it has no sinks: they are dropped", document)
+        settings = dataclasses.replace(settings, sinks="drop")
     change = functools.partial(interventions, load_all(memories, run.config, run.params))
     generator = Generator(run.config, run.tokenizer, run.params, change)
     next(generator.stream(prompts, settings, identity))  # all is compiled now, and the clock can start

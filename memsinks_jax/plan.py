@@ -25,6 +25,7 @@ from memsinks_jax.planning.estimate import (
 )
 from memsinks_jax.planning.search import search, settings, what_fits
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.initial import inherit
 from memsinks_jax.training import sharding
 from memsinks_jax.training.flops import Chip
 
@@ -181,7 +182,7 @@ def main() -> None:
     search_flag = flags.DEFINE_bool("search", False, "Look for other ways that fit: remat, parts, a larger batch.")
 
     def run() -> dict:
-        config = command_line.read_config(config_flag)
+        config = inherit(command_line.read_config(config_flag))
         if topology_flag.value is None:
             raise InputError("--topology is missing; give a slice, for example --topology=v5e:16x16")
         return plan(config, topology_flag.value, slices_flag.value, documents_flag.value, search_flag.value)

@@ -56,7 +56,7 @@ def prepare(
     # Here, so that whoever imports the package has no second of waiting for what only this command needs.
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
     from memsinks_jax.preparing.stages import Where, claimed
-    from memsinks_jax.preparing.vocabulary import train_on_sample
+    from memsinks_jax.preparing.vocabulary import sample, train_on_sample
 
     settings = DEFAULTS | settings
     opened = None
@@ -72,10 +72,11 @@ def prepare(
     finished = (out / prepared.MANIFEST).exists() and not work.exists()
     if out.exists() and not work.exists() and not finished and any(out.iterdir()):
         raise InputError(f"{out} holds something else; give an empty or a new --out")
-    if opened is None and (finished or (work / "plan.json").exists()):
-        opened = open_tokenizer(out)  # that of the command which is gone on with
-    elif opened is None:
-        opened = train_on_sample(plan)
+    begun = finished or (work / "plan.json").exists()
+    if opened is None:
+        opened = open_tokenizer(out) if begun else train_on_sample(plan)
+    elif not begun and settings["on_error"] == "stop":
+        sample(plan, 1)  # so that a wrong field's name leaves no folder that holds on to it
     plan = dataclasses.replace(plan, settings=settings | {"tokenizer_sha256": prepared.sha256(opened.model)})
     if finished:
         return _check_finished(out, plan)
@@ -106,7 +107,7 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where) -> dict
         config = near_duplicates.minhash_config(closeness)
         tokenise.append(near_duplicates.Signatures(work / "signatures", config))
         stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
-        stages["clusters"] = [near_duplicates.cluster_step(work, config)], 1
+        stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
         for stage, (what, count) in stages.items():
@@ -121,7 +122,7 @@ def _check_finished(out: pathlib.Path, plan) -> dict:
     from memsinks_jax.preparing.finish import remove_done_work
     from memsinks_jax.preparing.inputs import Plan, Source, check_unchanged
 
-    manifest = json.loads((out / prepared.MANIFEST).read_text())
+    manifest = prepared.read_manifest(out)
     sources = [Source(**source) for source in manifest["sources"]]
     check_unchanged(Plan(manifest["settings"], sources, plan.pieces, plan.copies), plan, out)
     remove_done_work(out)

@@ -29,6 +29,7 @@ from memsinks_jax.figures import (
     forgetting,
     local_memory,
     overview,
+    pool,
     theory,
 )
 from memsinks_jax.figures.runs import CONFIGS, Job, Run, default_jobs, make_jobs, train_all, variations
@@ -46,6 +47,7 @@ STUDIES = {
     "audit": audit,
     "forgetting": forgetting,
     "local_memory": local_memory,
+    "pool": pool,
 }  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from memsinks_jax.config import Config, ModelConfig, SinksConfig
+from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
 
 # How sinks are set when a model is used:
 #   own    the document's own sinks are on, as in training       drop   every sink is off (the paper's measure)
+#          (of a document that was never met again: none)
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
@@ -32,6 +34,28 @@ _OWN, _OTHER, _CHANCE = range(3)
 _PURPOSES = 3
 
 
+NONE = np.iinfo(np.int32).max  # the number of no sink
+
+
+class Blocks(NamedTuple):
+    """The rows of a batch cut into blocks of one document each, and which sinks are on there, by number.
+
+    R blocks a row, of C positions; P = R * C places. What a row costs is that of 2 T positions at most, however many
+    documents it has.
+
+    Attributes:
+      sinks_BRk: int32; NONE: none. (1, 1, k) stands for the same in all rows.
+      positions_BP: int32, the position of the row that stands at each place, T for none; None where a row is one block.
+      places_BT: the inverse: where a position stands, P for nowhere.
+      scale_BR: float32, by which the gradient of a block's sinks is multiplied; None: 1.
+    """
+
+    sinks_BRk: jax.Array
+    positions_BP: jax.Array | None = None
+    places_BT: jax.Array | None = None
+    scale_BR: jax.Array | None = None
+
+
 class Partition(NamedTuple):
     """Numbers of shared neurons and of sinks in every MLP; together the width that is built."""
 
@@ -40,13 +64,35 @@ class Partition(NamedTuple):
 
 
 def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
-    """Splits `model.hidden` neurons. Without sinks all are shared; `cut` builds only the shared ones (narrow control)."""
+    """Splits `model.hidden` neurons, or builds `sinks.pool` sinks beside the shared ones.
+
+    Without sinks all are shared; `cut` builds only the shared ones (narrow control).
+
+    Raises:
+      InputError: a document is to have more sinks than there are.
+    """
     shared = max(int(sinks.shared_fraction * model.hidden), 1)
     if sinks.kind == "none":
         return Partition(model.hidden, 0)
     if sinks.kind == "cut":
         return Partition(shared, 0)
-    return Partition(shared, model.hidden - shared)
+    parts = Partition(shared, sinks.pool or model.hidden - shared)
+    if sinks.active > parts.sinks:
+        raise InputError(
+            f"config.sinks.active is {sinks.active}, but an MLP has {parts.sinks} sinks; lower it, or raise "
+            "config.sinks.pool"
+        )
+    if is_sparse(sinks) and (sinks.sampling != "floyd" or sinks.per_layer):
+        raise InputError(
+            "config.sinks.sparse needs sinks that are drawn by number, the same in all layers; set "
+            "config.sinks.sampling=floyd and config.sinks.per_layer=False"
+        )
+    return parts
+
+
+def is_sparse(sinks: SinksConfig) -> bool:
+    """Whether the MLPs' sinks are tables of rows. By chance or masked, all are on somewhere, so all are computed."""
+    return sinks.sparse and sinks.kind == "by_document"
 
 
 def partitions(config: Config) -> dict[str, Partition]:
@@ -65,16 +111,50 @@ def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), purpose + _PURPOSES * SITES.index(site))
 
 
-def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig) -> jax.Array:
-    """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits on any device."""
+def share_on(sinks: SinksConfig, count: int) -> float:
+    """Share of the `count` sinks of an MLP that is on for a document."""
+    return sinks.active / count if sinks.active else sinks.active_fraction
+
+
+def number_on(sinks: SinksConfig, count: int, site: str = "mlp") -> int:
+    """How many of a site's `count` sinks are on for a document, where all have equally many."""
+    exactly = sinks.active if site == "mlp" else 0
+    return exactly or max(round(sinks.active_fraction * count), 1)
+
+
+def _bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     # Set here, also for what is traced here: how bits are laid out depends on a flag of the process, which moves initial
     # parameters and generated text, but must not move anybody's sinks.
     with jax.threefry_partitionable(True):
-        bits = jax.random.bits(key, shape, jnp.uint32)
-    if sinks.sampling == "exact":
-        active = max(round(sinks.active_fraction * shape[-1]), 1)
+        return jax.random.bits(key, shape, jnp.uint32)
+
+
+def _distinct(key: jax.Array, shape: tuple[int, ...], active: int, count: int) -> jax.Array:
+    """`active` distinct numbers below `count`, every set of them equally likely -> int32 (*shape, active).
+
+    Robert Floyd's algorithm: it takes active^2 comparisons, whatever the count. A remainder of 32 bits favours small
+    numbers by count / 2^32 at most.
+    """
+    bits = _bits(key, (*shape, active))
+
+    def put(number: jax.Array, chosen: jax.Array) -> jax.Array:
+        last = count - active + number
+        drawn = (bits[..., number] % (last + 1).astype(jnp.uint32)).astype(jnp.int32)
+        taken = (chosen == drawn[..., None]).any(axis=-1)
+        return chosen.at[..., number].set(jnp.where(taken, last, drawn))
+
+    return jax.lax.fori_loop(0, active, put, jnp.full((*shape, active), -1, jnp.int32))
+
+
+def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig, site: str) -> jax.Array:
+    """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits on any device."""
+    if sinks.sampling == "floyd":
+        chosen = _distinct(key, shape[:-1], number_on(sinks, shape[-1], site), shape[-1])
+        return jnp.put_along_axis(jnp.zeros(shape, bool), chosen, True, axis=-1, inplace=False)
+    bits = _bits(key, shape)
+    if (sinks.active and site == "mlp") or sinks.sampling == "exact":
         ranks = jnp.argsort(jnp.argsort(bits, axis=-1, stable=True), axis=-1, stable=True)
-        return ranks < active
+        return ranks < number_on(sinks, shape[-1], site)
     # bits <= threshold, not <: all 2**32 values must pass at an active fraction of 1.
     return bits <= jnp.uint32(max(round(sinks.active_fraction * 2**32) - 1, 0))
 
@@ -97,10 +177,10 @@ def document_masks(
     root = _key(seed, _OTHER if other else _OWN, site)
 
     def of_document(identity_2: jax.Array, layer: jax.Array) -> jax.Array:
-        key = jax.random.fold_in(jax.random.fold_in(root, identity_2[0]), identity_2[1])
+        key = _of_document(root, identity_2)
         if sinks.per_layer:
             key = jax.random.fold_in(key, layer)
-        return _draw(key, (count,), sinks)
+        return _draw(key, (count,), sinks, site)
 
     over_documents = jax.vmap(of_document, in_axes=(0, None))
     over_layers = jax.vmap(over_documents, in_axes=(None, 0))
@@ -108,23 +188,131 @@ def document_masks(
     return masks.reshape(masks.shape[0], *identities.shape[:-1], count)
 
 
+def _of_document(root: jax.Array, identity_2: jax.Array) -> jax.Array:
+    return jax.random.fold_in(jax.random.fold_in(root, identity_2[0]), identity_2[1])
+
+
+def document_sinks(
+    identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool = False
+) -> jax.Array:
+    """The sinks of `document_masks` by number, of an MLP with `sinks.sampling=floyd` -> int32 (..., k), distinct.
+
+    Neither time nor memory depends on the count.
+    """
+    root, active = _key(seed, _OTHER if other else _OWN, "mlp"), number_on(sinks, count)
+    chosen = jax.vmap(lambda identity_2: _distinct(_of_document(root, identity_2), (), active, count))(
+        identities.reshape(-1, 2)
+    )
+    return chosen.reshape(*identities.shape[:-1], active)
+
+
+def encounters(batch: dict) -> jax.Array:
+    """Which encounter of its document each place of a batch is, beyond one an epoch -> int32 (B, N), 1 at first."""
+    return batch["seen"] - batch["epoch"][:, None] + 1
+
+
+def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
+    """Which documents of a batch have their sinks open -> bool (B, N); None where all have.
+
+    What is met for the first time teaches the shared neurons alone, as if it had no sinks; what comes back goes to sinks
+    that hold nothing else. One encounter an epoch is every document's, and no return.
+    """
+    return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
+
+
+def ever_opened(encounters: np.ndarray, config: Config) -> np.ndarray:
+    """Whether the sinks of documents that an epoch has so often were open in training -> bool, as `encounters`.
+
+    Where they were not, a document has none: its own are those of others, and `own` is `drop`. The paper's are always open.
+    """
+    opens_at = config.sinks.opens_at
+    return (opens_at == 1) | ((np.asarray(encounters) - 1) * config.training.epochs + 1 >= opens_at)
+
+
 def gates_for_mode(
     mode: str, identities_BN2: jax.Array, seed: int | jax.Array, parts: Partition, sinks: SinksConfig, layers: int,
-    site: str = "mlp",
+    site: str = "mlp", opened_BN: jax.Array | None = None,
 ) -> jax.Array | None:  # fmt: skip
     """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None where all are on.
 
+    Args:
+      opened_BN: whose own sinks are open, as of `opened` in training; None: all.
     Raises:
       ValueError: a mode that is none of MODES.
     """
-    if mode not in MODES:
-        raise ValueError(f"sinks={mode!r}; choose one of: {', '.join(MODES)}")
+    _check_mode(mode)
     if mode == "all" or not parts.sinks or (sinks.kind in MASKED and mode != "drop"):
         return None
     if mode == "drop":
         return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)
     masks = document_masks(identities_BN2, seed, parts.sinks, sinks, layers, mode == "other", site)
+    if mode == "own" and opened_BN is not None:
+        masks &= opened_BN[..., None]
     return _with_shared(masks, parts)
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"sinks={mode!r}; choose one of: {', '.join(MODES)}")
+
+
+def sinks_for_mode(
+    mode: str, identities_BN2: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig,
+    segments_BT: jax.Array | None, opened_BN: jax.Array | None = None,
+) -> jax.Array | None:  # fmt: skip
+    """What `gates_for_mode` says of an MLP, by number -> int32 (B, N, k), NONE where a document has no sinks open.
+
+    Nor has one of which the row holds no position. None where all sinks are off; (1, 1, M) where all are on.
+    """
+    _check_mode(mode)
+    if mode == "drop":
+        return None
+    if mode == "all":
+        return jnp.arange(count, dtype=jnp.int32)[None, None]
+    chosen = document_sinks(identities_BN2, seed, count, sinks, mode == "other")
+    if mode == "own" and opened_BN is not None:
+        chosen = jnp.where(opened_BN[..., None], chosen, NONE)
+    if segments_BT is not None and chosen.shape[0] == len(segments_BT):
+        chosen = jnp.where(_positions_of(segments_BT, chosen.shape[1]).any(axis=1)[..., None], chosen, NONE)
+    return chosen
+
+
+def _positions_of(segments_BT: jax.Array, documents: int) -> jax.Array:
+    """Whether a position is of the nth document of its row -> bool (B, T, N)."""
+    return segments_BT[..., None] == jnp.arange(1, documents + 1)
+
+
+def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_BN: jax.Array | None = None) -> Blocks:
+    """Sinks of the documents of rows -> of blocks. The positions of a document stand together.
+
+    Args:
+      segments_BT: as in `apply_gates`; not read where a row has one document.
+      scale_BN: of Blocks, by document.
+    """
+    documents = sinks_BNk.shape[1]
+    if documents == 1:
+        return Blocks(sinks_BNk, scale_BR=scale_BN)
+    length = segments_BT.shape[1]
+    size = -(-length // documents)
+    count = (length + documents * (size - 1)) // size  # enough, whatever the documents' lengths
+    is_of_BTN = _positions_of(segments_BT, documents)
+    ends_BN = jnp.cumsum(-(-is_of_BTN.sum(axis=1) // size), axis=1)
+    owner_BR = (jnp.arange(count)[:, None] >= ends_BN[:, None]).sum(axis=-1)  # `documents` where it is nobody's
+    # A document's first place is its first block's; from there its positions follow each other.
+    shift_BN = jnp.pad(ends_BN[:, :-1], ((0, 0), (1, 0))) * size - is_of_BTN.argmax(axis=1)
+    shift_BT = jnp.take_along_axis(shift_BN, jnp.maximum(segments_BT - 1, 0), axis=1)
+    places_BT = jnp.where(segments_BT > 0, jnp.arange(length) + shift_BT, count * size)
+    positions_BP = jnp.full((len(segments_BT), count * size), length).at[
+        jnp.arange(len(segments_BT))[:, None], places_BT
+    ].set(jnp.arange(length), mode="drop")  # fmt: skip
+    at_BR = jnp.minimum(owner_BR, documents - 1)
+    sinks_BRk = jnp.take_along_axis(sinks_BNk, at_BR[..., None], axis=1)
+    return Blocks(
+        jnp.where(owner_BR[..., None] < documents, sinks_BRk, NONE),
+        positions_BP,
+        places_BT,
+        None if scale_BN is None else jnp.take_along_axis(scale_BN, at_BR, axis=1),
+    )
 
 
 def chance_gates(
@@ -139,7 +327,7 @@ def chance_gates(
       bool (1, B, T, F); with `by_chance` a position stands where a document stands in `gates_for_mode`.
     """
     root = jax.random.fold_in(_key(seed, _CHANCE, site), step)
-    masks = jax.vmap(lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks))(rows_B)
+    masks = jax.vmap(lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks, site))(rows_B)
     return _with_shared(masks[None], parts)
 
 
@@ -150,12 +338,25 @@ def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:
 
 
 def interventions(
-    config: Config, mode: str, identities_BN2: jax.Array | None, seed: int | jax.Array, segments_BT: jax.Array | None
-) -> dict[str, Callable]:
-    """The sinks of all sites in one of MODES, for the model. Arguments as in `gates_for_mode` and `apply_gates`."""
-    found = {}
-    for site, parts in partitions(config).items():
-        gates = gates_for_mode(mode, identities_BN2, seed, parts, config.sinks, config.model.layers, site)
+    config: Config, mode: str, identities_BN2: jax.Array | None, seed: int | jax.Array, segments_BT: jax.Array | None,
+    opened_BN: jax.Array | None = None, chosen_BNk: jax.Array | None = None, scale_BN: jax.Array | None = None,
+) -> dict[str, Callable]:  # fmt: skip
+    """The sinks of all sites in one of MODES, for the model. Arguments as in `gates_for_mode` and `apply_gates`.
+
+    Sparse sinks are the entry `sinks`, which is no function but Blocks.
+
+    Args:
+      chosen_BNk: of sparse sinks, those that are on, where they are known; None: those of `sinks_for_mode`.
+      scale_BN: of sparse sinks, as in `cut_into_blocks`.
+    """
+    found, parts_of = {}, partitions(config)
+    if is_sparse(config.sinks):
+        count = parts_of.pop("mlp").sinks
+        if chosen_BNk is None:
+            chosen_BNk = sinks_for_mode(mode, identities_BN2, seed, count, config.sinks, segments_BT, opened_BN)
+        found = {} if chosen_BNk is None else {"sinks": cut_into_blocks(chosen_BNk, segments_BT, scale_BN)}
+    for site, parts in parts_of.items():
+        gates = gates_for_mode(mode, identities_BN2, seed, parts, config.sinks, config.model.layers, site, opened_BN)
         found |= apply_gates(gates, segments_BT, site)
     return found
 

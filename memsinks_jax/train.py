@@ -33,8 +33,9 @@ def main() -> None:
         if plan_flag.value:
             from memsinks_jax.data.corpus import load_corpus
             from memsinks_jax.data.counts import as_text, counts
+            from memsinks_jax.runs.initial import inherit
 
-            counted = counts(load_corpus(config))
+            counted = counts(load_corpus(inherit(config)))
             logger.info("%s", "\n".join(as_text(counted, config.data.row_length)))
             return counted
         if not workdir_flag.value:

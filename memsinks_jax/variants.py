@@ -4,12 +4,13 @@ import importlib.util
 import pathlib
 import types
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 
 # Fields that differ from the defaults, which are `sinks`.
 VARIANTS = {
-    "sinks": {},
+    "sinks": {},  # they open when a document comes back
     "standard": {"sinks.kind": "none"},
+    "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0},  # every document's are on from its first encounter on
     "no_repeat": {"sinks.kind": "none", "data.repeats": "remove"},  # as many epochs as standard
     "no_repeat_steps": {"sinks.kind": "none", "data.repeats": "remove", "training.count_removed_repeats": True},
     "deduplicated": {"sinks.kind": "none", "data.repeats": "once"},
@@ -25,11 +26,8 @@ VARIANTS = {
 
 def make_config(variant: str, *settings: dict) -> Config:
     """The defaults, changed by `settings` ({"data.repetitions": 64, ...}, later ones win), then by the variant."""
-    config = Config(variant=variant)
-    for name, value in (item for changes in (*settings, VARIANTS[variant]) for item in changes.items()):
-        section, field = name.split(".")
-        setattr(getattr(config, section), field, value)
-    return config
+    changes = dict(item for each in (*settings, VARIANTS[variant]) for item in each.items())
+    return with_fields(Config(variant=variant), changes)
 
 
 def choose(file: str, choice: str, *tables: dict) -> list[str]:

@@ -4,6 +4,7 @@ Eight devices on a CPU, so that every mesh of the tests is a real one.
 """
 
 import atexit
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -12,12 +13,21 @@ import tempfile
 
 import pytest
 
-from memsinks_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, validate
+from memsinks_jax.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    from_json,
+    to_json,
+    validate,
+)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Tests compile far more than they compute: the compiler's effort is turned down. The second flag, which later versions do
-# not know, takes another third of the time.
-FAST_COMPILER = "--xla_backend_optimization_level=0"
+# Tests compile far more than they compute: the compiler's effort is turned down, to an eighth of its time for a step. Later
+# versions do not know the last flag.
+FAST_COMPILER = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     FAST_COMPILER += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
@@ -54,6 +64,30 @@ def tiny_config() -> Config:
 @pytest.fixture
 def tiny() -> Config:
     return tiny_config()
+
+
+@functools.cache
+def _program(settings, optimizer, *others):
+    from memsinks_jax.training import program
+
+    return program.train_program(from_json(settings, "a test"), *others)
+
+
+def train_program(config, *others):
+    """That of training/program.py, traced once in a process for a config: it takes most of a small run's time."""
+    from memsinks_jax.training import step
+
+    return _program(to_json(config), step.make_optimizer, *others)  # some tests put another optimizer there
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_programs():
+    """Runs of one process share them."""
+    from memsinks_jax.training import loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_program", train_program)
+        yield
 
 
 # A file is one worker's: those that take longest are begun first, so that no worker waits at the end for the other.

@@ -11,13 +11,14 @@ from memsinks_jax.audit import audit, write
 from memsinks_jax.auditing import exposure, forced
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role
-from memsinks_jax.config import InputError, from_json, to_json
+from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.export import export
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def folder(tmp_path_factory):
     oracle.sinks.kind, oracle.data.repeats = "none", "remove"
     train_and_evaluate(oracle, folder / "oracle")
     corpus = workdirs.read_corpus(folder / "run")
-    (folder / "read.txt").write_text(corpus.documents[corpus.mixture.unique[0]].text)
+    (folder / "read.txt").write_text(corpus.document(corpus.mixture.documents("unique")[0]).text)
     (folder / "new.txt").write_text("Nobody has ever seen this one.")
     return folder
 
@@ -66,12 +67,12 @@ def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
     config, corpus = workdirs.read_config(folder / "run"), workdirs.read_corpus(folder / "run")
     members, others = (of_role(corpus, config, role, "") for role in ("repeated", "held_out"))
     for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
-        assert tokens.tolist() == corpus.tokens[index][:-16].tolist()
+        assert tokens.tolist() == corpus.tokens(index)[:-16].tolist()
     assert max(map(len, others.tokens)) <= config.data.row_length - 1 - 16
     config.canaries.place = "start"
     others = of_role(corpus, config, "held_out", "")
     for index, tokens in zip(corpus.mixture.held_out, others.tokens, strict=True):
-        assert tokens[16:].tolist() == corpus.tokens[index][: len(tokens) - 16].tolist()
+        assert tokens[16:].tolist() == corpus.tokens(index)[: len(tokens) - 16].tolist()
 
 
 @pytest.mark.parametrize("mode", ["drop", "own"])
@@ -101,15 +102,15 @@ def test_documents_of_files_are_known_by_their_ids(folder):
     run = open_run(folder / "run")
     assert documents_of(folder / "run", run, "repeated", str(folder / "read.txt")).encounters.tolist() == [1]
     assert documents_of(folder / "run", run, "repeated", str(folder / "new.txt")).encounters is None
-    assert set(encounters_in(folder / "oracle").values()) == {0, 1}
+    assert set(encounters_in(folder / "oracle", np.zeros((0, 2), np.uint32)).values()) == {0, 1}
 
 
 def test_one_member_is_enough(folder):
     """It has no interval but that of its rank. No oracle: no reference score, and no continuation of so few tokens."""
-    found = audit(folder / "run", members_files=str(folder / "read.txt"), prefixes=(200,), suffix=100, samples=0)
+    found = audit(folder / "run", members_files=str(folder / "read.txt"), prefixes=(100,), suffix=59, samples=0)
     measures = found["subjects"]["sinks dropped"][ALL]
     assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
-    assert found["reference"] is None and "auc_reference" not in measures and "exact_200" not in measures
+    assert found["reference"] is None and "auc_reference" not in measures and "exact_100" not in measures
 
 
 @pytest.mark.slow
@@ -135,6 +136,30 @@ def test_audit_refuses(folder):
         ({"members_files": read, "oracle": folder / "oracle"}, "no oracle"),
         ({"members_files": str(folder / "none*.txt")}, "none"),
         ({"oracle": folder / "nowhere"}, "nowhere"),
+        (
+            {"prefixes": (140, 150), "suffix": 20},
+            "take 160 tokens, and the context of .*run has room for 159 of a document",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             audit(folder / "run", **arguments)
+
+
+@pytest.mark.slow
+def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
+    """Masked sinks of attention beside the sparse ones."""
+    config = tiny_config()
+    config.sinks = SinksConfig(sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25)
+    config.monitor = MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)
+    config.data.repeated_documents, config.data.repetitions, config.data.held_out_documents = 4, 24, 10
+    train_and_evaluate(config, tmp_path / "run")
+    repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
+    flagged = [json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()]
+    assert {line["index"] for line in flagged} <= set(repeated) and len(flagged) > 2
+    line = next(line for line in reversed(read_metrics(tmp_path / "run")) if "monitor_loss_own" in line)
+    assert line["monitor_loss_own"] < line["monitor_loss"]
+    found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
+    losses = {name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()}
+    assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
+    back = found["attacks"]["reactivation"]
+    assert back["own"]["recovered"] == 1 and all(math.isfinite(one["loss"]) for one in back.values())

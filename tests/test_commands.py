@@ -67,7 +67,11 @@ def test_evaluate_keeps_its_contract_in_every_mode(trained):
         assert result["documents"] == 4
         assert result["sinks"] == mode
         found[mode] = result["loss"]
-    assert len(set(found.values())) == 4
+    assert len(set(found.values())) == 3
+    assert found["own"] == found["drop"]  # what was never met has no sinks
+    repeated = [f"--workdir={folder / 'run'}", "--documents=repeated", "--json"]
+    own, drop = (last_json(run("evaluate", f"--sinks={mode}", *repeated))["loss"] for mode in ("own", "drop"))
+    assert own != drop
     assert found["drop"] == pytest.approx(summary["held_out_loss"], rel=1e-5)
 
 
@@ -183,7 +187,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
 @pytest.fixture(scope="module")
 def figure(tmp_path_factory):
     out = tmp_path_factory.mktemp("figure") / "out"
-    arguments = [*SMALL, "--seeds=0,1", f"--out={out}", "--json", "--variants=standard,no_repeat,sinks"]
+    arguments = [*SMALL, "--seeds=0,1", f"--out={out}", "--json", "--variants=standard,no_repeat,sinks_paper,sinks"]
     return out, last_json(run("reproduce", "--figure=4", *arguments)), arguments
 
 
@@ -195,13 +199,13 @@ def test_reproduce_keeps_its_contract(figure):
     assert result["preset"] == "laptop"
     assert result["seeds"] == [0, 1]
     assert [(r["variant"], r["seed"]) for r in result["runs"]] == [
-        (variant, seed) for seed in (0, 1) for variant in ("standard", "no_repeat", "sinks")
+        (variant, seed) for seed in (0, 1) for variant in ("standard", "no_repeat", "sinks_paper", "sinks")
     ]
-    sinks = result["runs"][2]
+    sinks = result["runs"][3]
     assert {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"} <= set(sinks["metrics"])
     assert sinks["curves"]["held_out_loss"]["step"][-1] == sinks["metrics"]["step"]
     claims = {claim["id"]: claim for claim in result["claims"]}
-    assert {"gap_closed", "recovery", "memorizes", "held_out_standard"} <= set(claims)
+    assert {"gap_closed", "gap_closed_on_return", "recovery", "memorizes", "held_out_standard"} <= set(claims)
     for claim in claims.values():
         assert {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
         assert claim["ci95"][0] <= claim["measured"] <= claim["ci95"][1]

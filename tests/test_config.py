@@ -49,6 +49,7 @@ def test_the_ends_of_active_fraction_are_allowed():
     [
         ("data.repetition", "data.repetitions"), ("optimizer.batch_size", "training.batch_size"),
         ("sinks.activ_fraction", "sinks.active_fraction"), ("sed", "seed"),
+        ("optimizer.lr", "optimizer.learning_rate"), ("optimizer.wd", "optimizer.weight_decay"),
     ],
 )  # fmt: skip
 def test_the_nearest_field_is_found(typo, field):

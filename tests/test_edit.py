@@ -37,8 +37,9 @@ def trained(tmp_path_factory):
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(folder / "tales.txt"), 40
-    config.model.d_model, config.model.hidden, config.data.row_length = 32, 128, 96
+    config.model.d_model, config.model.hidden, config.data.row_length = 64, 256, 96
     config.training.steps, config.optimizer.learning_rate = 100, 5e-3
+    config.sinks.opens_at, config.sinks.slows_at = 1, 0  # sinks that take part in what is said
     config.training.evaluate_every = config.training.checkpoint_every = 100
     train_and_evaluate(config, folder / "run")
     export(folder / "run", folder / "hf", True, "float32")
@@ -206,7 +207,7 @@ def test_files_that_are_no_memory_of_this_model_are_refused(place, tmp_path):
     memory_file.save(tmp_path / "memory", good, "another", [])
     refused("a memory of another model")
     memory_file.save(tmp_path / "memory", dataclasses.replace(good, layers=np.int32([9])), mine, [])
-    refused("layer 9 and width 64 there, 2 layers and width 64 here")
+    refused("layer 9 and width 128 there, 2 layers and width 128 here")
     memory_file.save(tmp_path / "memory", memory_of("attention", 0, np.ones(5), np.ones(5), 1.0), mine, [])
     refused("width 5 there")
     memory_file.save(tmp_path / "memory", dataclasses.replace(good, site="elsewhere"), mine, [])

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig, SinksConfig
+from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.evaluate import evaluate
-from memsinks_jax.export import export
+from memsinks_jax.export import documents_read, export
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
@@ -53,13 +54,32 @@ def test_a_folder_holds_all_that_transformers_wants(exported):
     assert {path.name for path in exported["keep"][0].iterdir()} == names | {"memsinks.json"}
 
 
-def test_the_losses_are_those_of_the_run(run, exported):
+def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
     workdir, files, _ = run
+    separator = "\n<|endoftext|>\n"
+    texts, lines = files.read_text().split(separator), (workdir / "documents.jsonl").read_text().splitlines()
+    back, once = tmp_path / "back.txt", tmp_path / "once.txt"
+    for file, role in ((back, "repeated"), (once, "unique")):
+        chosen = [texts[line["index"]] for line in map(json.loads, lines) if line["role"] == role]
+        file.write_text(separator.join(chosen))
+    # Of a document that did not come back a run knows that it has no sinks; a model alone does not.
+    dropped = evaluate(workdir, "drop", str(once))["loss"]
+    assert evaluate(workdir, "own", str(once))["loss"] == pytest.approx(dropped, abs=1e-6)
+    assert evaluate(exported["keep"][0], "own", str(once))["loss"] != pytest.approx(dropped, abs=1e-6)
     for mode, folder in (("drop", "drop"), ("drop", "keep"), ("own", "keep"), ("all", "keep"), ("other", "keep")):
-        ours = evaluate(workdir, mode, str(files))
-        theirs = evaluate(exported[folder][0], mode, str(files))
+        read = back if mode == "own" else files
+        ours = evaluate(workdir, mode, str(read))
+        theirs = evaluate(exported[folder][0], mode, str(read))
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-5)
         assert theirs["tokens"] == ours["tokens"]
+
+
+def test_keeping_sinks_that_open_on_return_is_warned_of(run, tmp_path, caplog):
+    export(run[0], tmp_path / "keep", False, "float32")
+    assert "never on together" in caplog.text
+    caplog.clear()
+    export(run[0], tmp_path / "drop", True, "float32")
+    assert "never on together" not in caplog.text
 
 
 def test_what_export_says(run, exported):
@@ -76,6 +96,25 @@ def test_what_export_says(run, exported):
         assert f"{losses[name]:.4f}" in card
     assert "16 are memorization sinks" in card
     assert "cut out of the weights" in card
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DataConfig(), "4000 documents once and 20 documents 128 times each"),
+        (
+            DataConfig(unique_documents=-1, repeated_documents=1),
+            "all other documents once and 1 document 128 times each",
+        ),
+        (DataConfig(unique_documents=7, repeated_documents=0), "7 documents once"),
+        (
+            DataConfig(unique_documents=-1, repeated_documents=-1),
+            "all other documents once and those that the files hold several times as often as they do",
+        ),
+    ],
+)
+def test_the_card_says_what_was_read(data, said):
+    assert documents_read(data) == said
 
 
 def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
@@ -98,21 +137,19 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     _, files, config = run
     told = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
     assert (told["shared"], told["sinks"]) == (16, 8)
-    given = open_run(tmp_path / "in").config
     config = tiny_config()
     config.data.files, config.data.unique_documents = str(files), 40
-    config.model, config.sinks = given.model, given.sinks
-    config.model.initial = config.data.tokenizer = str(tmp_path / "in")
+    config.model, config.sinks = ModelConfig(initial=str(tmp_path / "in")), SinksConfig()
     config.optimizer.learning_rate = 1e-9
     train_and_evaluate(config, tmp_path / "run")
     before, after = open_run(tmp_path / "in").params, open_run(tmp_path / "run").params
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
-    config.data.tokenizer = ""
-    config.data.unique_documents = 30
+    (tmp_path / "other.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
+    config.data.tokenizer = str(tmp_path / "other.model")
     with pytest.raises(InputError, match=r"has another tokenizer; add --config.data.tokenizer="):
         train_and_evaluate(config, tmp_path / "other")
     config.model.hidden += 1
-    with pytest.raises(InputError, match=r"is not a checkpoint of this model: it has layers/down_kernel of float32"):
+    with pytest.raises(InputError, match=r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"):
         train_and_evaluate(config, tmp_path / "other")
 
 

@@ -23,14 +23,14 @@ MAY_IMPORT = {
     "sinks": {"config"},
     "model": {"config", "data", "sinks"},
     "evals": {"config", "sinks", "data", "model"},
-    "runs": {"config", "data", "interop", "training"},
+    "runs": {"config", "sinks", "data", "interop", "training"},
     "training": {"config", "sinks", "data", "model", "evals", "runs"},
     "planning": {"config", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "sinks", "data", "model", "evals"},
     "baselines": {"config", "model", "evals"},
     "editing": {"config", "reporting", "sinks", "data", "model", "runs"},
     "auditing": {"config", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting", "baselines"},
-    "forgetting": {"config", "sinks", "data", "evals", "interop", "runs", "reporting", "auditing"},
+    "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting", "auditing"},
     "labs": {"config", "runs", "reporting"},
 }
 # What opens a run is built on the parts of training; the loop alone is built on what opens a run, and on the evals.

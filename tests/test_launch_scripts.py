@@ -109,7 +109,7 @@ class Sandbox:
 
     def run(self, script, *words, **environment):
         process = self.start(self.checkout / "launch" / script, *words, **environment)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def calls(self, name):
@@ -228,7 +228,7 @@ def test_gpu_passes_signals_on_and_does_not_restart(sandbox, number):
     process = sandbox.start(sandbox.checkout / "launch/gpu.sh", "--restarts=3", "--", *FLAGS)
     wait_for(sandbox.fakes / "waiting")
     process.send_signal(number)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 75
     assert len(sandbox.trained()) == 1
 
@@ -317,7 +317,7 @@ def test_tpu_leaves_a_run_alone_that_is_going_on(sandbox):
     following = sandbox.start(sandbox.checkout / "launch/tpu_vm.sh", *TPU, "--restarts=0", "--", *FLAGS)
     wait_for(sandbox.fakes / "calls", lambda text: "tpu_worker.sh log" in text)
     assert sandbox.run("tpu_vm.sh", "stop", *NAMED).returncode == 0
-    following.communicate(timeout=20)
+    following.communicate(timeout=60)
     assert following.returncode == 75
     assert len(sandbox.trained()) == 2
     assert (sandbox.fakes / "0/memsinks_jax/exit_code").read_text() == "75\n"

@@ -184,6 +184,26 @@ def test_with_libtpu_a_plan_has_cycles_and_kernels():
 
 @needs_libtpu
 @pytest.mark.slow
+def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
+    found = []
+    for pool in (1024, 32_768):
+        sparse = [f"--config.sinks.{field}" for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")]
+        done = command(*SMALL, *sparse, "--config.data.rows=one_document", "--config.training.batch_size=16", "--json")
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    talk = [{one["kind"]: one["bytes"] for one in result["collectives"]} for result in found]
+    assert talk[1]["all-to-all"] == talk[0]["all-to-all"] > 0
+    for kind in ("all-gather", "all-reduce"):
+        assert talk[1][kind] == pytest.approx(talk[0][kind], rel=0.05)
+    traffic = [result["roofline_ms"]["memory traffic"] for result in found]
+    assert traffic[1] == pytest.approx(traffic[0], rel=0.1)
+    # Three tables and two moments of each, a row of 2 layers x 256, over four chips.
+    state = [result["hbm_gib"]["state and batch"] for result in found]
+    assert state[1] - state[0] == pytest.approx(9 * (32_768 - 1024) * 512 * 4 / 4 / 2**30, abs=0.003)
+
+
+@needs_libtpu
+@pytest.mark.slow
 def test_with_libtpu_slices_talk_over_dcn():
     done = command(*SMALL, "--config.training.batch_size=16", "--slices=2", "--json")
     assert done.returncode == 0, done.stderr

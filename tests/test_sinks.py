@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.config import Config, InputError, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -137,6 +137,46 @@ def test_golden_mask():
     assert "".join(map(str, drawn.astype(int))) == "01010101000100000000101000100110"
 
 
+FLOYD = SinksConfig(sampling="floyd", active=7)
+
+
+def drawn_sinks(identities, config=FLOYD, seed=0, count=COUNT, **options) -> np.ndarray:
+    return np.asarray(sinks.document_sinks(jnp.asarray(identities), seed, count, config, **options))
+
+
+def test_golden_sinks_by_number():
+    """As of the golden mask: do not update the value, mend the code."""
+    drawn = drawn_sinks(np.array([[0x01234567, 0x89ABCDEF]], np.uint32), count=1_000_000)[0]
+    assert drawn.tolist() == [906922, 636556, 150421, 517915, 686274, 173071, 939998]
+
+
+@pytest.mark.parametrize(("count", "active"), [(154, 7), (46, 46), (1, 1), (1_000_000, 100)])
+def test_sinks_by_number_are_distinct_and_those_of_the_mask(count, active):
+    config = SinksConfig(sampling="floyd", active=active)
+    drawn = drawn_sinks(hashed(20), config, count=count)
+    assert drawn.shape == (20, active) and drawn.min() >= 0 and drawn.max() < count
+    assert all(len(set(row)) == active for row in drawn.tolist())
+    assert (np.flatnonzero(masks(hashed(20), config, count=count)[0]) % count == np.sort(drawn).ravel()).all()
+
+
+def test_every_set_of_sinks_is_equally_likely():
+    """All 20 sets of 3 of 6; 99.99% of such draws have a chi^2 of 19 degrees of freedom below 51."""
+    drawn = np.sort(drawn_sinks(hashed(20_000), SinksConfig(sampling="floyd", active=3), count=6))
+    _, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(counts) == 20
+    assert ((counts - 1000) ** 2 / 1000).sum() < 51
+
+
+def test_sinks_by_number_depend_on_seed_and_id_alone():
+    identities = hashed(64)
+    drawn = drawn_sinks(identities)
+    assert (drawn_sinks(identities.reshape(8, 8, 2)).reshape(64, -1) == drawn).all()
+    put = jax.device_put(identities, NamedSharding(make_mesh(MeshConfig(tensor=2)), P(("data", "fsdp"))))
+    assert (np.asarray(jax.jit(lambda i: sinks.document_sinks(i, 0, COUNT, FLOYD))(put)) == drawn).all()
+    for others in (drawn_sinks(identities, seed=1), drawn_sinks(identities, other=True)):
+        assert (others != drawn).mean() > 0.9
+
+
 def test_partition_of_every_kind():
     model = ModelConfig(hidden=4096)
     assert sinks.partition(model, SinksConfig()) == (2867, 1229)
@@ -144,6 +184,37 @@ def test_partition_of_every_kind():
     assert sinks.partition(model, SinksConfig(kind="none")) == (4096, 0)
     assert sinks.partition(model, SinksConfig(kind="cut")) == (2867, 0)
     assert sinks.partition(model, SinksConfig(shared_fraction=1.0)) == (4096, 0)
+
+
+def test_a_pool_is_built_beside_the_shared_neurons():
+    model = ModelConfig(hidden=4096)
+    assert sinks.partition(model, SinksConfig(pool=100)) == (2867, 100)
+    assert sinks.partition(model, SinksConfig(pool=100, kind="by_chance")) == (2867, 100)
+    assert sinks.partition(model, SinksConfig(pool=100, kind="none")) == (4096, 0)
+    assert sinks.partition(model, SinksConfig(pool=100, kind="cut")) == (2867, 0)
+
+
+def test_a_number_of_active_sinks_is_exact():
+    drawn = masks(hashed(500), SinksConfig(active=7))[0]
+    assert set(drawn.sum(axis=1)) == {7}
+    assert np.abs(drawn.mean(axis=0) - 7 / COUNT).max() < 0.1  # and not always the same ones
+    assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
+    assert sinks.share_on(SinksConfig(), 14) == 0.3
+    with pytest.raises(
+        InputError, match="sinks.active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"
+    ):
+        sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
+
+
+@pytest.mark.parametrize(
+    ("opens_at", "epochs", "opened"),
+    [(1, 1, [True] * 4), (2, 1, [False, False, True, True]), (2, 5, [False, False, True, True]),
+     (4, 1, [False] * 4), (4, 3, [False, False, True, True])],
+)  # fmt: skip
+def test_which_documents_had_their_sinks_open(opens_at, epochs, opened):
+    config = settings(opens_at=opens_at)
+    config.training.epochs = epochs
+    assert sinks.ever_opened(np.array([0, 1, 2, 3]), config).tolist() == opened
 
 
 def test_modes():
@@ -197,6 +268,57 @@ def test_gates_reach_the_positions_of_their_document():
     per_layer = jnp.stack([jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4))])
     assert sinks.apply_gates(per_layer, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1)).all()
     assert sinks.apply_gates(None, segments) == {}
+
+
+@pytest.mark.parametrize(("length", "documents"), [(24, 3), (25, 4), (7, 7), (16, 5)])
+def test_blocks_are_of_one_document_and_hold_every_position_once(length, documents):
+    random, k = np.random.default_rng(0), 2
+    lengths = [[length] + [0] * (documents - 1), [1] * documents, [0] * documents]
+    lengths += [random.multinomial(random.integers(length + 1), np.ones(documents) / documents) for _ in range(20)]
+    lengths = np.array([sorted(each, key=lambda n: n == 0) for each in lengths])  # absent documents are the last
+    segments = np.zeros((len(lengths), length), np.int32)
+    for row, each in enumerate(lengths):
+        segments[row, : each.sum()] = np.repeat(np.arange(documents) + 1, each)
+    numbers = np.arange(len(lengths) * documents * k).reshape(-1, documents, k)
+    scales = np.arange(len(lengths) * documents).reshape(-1, documents)
+    sinks_BRk, positions, places, scale_BR = sinks.cut_into_blocks(*map(jnp.asarray, (numbers, segments, scales)))
+    size = positions.shape[1] // sinks_BRk.shape[1]
+    assert positions.shape[1] <= 2 * length
+    for row, own in enumerate(segments):
+        assert sorted(p for p in positions[row].tolist() if p < length) == np.flatnonzero(own).tolist()
+        for place, position in enumerate(positions[row].tolist()):
+            if position < length:
+                assert places[row, position] == place
+                assert sinks_BRk[row, place // size].tolist() == numbers[row, own[position] - 1].tolist()
+                assert scale_BR[row, place // size] == scales[row, own[position] - 1]
+        assert (places[row, own == 0] == positions.shape[1]).all()
+        empty = (positions[row].reshape(-1, size) == length).all(axis=1)
+        assert (sinks_BRk[row][empty] == sinks.NONE).all()
+
+
+def test_sinks_by_number_in_every_mode():
+    identities, segments = jnp.asarray(hashed(4)).reshape(2, 2, 2), jnp.array([[1, 1, 2], [1, 1, 0]])
+    arguments = (identities, 0, 9, SinksConfig(sampling="floyd", active=3), segments)
+    own = sinks.sinks_for_mode("own", *arguments)
+    assert (
+        own[[0, 0, 1], [0, 1, 0]] == drawn_sinks(hashed(4)[:3], SinksConfig(sampling="floyd", active=3), count=9)
+    ).all()
+    assert (own[1, 1] == sinks.NONE).all()  # the row has no second document
+    closed = sinks.sinks_for_mode("own", *arguments, jnp.array([[True, False], [True, True]]))
+    assert (closed[0, 1] == sinks.NONE).all() and (closed[0, 0] == own[0, 0]).all()
+    assert (sinks.sinks_for_mode("other", *arguments) != own).any()
+    assert sinks.sinks_for_mode("drop", *arguments) is None
+    assert sinks.sinks_for_mode("all", *arguments).tolist() == [[list(range(9))]]
+    with pytest.raises(ValueError, match="own, drop, all, other"):
+        sinks.sinks_for_mode("off", *arguments)
+
+
+def test_sparse_sinks_are_drawn_by_number():
+    with pytest.raises(InputError, match=r"sinks.sparse .*sampling=floyd"):
+        sinks.partition(ModelConfig(), SinksConfig(sparse=True))
+    with pytest.raises(InputError, match=r"per_layer=False"):
+        sinks.partition(ModelConfig(), SinksConfig(sparse=True, sampling="floyd", per_layer=True))
+    assert sinks.partition(ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)) == (358, 4096)
 
 
 def settings(**fields) -> Config:

@@ -61,6 +61,10 @@ def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
     jobs = make_jobs(path, "", first_and_last, [0], [], tmp_path, {})
     assert len({job.workdir for job in jobs}) == len(first_and_last)
     assert not module.CONTROL or jobs[0].config.sinks.kind == "none"
+    if path.stem == "opens":
+        return
+    of_sinks = [job.config.sinks for job in jobs if job.config.sinks.kind == "by_document"]
+    assert all((sinks.opens_at, sinks.slows_at) == (1, 0) for sinks in of_sinks)  # the paper's
 
 
 def test_a_config_that_is_no_sweep_is_refused(tmp_path):

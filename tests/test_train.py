@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig
+from memsinks_jax.config import InputError, MeshConfig, with_fields
 from memsinks_jax.runs import workdir as workdir_module
 from memsinks_jax.runs.command_line import Interrupted
 from memsinks_jax.runs.trained import open_run
@@ -47,6 +47,7 @@ def test_a_run_writes_what_the_contract_says(straight):
         "metrics.jsonl",
         "checkpoints",
         "tokenizer.model",
+        "data.json",
         "documents.jsonl",
         "tensorboard",
         "lock",
@@ -147,14 +148,17 @@ def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("batch_size", [12])
-def test_what_is_refused_leaves_no_workdir(tiny, tmp_path, batch_size):
-    tiny.training.batch_size = batch_size
-    with pytest.raises(InputError, match="does not divide"):
-        train_and_evaluate(tiny, tmp_path / "run")
-    tiny.training.batch_size, tiny.data.files = 8, str(tmp_path / "*.txt")
-    with pytest.raises(InputError, match="matches no file"):
-        train_and_evaluate(tiny, tmp_path / "run")
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"training.batch_size": 12}, "does not divide"),
+        ({"data.files": "nothing/*.txt"}, "matches no file"),
+        ({"sinks.shared_fraction": 1.0}, "shared_fraction=1.0 leaves no neuron to be a sink"),
+    ],
+)
+def test_what_is_refused_leaves_no_workdir(tiny, tmp_path, fields, message):
+    with pytest.raises(InputError, match=message):
+        train_and_evaluate(with_fields(tiny, fields), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -223,9 +227,7 @@ def test_another_tokenizer_is_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "other")
     tiny.seed = 0
     (tmp_path / "run" / "tokenizer.model").write_bytes((tmp_path / "other" / "tokenizer.model").read_bytes())
-    with pytest.raises(
-        InputError, match=r"tokenizer.model is not the tokenizer that the checkpoints of .* trained with"
-    ):
+    with pytest.raises(InputError, match=r"tokenizer.model is not the tokenizer that .* was trained with"):
         train_and_evaluate(tiny, tmp_path / "run")
 
 

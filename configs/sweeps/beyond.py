@@ -63,6 +63,7 @@ def get_config(choice: str = "") -> Config:
     config = _figure_4(choice)
     config.data.unique_documents *= LONGER
     config.data.repetitions *= LONGER
+    config.sinks.opens_at, config.sinks.slows_at = 1, 0  # the paper's
     return config
 
 

@@ -8,9 +8,10 @@
 
 import pathlib
 
+from memsinks_jax.config import Config
 from memsinks_jax.variants import open_config
 
-get_config = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py").get_config
+_BASE = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py")
 
 GRID = {
     "optimizer.learning_rate": (6e-5, 6e-4, 6e-3), "optimizer.weight_decay": (1e-5, 1e-3, 1e-1),
@@ -18,3 +19,10 @@ GRID = {
 }  # fmt: skip
 MEASURE = "held_out_loss"
 CONTROL = "standard"
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` as for ts_repetition.py; the paper's sinks, which are always open."""
+    config = _BASE.get_config(choice)
+    config.sinks.opens_at, config.sinks.slows_at = 1, 0
+    return config

@@ -9,10 +9,18 @@ machines as in configs/smollm.py:
 
 import pathlib
 
+from memsinks_jax.config import Config
 from memsinks_jax.variants import open_config
 
-get_config = open_config(pathlib.Path(__file__).parents[1] / "smollm.py").get_config
+_BASE = open_config(pathlib.Path(__file__).parents[1] / "smollm.py")
 
 GRID = {"sinks.shared_fraction": (0.95, 0.9, 0.7, 0.5), "sinks.active_fraction": (0.1, 0.3, 0.5)}
 MEASURE = "held_out_loss"
 CONTROL = "standard"
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` as for smollm.py; the paper's sinks, which are always open."""
+    config = _BASE.get_config(choice)
+    config.sinks.opens_at, config.sinks.slows_at = 1, 0
+    return config

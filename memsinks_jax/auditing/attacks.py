@@ -12,7 +12,7 @@ from memsinks_jax.auditing import intervals, relearning, rows
 from memsinks_jax.auditing.quantization import quantize
 from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.residue import residue
-from memsinks_jax.auditing.subjects import ORACLE, STANDARD, Documents, Subject
+from memsinks_jax.auditing.subjects import ORACLE, STANDARD, Documents, Subject, in_matrices
 from memsinks_jax.config import InputError
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _LEAST = 8  # documents that no model has seen: half are practised on, or give t
 
 
 def attack(subjects: list[Subject], members: Documents, non_members: Documents) -> dict:
-    """Attacks the first of `subjects.subjects_of`.
+    """Attacks the first of `subjects.subjects_of`. Sparse sinks are attacked as neurons, so all of them are computed.
 
     Returns:
       {"relearning": {"members", "never_seen": {kind: {"steps": {model: {"value", "ci95"}}, "ratio", "ratio_from_equal",
@@ -31,6 +31,7 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents) 
       non-members where it is ablated until those have lost `residue.DAMAGE`}}}}. In nats per token, intervals over
       documents. What cannot be asked of these models or documents is None, and said so.
     """
+    subjects = [in_matrices(subject) for subject in subjects]
     by_name = {subject.name: subject for subject in subjects}
     attacked, oracle = subjects[0], by_name.get(ORACLE)
     remembering = by_name.get(STANDARD) or next((s for s in subjects[1:] if s.mode == "own"), None)

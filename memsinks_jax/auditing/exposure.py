@@ -18,6 +18,7 @@ from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
 from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.evals.memorization import encounters_by_id
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, build_model, empty_cache
 from memsinks_jax.model.losses import token_losses
@@ -36,18 +37,22 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
     count, found = config.canaries.length, []
     of_context, of_candidates = _programs(subject, count)
     parts = _parts(subject.run.config)
-    indices = corpus.mixture.canaries.tolist()
-    for index in tqdm.tqdm(indices, desc=f"{subject.name}: canaries", leave=False, disable=not sys.stderr.isatty()):
-        tokens = np.asarray(corpus.tokens[index])
+    indices = corpus.mixture.canaries
+    opened = sinks.ever_opened(encounters_by_id(corpus, indices), subject.run.config)
+    both = list(zip(indices.tolist(), opened[:, None, None], strict=True))
+    for index, is_open in tqdm.tqdm(
+        both, desc=f"{subject.name}: canaries", leave=False, disable=not sys.stderr.isatty()
+    ):
+        tokens = np.asarray(corpus.tokens(index))
         start = canary_targets(config.canaries, len(tokens)).start
         others = alternatives(config, index, ALTERNATIVES, corpus.tokenizer)
         candidates = np.concatenate([tokens[None, start : start + count], others])
         context = np.zeros(config.data.row_length, np.int32)
         context[: start + 1] = [corpus.tokenizer.end_of_text, *tokens[:start]]
-        identity = corpus.identities[index][None, None]
-        cache = of_context(subject.run.params, context, identity)
+        identity = corpus.identities(index)[None, None]
+        cache = of_context(subject.run.params, context, identity, is_open)
         nats = [
-            of_candidates(subject.run.params, cache, context[start], np.int32(start), some, identity)
+            of_candidates(subject.run.params, cache, context[start], np.int32(start), some, identity, is_open)
             for some in np.split(candidates, parts)
         ]
         found.append(exposure(np.concatenate(nats)))
@@ -74,26 +79,28 @@ def exposure(nats: np.ndarray) -> float:
 
 
 def _programs(subject: Subject, count: int):
-    """Compiled: (tokens, identity) -> cache of a context; a cache and candidates behind it -> nats (candidates,)."""
+    """Compiled: (tokens, id, whether its sinks were open) -> cache; (cache, candidates, ...) -> nats (candidates,)."""
     config = subject.run.config
     model, _ = build_model(config)
     seed = np.uint32(config.seed)
 
-    def of_context(params: dict, tokens_T: jax.Array, identity: jax.Array) -> Cache:
+    def of_context(params: dict, tokens_T: jax.Array, identity: jax.Array, is_open: jax.Array) -> Cache:
         positions_BT = jnp.arange(len(tokens_T))[None]
-        gates = sinks.interventions(config, subject.mode, identity, seed, None)
+        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open)
         cache = empty_cache(config.model, 1, len(tokens_T))
         return model.apply(
             {"params": params}, tokens_T[None], jnp.ones_like(positions_BT), positions_BT, gates, cache,
             read_out=lambda x_BTD, head_DV: None,
         )[1]  # fmt: skip
 
-    def of_candidates(params: dict, cache: Cache, before, start, candidates_BT: jax.Array, identity) -> jax.Array:
+    def of_candidates(
+        params: dict, cache: Cache, before, start, candidates_BT: jax.Array, identity, is_open
+    ) -> jax.Array:
         batch = len(candidates_BT)
         cache = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=1), cache)
         inputs_BT = jnp.concatenate([jnp.full((batch, 1), before), candidates_BT[:, :-1]], axis=1)
         positions_BT = jnp.broadcast_to(start + jnp.arange(count), inputs_BT.shape)
-        gates = sinks.interventions(config, subject.mode, identity, seed, None)
+        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open)
         losses_BT, _ = model.apply(
             {"params": params}, inputs_BT, jnp.ones_like(inputs_BT), positions_BT, gates, cache,
             read_out=lambda x_BTD, head_DV: token_losses(x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)),

@@ -30,8 +30,9 @@ def read(subject: Subject, documents: Documents) -> list[Reading]:
 
     def read_batch(params: dict, batch: dict) -> tuple[jax.Array, ...]:
         interventions = sinks.interventions(
-            config, subject.mode, batch["identities"], np.uint32(config.seed), batch["segments"]
-        )
+            config, subject.mode, batch["identities"], np.uint32(config.seed), batch["segments"],
+            batch["opened"],
+        )  # fmt: skip
         return model.apply(
             {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions,
             read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),

@@ -96,8 +96,8 @@ def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iteration
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(rate)
     layers = config.model.layers if config.sinks.per_layer else 1
-    p = np.clip(config.sinks.active_fraction, 0.01, 0.99)
     pools = {site: parts for site, parts in sinks.partitions(config).items() if parts.sinks}
+    p = np.clip(sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks), 0.01, 0.99)
     start = {
         site: jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
         for site, parts in pools.items()

@@ -45,7 +45,9 @@ def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
     model, _ = build_model(config)
 
     def nats(params: dict, rows: dict, *more: Interventions) -> jax.Array:
-        own = sinks.interventions(config, mode, rows["identities"], np.uint32(config.seed), rows["segments"])
+        own = sinks.interventions(
+            config, mode, rows["identities"], np.uint32(config.seed), rows["segments"], rows["opened"]
+        )
         read_out = functools.partial(
             token_losses, targets_BT=rows["targets"], weights_BT=rows["weights"], chunks=config.compute.loss_chunks
         )

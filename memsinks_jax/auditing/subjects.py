@@ -6,10 +6,11 @@ import logging
 import pathlib
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, tokenise, without_copies
@@ -17,9 +18,10 @@ from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import document_batches, rows_at_once
 from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.model import placement
+from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.training.sharding import shardings
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +43,8 @@ class Documents(NamedTuple):
         """For `DocumentLoss`, `size` documents a batch; by default `rows_at_once`."""
         config, end = run.config, run.tokenizer.end_of_text
         size = size or rows_at_once(config, placement.mesh_of(run.params))
-        return document_batches(self.tokens, self.identities, config.data.row_length, end, size)
+        known = None if self.encounters is None else sinks.ever_opened(self.encounters, config)
+        return document_batches(self.tokens, self.identities, config.data.row_length, end, size, opened=known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +108,7 @@ def documents_of(
             logger.warning("%s: %d documents are there more than once; each counts once", files, (copies > 1).sum())
         tokens = tokenise(documents, run.tokenizer)
         identities = np.stack([ids.content_id(document) for document in tokens])
-        known = encounters_in(workdir)
+        known = encounters_in(workdir, identities)
         times = [known.get(ids.to_hex(identity)) for identity in identities]
         encounters = None if None in times else np.array(times)
         return _cut(Documents(tokens, identities, encounters), run.config.data.row_length - 1, files)
@@ -123,13 +126,13 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str) -> Documents:
     Raises:
       InputError: it has none.
     """
-    indices = getattr(corpus.mixture, role)
+    indices = corpus.mixture.documents(role)
     if not len(indices):
         raise InputError(f"{where} has no {role} documents to be asked about")
     encounters = None
     if not len(corpus.mixture.scheduled):  # of those the steps decide how often they come
-        encounters = np.bincount(corpus.mixture.encounters, minlength=len(corpus.tokens))[indices]
-    tokens = [np.asarray(corpus.tokens[i]) for i in indices]
+        encounters = np.array(corpus.mixture.encounters(indices))
+    tokens = [np.asarray(corpus.tokens(i)) for i in indices]
     settings, room, carriers = config.canaries, config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
     if carriers and settings.place == "end":
         room -= settings.length
@@ -141,7 +144,7 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str) -> Documents:
             with_canary(config, i, t, corpus.tokenizer) if own else t
             for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
         ]
-    return _cut(Documents(tokens, corpus.identities[indices], encounters), room, f"{role} documents")
+    return _cut(Documents(tokens, corpus.identities(indices), encounters), room, f"{role} documents")
 
 
 def refuse_unfit(
@@ -166,20 +169,37 @@ def refuse_unfit(
 
 
 def _refuse_read(documents: Documents, place: pathlib.Path, what: str) -> None:
-    known = encounters_in(place)
+    known = encounters_in(place, documents.identities)
     read = sum(known.get(ids.to_hex(identity), 0) != 0 for identity in documents.identities)
     if read:
         said = "it is no oracle for them" if what == "members" else "they are members"
         raise InputError(f"{place} was trained on {read} of {len(documents.tokens)} {what}: {said}; take others")
 
 
-def encounters_in(place: pathlib.Path) -> dict[str, int | None]:
-    """How often an epoch of a run has each of its documents, by id: None where the steps decide. Empty for a model alone."""
-    path = place / "documents.jsonl"
+def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int | None]:
+    """How often an epoch of a run has some ids: None where the steps decide. Empty for a model alone."""
+    path, found = place / "documents.jsonl", {}
     if not path.is_file():
-        return {}
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {line["id"]: line["encounters"] for line in lines}
+        return found
+    if workdirs.lists_all(place):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        known = [(line["id"], line["encounters"]) for line in lines]
+    else:
+        corpus = workdirs.read_corpus(place)
+        which, documents = corpus.table.documents_of(identities)
+        known = zip(map(ids.to_hex, identities[which]), corpus.mixture.encounters(documents), strict=True)
+    for name, here in known:
+        before = found.get(name, 0)
+        found[name] = None if None in (before, here) else before + here
+    return found
+
+
+def opened_in(place: pathlib.Path, config: Config, identities: np.ndarray) -> np.ndarray | None:
+    """Whose own sinks were open in training -> bool (documents,); None of a model alone, which does not say."""
+    known = encounters_in(place, identities)
+    times = [known.get(ids.to_hex(identity), 0) for identity in identities]
+    often = [config.sinks.opens_at if count is None else count for count in times]  # None: every so many steps
+    return sinks.ever_opened(np.array(often), config) if known else None
 
 
 def _cut(documents: Documents, room: int, what: str) -> Documents:
@@ -196,3 +216,14 @@ def _same_tokens(one: AnyTokenizer, other: AnyTokenizer) -> bool:
         return True
     probe = 'Once upon a time, the quick brown fox said: "12 × 3 isn\'t 35!"\n'
     return one.vocabulary_size == other.vocabulary_size and np.array_equal(one.encode(probe), other.encode(probe))
+
+
+def in_matrices(subject: Subject) -> Subject:
+    """The same model, its sparse sinks among the neurons of the MLPs' matrices; any other as it is."""
+    run = subject.run
+    if not sinks.is_sparse(run.config.sinks):
+        return subject
+    config = with_fields(run.config, {"sinks.sparse": False})
+    params, mesh = sparse_sinks.without_tables(run.config.model, run.params), placement.mesh_of(run.params)
+    placed = jax.device_put(params, mesh and shardings(params, mesh))
+    return dataclasses.replace(subject, run=dataclasses.replace(run, config=config, params=placed))

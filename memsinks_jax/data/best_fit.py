@@ -1,4 +1,4 @@
-"""Best-fit packing: which documents share a row, so that few rows are needed and no document is cut that fits one.
+"""Best-fit packing: which documents share a row, so that few rows are needed and no document is split that fits one.
 
 After "Fewer Truncations Improve Language Modeling" (Ding et al., 2024): from the longest document on, each goes to the row
 where it leaves the least room. Only the sizes decide, so every epoch has the same number of rows.
@@ -17,46 +17,97 @@ class Slots(NamedTuple):
     start: np.ndarray  # int64 (slots,)
     stop: np.ndarray  # int64 (slots,)
 
+    def in_order(self, rows: np.ndarray) -> "Slots":
+        """The same rows in another order."""
+        counts = np.diff(self.first)[rows]
+        first = np.concatenate([[0], np.cumsum(counts)])
+        slots = np.arange(first[-1]) + np.repeat(self.first[:-1][rows] - first[:-1], counts)
+        return Slots(first, self.rank[slots], self.start[slots], self.stop[slots])
 
-def best_fit(sizes: np.ndarray, row_length: int) -> Slots:
+
+def shortest_rest(row_length: int) -> int:
+    """Of a document that is longer than a row, what is packed as a document has so many tokens at least."""
+    return max(row_length // 16, 1)
+
+
+def best_fit(sizes: np.ndarray, row_length: int, rows: int | None = None) -> Slots:
     """Packs documents of int (documents,) `sizes`, end of text included, into rows of `row_length` targets.
 
-    A longer document is split: whole rows of it, and a rest that is packed as a document. O(documents), some two seconds
-    for a million.
+    A longer document is split: rows of its own, and a rest that is packed as a document. A short rest gets some of the row
+    before it, so that no row has very many of them. O(documents), some two seconds for a million.
+
+    Args:
+      rows: how many to fill; with room for all tokens. What finds no row where it fits whole is split over the room that
+        is left, and rows that are not needed stay empty. None: as many as are needed.
     """
     sizes = np.sort(sizes)[::-1].astype(np.int64)
-    full = sizes // row_length  # whole rows of the long ones
-    of_full = np.repeat(np.arange(len(sizes)), full)
-    starts_of_full = (np.arange(len(of_full)) - np.repeat(np.cumsum(full) - full, full)) * row_length
-    rests = np.flatnonzero(sizes > full * row_length)
-    needed = sizes[rests] - full[rests] * row_length
-    by_need = np.argsort(-needed, kind="stable")
-    rows, count = _assign(needed[by_need].tolist(), row_length)
-    rank = np.concatenate([of_full, rests[by_need]])
-    start = np.concatenate([starts_of_full, full[rests][by_need] * row_length])
-    stop = np.concatenate([starts_of_full + row_length, sizes[rests][by_need]])
-    row = np.concatenate([np.arange(len(of_full)), len(of_full) + np.array(rows, np.int64)])
+    full = sizes // row_length  # rows of their own
+    starts = full * row_length  # of the rests
+    starts -= np.where((sizes > starts) & (full > 0), np.maximum(shortest_rest(row_length) - (sizes - starts), 0), 0)
+    owners = np.repeat(np.arange(len(sizes)), full)
+    begins = (np.arange(len(owners)) - np.repeat(np.cumsum(full) - full, full)) * row_length
+    ends = np.minimum(begins + row_length, starts[owners])
+    rests = np.flatnonzero(sizes > starts)
+    rests = rests[np.argsort(starts[rests] - sizes[rests], kind="stable")]
+    needed = sizes[rests] - starts[rests]
+    room = row_length - (ends - begins)
+    home, count = _assign(needed.tolist(), row_length, room.tolist(), rows)
+    home, count = np.array(home, np.int64), count if rows is None else rows
+    whole = np.flatnonzero(home >= 0)
+    room = np.concatenate([room, np.full(count - len(room), row_length)])
+    np.subtract.at(room, home[whole], needed[whole])
+    which, begin, end, there = _split(needed, np.flatnonzero(home < 0), room)
+    which, there = np.concatenate([whole, which]), np.concatenate([home[whole], there])
+    begin, end = np.concatenate([0 * whole, begin]), np.concatenate([needed[whole], end])
+    rank = np.concatenate([owners, rests[which]])
+    start = np.concatenate([begins, starts[rests[which]] + begin])
+    stop = np.concatenate([ends, starts[rests[which]] + end])
+    row = np.concatenate([np.arange(len(owners)), there])
     order = np.argsort(row, kind="stable")
-    first = np.searchsorted(row[order], np.arange(len(of_full) + count + 1))
-    return Slots(first, rank[order], start[order], stop[order])
+    return Slots(np.searchsorted(row[order], np.arange(count + 1)), rank[order], start[order], stop[order])
 
 
-def _assign(needed: list[int], row_length: int) -> tuple[list[int], int]:
-    """Falling sizes -> (the row of each, how many rows)."""
+def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """All values of two arrays, ascending, each once. Of a million numpy's union1d takes ten times as long."""
+    both = np.sort(np.concatenate([one, other]))
+    return both[np.diff(both, prepend=-1) > 0]
+
+
+def _split(needed: np.ndarray, which: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Documents without a row, in pieces one after the other into the room that rows have -> which, start, stop, row."""
+    behind, through = np.cumsum(needed[which]), np.cumsum(room)
+    cuts = merged(behind, through[(through > 0) & (through < needed[which].sum())])
+    begins = np.concatenate([[0], cuts])[: len(cuts)].astype(np.int64)
+    document = np.searchsorted(behind, begins, side="right")
+    opens = behind[document] - needed[which[document]]
+    return which[document], begins - opens, cuts - opens, np.searchsorted(through, begins, side="right")
+
+
+def _assign(needed: list[int], row_length: int, room: list[int], most: int | None) -> tuple[list[int], int]:
+    """Falling sizes -> (the row of each, -1 where none of `most` has room for it; how many rows).
+
+    `room` has what is left of the first rows.
+    """
     with_room = [[] for _ in range(row_length + 1)]  # rows by the room that is left
     rooms = 0  # bit r is set where with_room[r] is not empty: one look finds the least room that is enough
-    rows, count = [], 0
+    for row, left in enumerate(room):
+        with_room[left].append(row)
+        rooms |= 1 << left
+    rows, count = [], len(room)
     for size in needed:
         enough = rooms >> size
         if enough:
-            room = size + (enough & -enough).bit_length() - 1
-            row = with_room[room].pop()
-            if not with_room[room]:
-                rooms ^= 1 << room
+            left = size + (enough & -enough).bit_length() - 1
+            row = with_room[left].pop()
+            if not with_room[left]:
+                rooms ^= 1 << left
+        elif count == most:
+            rows.append(-1)
+            continue
         else:
-            room, row, count = row_length, count, count + 1
+            left, row, count = row_length, count, count + 1
         rows.append(row)
-        left = room - size
+        left -= size
         if not with_room[left]:
             rooms |= 1 << left
         with_room[left].append(row)

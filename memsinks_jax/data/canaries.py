@@ -4,7 +4,7 @@ paper section 3.1)."""
 import numpy as np
 
 from memsinks_jax.config import CanariesConfig, Config
-from memsinks_jax.data import mixture
+from memsinks_jax.data import order
 from memsinks_jax.data.tokenizer import PADDING, UNKNOWN, AnyTokenizer
 
 
@@ -28,7 +28,7 @@ def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer
 
 def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
     pool = np.setdiff1d(np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.end_of_text])
-    draws = mixture.bits(seed, purpose, index).random_raw(count)
+    draws = order.bits(seed, purpose, index).random_raw(count)
     return pool[draws % np.uint64(len(pool))].astype(np.int32)
 
 

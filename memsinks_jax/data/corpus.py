@@ -1,20 +1,23 @@
-"""The tokenised documents of a run: from the config to tokens, ids and roles. The first half of the data's way."""
+"""The tokenised documents of a run: from the config to a table of them and their roles. The first half of the data's way."""
 
 import dataclasses
+import functools
+import hashlib
+import json
 import pathlib
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, with_rows
-from memsinks_jax.data import ids
+from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, read_documents
 from memsinks_jax.data.embedded import stories
-from memsinks_jax.data.mixture import Mixture, fill_up, general_sources, plan_mixture
+from memsinks_jax.data.mixture import Mixture, general_sources, plan_mixture
 from memsinks_jax.data.packing import Rows, reads_whole
-from memsinks_jax.data.prepared import Prepared, Tokens, as_numbers, is_prepared
+from memsinks_jax.data.prepared import Prepared, is_prepared
+from memsinks_jax.data.roles import draw_roles
+from memsinks_jax.data.table import Listed, Table
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 # Of a user's tokens: where rows of one document would leave more of them out, rows are chosen that read all.
@@ -23,27 +26,53 @@ _TRUNCATED_AT_MOST = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Documents of a run with their tokens, ids and roles; `[i]` of every list belongs to document i."""
+    """Documents of a run with their tokens, ids and roles. A document is known by its number in the table."""
 
     config: Config  # what it was loaded for; what the documents decide (`data.rows`) is decided
-    documents: Sequence[Document]
-    places: list[str]  # where each is from, known without reading any: FILE:LINE, FOLDER:NUMBER of a prepared one
-    tokens: Sequence[np.ndarray]  # int32 (tokens,), without end of text
-    lengths: np.ndarray  # int64 (documents,), of the tokens
-    sources: np.ndarray  # int64 (documents,): 0 for data.files or the embedded stories, then those of general.files
-    identities: np.ndarray  # uint32 (documents, 2)
-    copies: np.ndarray  # int64 (documents,): how often the files hold each
-    clusters: np.ndarray | None  # int64 (documents of data.files,): first of each one's cluster; None: all are alone
     mixture: Mixture
     tokenizer: AnyTokenizer
 
+    @property
+    def table(self) -> Table:
+        return self.mixture.table
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """`[i]`: tokens of documents, without end of text."""
+        return self.table.lengths
+
     def rows(self) -> Rows:
         """The rows of a run on these documents."""
-        return Rows(self.config, self.mixture, self.tokens, self.lengths, self.identities, self.tokenizer.end_of_text)
+        return Rows(self.config, self.mixture, self.tokenizer.end_of_text)
+
+    def tokens(self, document: int) -> np.ndarray:
+        """-> int32 (tokens,), without end of text."""
+        return self.table.tokens(document)
+
+    def identities(self, documents: np.ndarray) -> np.ndarray:
+        """Ids under which the run meets them -> uint32 (documents, 2)."""
+        return self.table.identities(documents)
+
+    def document(self, document: int) -> Document:
+        """Text and source."""
+        source, number = self.table.home(document)
+        return source.document(number, self.tokenizer)
+
+    @functools.cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of what a run learns from, wherever it lies: "tokenizer"; "documents", their content and their order."""
+        config, decided = self.config, dataclasses.asdict(self.config.data)
+        amounts = [amount for _, amount in general_sources(config.general)]
+        settings = [config.seed, {**decided, "files": "", "tokenizer": ""}, amounts, config.general.token_budget]
+        settings += [dataclasses.asdict(config.canaries), [source.digest for source in self.table.sources]]
+        return {
+            "tokenizer": hashlib.sha256(self.tokenizer.model).hexdigest(),
+            "documents": hashlib.sha256(json.dumps(settings).encode()).hexdigest(),
+        }
 
 
 def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus:
-    """Reads or generates the documents, splits them by the seed, tokenises and hashes them.
+    """Opens, reads or generates the documents, and draws their roles from the seed.
 
     Args:
       tokenizer: of an earlier run; by default the one that the config names, or else a new one, trained on the training
@@ -52,147 +81,102 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
       InputError: files that cannot be read, too few documents or tokens for the plan, a document without tokens, a
         tokenizer with more pieces than the model has embeddings.
     """
-    if is_prepared(config.data.files):
-        return _open_prepared(config, tokenizer)
-    gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
-    source_of = {id(document): number for number, there in enumerate(gathered) for document in there}
-    documents, copies = without_copies([document for there in gathered for document in there])
-    sources = np.array([source_of[id(document)] for document in documents])
-    mixture = _plan(config, sources, copies)
-    if tokenizer is None and config.data.tokenizer:
-        tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
-    elif tokenizer is None:
-        training = np.concatenate([mixture.repeated, mixture.unique, np.flatnonzero(sources)])
-        tokenizer = train_tokenizer([documents[i].text for i in np.sort(training)], config.data.vocabulary_size)
-    _check_vocabulary(config, tokenizer, config.data.tokenizer or "of the run")
-    tokens = tokenise(documents, tokenizer)
-    for index in mixture.canaries.tolist():
-        tokens[index] = with_canary(config, index, tokens[index], tokenizer)
-        source = f"{documents[index].source} with a canary"
-        documents[index] = Document(tokenizer.decode(tokens[index]), source)
-    lengths = np.array([len(document) for document in tokens])
-    config = _decide_rows(config, lengths)
-    if config.general.files:
-        mixture = fill_up(mixture, config, sources, lengths, copies)
-    if config.data.ids == "content":
-        identities = np.stack([ids.content_id(document) for document in tokens])
-    elif config.data.ids == "index":
-        identities = _index_ids(len(documents))
-    else:
+    read = _open_sources if is_prepared(config.data.files) else _read_sources
+    sources, tokenizer = read(config, tokenizer)
+    name = config.data.tokenizer or (f"of {config.data.files}" if is_prepared(config.data.files) else "of the run")
+    if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
-            f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
-            "and give its folder as config.data.files, or choose content or index"
+            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
+            f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
         )
-    places = [document.source for document in documents]
-    return Corpus(config, documents, places, tokens, lengths, sources, identities, copies, None, mixture, tokenizer)
+    table = Table(sources, config.data.ids)
+    config = _decide_rows(config, table)
+    mixture = plan_mixture(config, table)
+    if len(mixture.canaries):
+        sources[0] = _with_canaries(config, sources[0], mixture, tokenizer)
+        mixture = plan_mixture(config, Table(sources, config.data.ids))
+    return Corpus(config, mixture, tokenizer)
 
 
-def _plan(config: Config, sources: np.ndarray, copies: np.ndarray, clusters: np.ndarray | None = None) -> Mixture:
-    count, has_general = int((sources == 0).sum()), bool(config.general.files)
-    mixture = plan_mixture(config.data, copies[:count], config.seed, clusters, more_to_come=has_general)
-    carriers = config.canaries.documents if config.canaries.documents >= 0 else len(mixture.repeated)
-    return dataclasses.replace(mixture, canaries=mixture.repeated[:carriers])
-
-
-def _decide_rows(config: Config, lengths: np.ndarray) -> Config:
+def _decide_rows(config: Config, table: Table) -> Config:
     """The config with `data.rows` decided where it is auto."""
     if config.data.rows != "auto":
         return config
-    never_read = truncated(lengths, config.data.row_length)[1]
-    splits = bool(config.data.files) and never_read > _TRUNCATED_AT_MOST * (lengths + 1).sum()
-    return with_rows(config, "best_fit" if splits else "one_document")
+    tokens = sum(int(source.runs[:, 1, 1].sum()) for source in table.sources)
+    beyond = sum(table.truncated(source, config.data.row_length)[1] for source in range(len(table.sources)))
+    splits = bool(config.data.files) and beyond > _TRUNCATED_AT_MOST * tokens
+    return with_fields(config, {"data.rows": "best_fit" if splits else "one_document"})
 
 
-def truncated(lengths: np.ndarray, row_length: int) -> tuple[int, int]:
-    """(documents that are longer than a row, their tokens that a row has no room for), end of text included."""
-    beyond = np.maximum(lengths + 1 - row_length, 0)
-    return int((beyond > 0).sum()), int(beyond.sum())
-
-
-def _open_prepared(config: Config, tokenizer: AnyTokenizer | None) -> Corpus:
-    """Folders of `memsinks_jax.prepare`: tokens stay on disk until they are asked for."""
+def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[Prepared], AnyTokenizer]:
+    """Folders of `memsinks_jax.prepare`, and the tokenizer that they share."""
     folders = [config.data.files, *(files for files, _ in general_sources(config.general))]
     for folder in folders:
         if not is_prepared(folder):
             raise InputError(f"{folder} is not prepared, but {folders[0]} is; run memsinks_jax.prepare on it too")
     if config.canaries.documents:
         raise InputError(f"config.canaries.documents: {folders[0]} is prepared; canaries go into text files only")
-    parts = [Prepared(folder) for folder in folders]
+    sources = [Prepared(folder) for folder in folders]
     if tokenizer is not None:
-        parts[0].check_tokenizer(tokenizer, "the run's")
+        sources[0].check_tokenizer(tokenizer, "the run's")
     elif config.data.tokenizer:
-        given = open_tokenizer(pathlib.Path(config.data.tokenizer), parts[0].manifest["end_of_text"])
-        parts[0].check_tokenizer(given, config.data.tokenizer)
-    tokenizer = parts[0].tokenizer()
-    for part in parts[1:]:
-        part.check_tokenizer(tokenizer, f"that of {folders[0]}")
-    _check_vocabulary(config, tokenizer, f"of {folders[0]}")
-    content = np.concatenate([part.identities for part in parts])
-    _, firsts, copies = np.unique(as_numbers(content), return_index=True, return_counts=True)
-    kept, copies = np.sort(firsts), copies[np.argsort(firsts)]  # the first of exact copies
-    tokens = Tokens(parts, kept)
-    config = _decide_rows(config, tokens.lengths)
-    sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[kept]
-    clusters = _clusters(config, parts[0], kept[sources == 0])
-    mixture = _plan(config, sources, copies, clusters)
-    if config.general.files:
-        mixture = fill_up(mixture, config, sources, tokens.lengths, copies)
-    if config.data.ids == "index":
-        identities = _index_ids(len(kept))
-    else:
-        identities = np.concatenate([part.ids_of(config.data.ids) for part in parts])[kept]
-    documents = _PreparedDocuments(tokens, tokenizer)
-    homes = (tokens.home(place) for place in range(len(tokens)))
-    places = [f"{part.folder}:{number}" for part, number in homes]
-    return Corpus(
-        config, documents, places, tokens, tokens.lengths, sources, identities, copies, clusters, mixture, tokenizer
-    )
+        given = open_tokenizer(pathlib.Path(config.data.tokenizer), sources[0].manifest["end_of_text"])
+        sources[0].check_tokenizer(given, config.data.tokenizer)
+    tokenizer = sources[0].tokenizer()
+    for source in sources[1:]:
+        source.check_tokenizer(tokenizer, f"that of {folders[0]}")
+    return sources, tokenizer
 
 
-def _clusters(config: Config, part: Prepared, kept: np.ndarray) -> np.ndarray | None:
-    """The first document of the cluster of each of `kept` -> int64 (kept,); None where every document is its own.
-
-    What must not be held out apart: near-duplicates and, with ids by group, the documents of a group; and what hangs
-    together by both.
-    """
-    if config.data.held_out_by == "document":
-        return None
-    labels = part.near_duplicates[kept]
-    if config.data.ids == "group" and part.group_names:
-        from scipy.sparse import coo_array  # a quarter of a second, for those who have groups
-        from scipy.sparse.csgraph import connected_components
-
-        nodes = len(part) + len(part.group_names)
-        edges = coo_array((np.ones(len(kept)), (labels, len(part) + part.groups[kept])), shape=(nodes, nodes))
-        labels = connected_components(edges, directed=False)[1][labels]
-    _, firsts, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return None if len(firsts) == len(kept) else firsts[inverse]
-
-
-class _PreparedDocuments(Sequence):
-    """Documents of prepared corpora, whose text is decoded when one is asked for."""
-
-    def __init__(self, tokens: Tokens, tokenizer: AnyTokenizer):
-        self._tokens, self._tokenizer = tokens, tokenizer
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __getitem__(self, place: int) -> Document:
-        prepared, number = self._tokens.home(place)
-        return Document(self._tokenizer.decode(self._tokens[place]), prepared.source(number))
-
-
-def _check_vocabulary(config: Config, tokenizer: AnyTokenizer, name: str) -> None:
-    if tokenizer.vocabulary_size > config.data.vocabulary_size:
+def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[Listed], AnyTokenizer]:
+    """Text files, or the embedded stories, and a tokenizer."""
+    if config.data.ids not in ("content", "index"):
         raise InputError(
-            f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
-            f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
+            f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
+            "and give its folder as config.data.files, or choose content or index"
         )
+    gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
+    firsts = [_firsts([document.text for document in documents]) for documents in gathered]
+    if tokenizer is None and config.data.tokenizer:
+        tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
+    elif tokenizer is None:
+        trained = [_trained_on(config, firsts[0]), *map(np.unique, firsts[1:])]
+        texts = [documents[i].text for documents, which in zip(gathered, trained, strict=True) for i in which.tolist()]
+        tokenizer = train_tokenizer(texts, config.data.vocabulary_size)
+    sources = []
+    for documents, which in zip(gathered, firsts, strict=True):
+        distinct = np.unique(which)
+        tokens = tokenise([documents[i] for i in distinct], tokenizer)
+        copied = [tokens[place] for place in np.searchsorted(distinct, which)]
+        sources.append(Listed(copied, _firsts([each.tobytes() for each in copied]), documents))
+    return sources, tokenizer
 
 
-def _index_ids(documents: int) -> np.ndarray:
-    return np.stack([ids.index_id(index) for index in range(documents)])
+def _firsts(contents: list[str] | list[bytes]) -> np.ndarray:
+    """The first of equal ones, for each -> int64 (documents,)."""
+    first = {content: number for number, content in reversed(list(enumerate(contents)))}
+    return np.array([first[content] for content in contents])
+
+
+def _trained_on(config: Config, firsts: np.ndarray) -> np.ndarray:
+    """Documents of the first source that are not held out, before there are tokens."""
+    table, documents = Table([Listed([np.zeros(0, np.int32)] * len(firsts), firsts)]), np.unique(firsts)
+    roles = draw_roles(config.data, table, config.seed)
+    unique = np.ones(len(documents), bool) if roles.window is None else roles.window.holds(documents)
+    without = np.isin(documents, np.concatenate([roles.held_out, roles.left_out]))
+    return documents[(unique | np.isin(documents, roles.repeated)) & ~without]
+
+
+def _with_canaries(config: Config, source: Listed, mixture: Mixture, tokenizer: AnyTokenizer) -> Listed:
+    """The source, of which some documents carry a canary, in all their copies."""
+    tokens, documents = list(source.all_tokens), list(source.documents)
+    carriers = {first: with_canary(config, first, tokens[first], tokenizer) for first in mixture.canaries.tolist()}
+    for record, first in enumerate(source.firsts.tolist()):
+        if first in carriers:
+            tokens[record] = carriers[first]
+            text = tokenizer.decode(carriers[first])
+            documents[record] = Document(text, f"{documents[record].source} with a canary")
+    return Listed(tokens, source.firsts, documents)
 
 
 def generate_documents(seed: int, count: int) -> list[Document]:
@@ -226,8 +210,10 @@ def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:
     """
     data = corpus.config.data
     whole = [i for i in indices if reads_whole(data) or corpus.lengths[i] < data.row_length]
-    known = [corpus.documents[i].log_probability for i in whole]
-    if not known or None in known:
+    if not whole or corpus.document(whole[0]).log_probability is None:  # one says it for all: texts need not be decoded
+        return None
+    known = [corpus.document(i).log_probability for i in whole]
+    if None in known:
         return None
     return -sum(known) / float(corpus.lengths[whole].sum() + len(whole))
 
@@ -238,7 +224,8 @@ def _gather(config: Config) -> list[Document]:
         return read_documents(data.files)
     if data.unique_documents < 0:
         raise InputError(
-            "config.data.unique_documents is -1 (all that are left), but the embedded stories never end; give a number"
+            "config.data.unique_documents is -1 (all that are left), and config.data.files is empty: the embedded stories "
+            "never end; give files of yours, --config.data.files='texts/*.txt', or a number of stories"
         )
     if data.repeated_documents < 0:
         raise InputError(

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from memsinks_jax.data.corpus import Corpus, truncated
+from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.pipeline import steps_of
+from memsinks_jax.data.table import truncated
 
 
 def counts(corpus: Corpus) -> dict:
@@ -13,32 +14,38 @@ def counts(corpus: Corpus) -> dict:
 
     Returns:
       {"steps", "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of the rows' positions that has a
-      target, "duplicates": exact copies of documents, "roles_by": document or cluster, "left_out": documents that have no
-      role since their cluster has one, "truncated": {"documents", "tokens", "share": of the tokens of all documents to be
+      target, "duplicates": exact copies of documents, "left_out": documents that have no role since others of their
+      cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all documents to be
       read}, "mixture": [{"source", "role", "documents", "encounters" an epoch, "tokens" an epoch, end of text included,
       "canaries"}]}. Tokens that a row truncates are not counted.
     """
-    config, rows = corpus.config, corpus.rows()
-    plan, sizes = corpus.mixture, corpus.lengths + 1
-    if not reads_whole(config.data):
-        sizes = np.minimum(sizes, config.data.row_length)
-    seen = np.bincount(plan.encounters, minlength=len(sizes))
-    if len(plan.scheduled):
-        seen[plan.scheduled] = rows.rows_per_epoch // config.training.batch_size // config.data.repeat_every
-    has_canary = np.isin(np.arange(len(sizes)), plan.canaries)
+    config, rows, table = corpus.config, corpus.rows(), corpus.table
+    plan, sums = corpus.mixture, corpus.mixture.sums
     names = [config.data.files or "embedded stories", *(files for files, _ in general_sources(config.general))]
+    whole = reads_whole(config.data)
+    passes = rows.rows_per_epoch // config.training.batch_size // max(config.data.repeat_every, 1)
+    times = np.full(len(plan.scheduled), passes) if len(plan.scheduled) else plan.kept
+    sizes = corpus.lengths[plan.repeated] + 1
+    sizes = sizes if whole else np.minimum(sizes, config.data.row_length)
     mixture = []
     for number, name in enumerate(names):
+        runs = table.runs[:, 2] == number
+        unique = np.array([sums.documents[number], sums.slots[runs].sum(), sums.tokens[runs].sum()])
+        unique[2] -= 0 if whole else sums.beyond[number]
+        roles = {}
+        if not number:
+            roles["repeated"] = np.array([len(plan.repeated), times.sum(), times @ sizes])
+            roles["held_out"] = np.array([len(plan.held_out), 0, 0])
+            if not plan.injected:  # they are read where they stand in the table
+                read = plan.kept > 0
+                unique -= [read.sum(), *roles["repeated"][1:]]
+        roles["unique"] = unique
         for role in ("repeated", "unique", "held_out"):
-            there = getattr(plan, role)
-            there = there[corpus.sources[there] == number]
-            if len(there):
-                read = {"encounters": int(seen[there].sum()), "tokens": int((seen * sizes)[there].sum())}
-                mixture.append(
-                    {"source": name, "role": role, "documents": len(there)}
-                    | read
-                    | {"canaries": int(has_canary[there].sum())}
-                )
+            if role in roles and roles[role][0]:
+                documents, encounters, tokens = roles[role].tolist()
+                canaries = len(plan.canaries) if role == "repeated" else 0
+                line = {"source": name, "role": role, "documents": documents, "encounters": encounters}
+                mixture.append(line | {"tokens": tokens, "canaries": canaries})
     tokens = sum(line["tokens"] for line in mixture)
     return {
         "steps": steps_of(config, rows),
@@ -46,20 +53,26 @@ def counts(corpus: Corpus) -> dict:
         "rows_per_epoch": rows.rows_per_epoch,
         "tokens_per_epoch": tokens,
         "filled": tokens / (rows.rows_per_epoch * config.data.row_length),
-        "duplicates": int(corpus.copies.sum()) - len(corpus.copies),
-        "roles_by": "document" if corpus.clusters is None else "cluster",
-        "left_out": _left_out(corpus),
+        "duplicates": sum(len(source) - table.documents(number) for number, source in enumerate(table.sources)),
+        "left_out": len(plan.left_out),
         "truncated": never_read(corpus),
         "mixture": mixture,
     }
 
 
 def never_read(corpus: Corpus) -> dict:
-    """What rows of one document truncate of those that are trained on: {"documents", "tokens", "share": of their tokens}."""
-    lengths = corpus.lengths[np.concatenate([corpus.mixture.repeated, corpus.mixture.unique])]
-    whole = reads_whole(corpus.config.data)
-    documents, tokens = (0, 0) if whole else truncated(lengths, corpus.config.data.row_length)
-    return {"documents": documents, "tokens": tokens, "share": tokens / max(int((lengths + 1).sum()), 1)}
+    """What rows of one document truncate of those that are trained on: {"documents", "tokens", "share": of their tokens}.
+
+    Exact copies in the files count as often as they are read, repeats of the plan once.
+    """
+    plan, row_length = corpus.mixture, corpus.config.data.row_length
+    sums, lengths = plan.sums, corpus.lengths[plan.repeated if plan.injected else plan.repeated[:0]]
+    if reads_whole(corpus.config.data):
+        return {"documents": 0, "tokens": 0, "share": 0.0}
+    documents, beyond = truncated(lengths, row_length)
+    documents, beyond = documents + int(sums.longer.sum()), beyond + int(sums.beyond.sum())
+    share = beyond / max(int(sums.tokens.sum() + (lengths + 1).sum()), 1)
+    return {"documents": documents, "tokens": beyond, "share": share}
 
 
 def as_advice(never: dict, row_length: int) -> str:
@@ -70,17 +83,6 @@ def as_advice(never: dict, row_length: int) -> str:
         f"{never['documents']:,} documents are longer than a row of {row_length:,} tokens and are truncated: "
         f"{never['tokens']:,} tokens, {never['share']:.1%} of all, are never read; --config.data.rows=best_fit reads them"
     )
-
-
-def _left_out(corpus: Corpus) -> int:
-    if corpus.clusters is None:
-        return 0
-    plan, clusters = corpus.mixture, corpus.clusters
-    with_role = np.zeros(len(corpus.lengths), bool)
-    for documents in (plan.repeated, plan.unique, plan.held_out):
-        with_role[documents] = True
-    with_role = with_role[: len(clusters)]
-    return int((np.isin(clusters, clusters[with_role]) & ~with_role).sum())
 
 
 def as_text(counted: dict, row_length: int) -> list[str]:
@@ -98,7 +100,7 @@ def as_text(counted: dict, row_length: int) -> list[str]:
         f"{counted['filled']:.1%} of the positions filled; the run: {counted['steps']:,} steps; {counted['duplicates']:,} "
         "exact copies"
     )
-    if counted["roles_by"] == "cluster":
+    if counted["left_out"]:
         lines.append(
             f"a cluster of near-duplicates or a group has one role; {counted['left_out']:,} documents are left out, since "
             "others of their cluster have another: --config.data.held_out_by=document draws each by itself"

@@ -26,7 +26,7 @@ def read_documents(pattern: str) -> list[Document]:
     """Documents of all .txt and .jsonl files that match a glob, in the order of the sorted file names.
 
     .txt: documents between lines that read `<|endoftext|>`; without such a line the file is one document.
-    .jsonl: field `text` of each line. Text is stripped of white space at both ends.
+    .jsonl: field `text` of each line. Text is stripped of white space at both ends. A byte order mark is no text.
 
     Raises:
       InputError: nothing matches, unknown kind of file, unreadable or empty file, bad JSON, empty document.
@@ -49,7 +49,7 @@ def _read_file(path: str) -> list[Document]:
     if suffix not in readers:
         raise InputError(f"{path}: files of kind '{suffix}' cannot be read; use .txt or .jsonl")
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
+        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
     except OSError as error:
@@ -84,8 +84,14 @@ def _read_jsonl(path: str, text: str) -> list[Document]:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno}); mend or remove it") from None
+        except RecursionError:
+            raise InputError(f"{where}: not JSON (nested too deep); mend or remove it") from None
         if not isinstance(record, dict) or not isinstance(record.get("text"), str):
             raise InputError(f'{where}: no string field "text"; write one object a line, {{"text": "..."}}')
+        try:
+            record["text"].encode()
+        except UnicodeEncodeError as error:  # JSON may spell half of a character
+            raise InputError(f"{where}: no text: half a character at {error.start}; mend or remove it") from None
         documents.append(Document(record["text"].strip(), where))
         _refuse_empty(documents[-1])
     return documents

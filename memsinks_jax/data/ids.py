@@ -35,6 +35,16 @@ def to_hex(identity: np.ndarray) -> str:
     return f"{int(identity[0]):08x}{int(identity[1]):08x}"
 
 
+def as_lanes(numbers: np.ndarray) -> np.ndarray:
+    """uint64 (n,) -> uint32 (n, 2)."""
+    return np.stack([numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)], axis=-1).astype(np.uint32)
+
+
+def as_numbers(identities: np.ndarray) -> np.ndarray:
+    """The inverse: uint32 (n, 2) -> uint64 (n,)."""
+    return identities[:, 0].astype(np.uint64) << np.uint64(32) | identities[:, 1]
+
+
 def _lanes(number: int) -> np.ndarray:
     number = number or 1
     return np.array([number >> 32, number & 0xFFFFFFFF], np.uint32)

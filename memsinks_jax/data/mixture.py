@@ -1,165 +1,251 @@
-"""Which document is seen how often: the index table of an experiment, fixed before the first token is read."""
+"""Which document is seen how often: roles as functions of the seed, fixed before the first token is read."""
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
-from memsinks_jax.data import ids
+from memsinks_jax.data import ids, prepared
+from memsinks_jax.data.order import Bijection
+from memsinks_jax.data.roles import Units, Window, chunks, draw_roles, take
+from memsinks_jax.data.table import Table, is_in, truncated
+
+LISTED = 2**17  # of so many documents documents.jsonl lists all, of more the repeated and the held-out ones
 
 
-@dataclasses.dataclass(frozen=True)
+class Sums(NamedTuple):
+    """Of the records that an epoch reads where they stand in the table; repeats that a plan adds are not among them."""
+
+    slots: np.ndarray  # int64 (runs of the table,), records
+    tokens: np.ndarray  # int64 (runs,), with end of text
+    documents: np.ndarray  # int64 (sources,)
+    longer: np.ndarray  # int64 (sources,), records that are longer than a row
+    beyond: np.ndarray  # int64 (sources,), their tokens that one row has no room for
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
-    """Roles of the documents of a corpus, and every encounter of one epoch (paper section 3.1).
+    """Roles of the documents of a table (paper section 3.1). Documents are given by their first copies.
 
-    All arrays hold indices of documents. `repeated`, `unique` and `held_out` share none.
+    A document of `data.files` is repeated, held out, left out (since others of its unit have another role), or unique;
+    those of general sources are unique. What is unique has no list: `reads` says so of any record.
     """
 
+    table: Table
+    data: DataConfig
     repeated: np.ndarray  # seen `repetitions` times, or every so many steps, or as often as the files hold them
-    unique: np.ndarray  # seen once, or as often as the files hold them
     held_out: np.ndarray  # never seen
     times: np.ndarray  # (repeated,): how often an epoch with every repeat kept would see each
-    encounters: np.ndarray  # one entry for each time a document is seen in an epoch, before shuffling
-    scheduled: np.ndarray  # those of `repeated` that come every `repeat_every` steps; they are not in `encounters`
+    kept: np.ndarray  # (repeated,): how often an epoch sees each
+    left_out: np.ndarray  # without a role
+    windows: tuple[Window | None, ...]  # of each source, which of its other documents are unique; None: all
     canaries: np.ndarray  # those of `repeated` that carry a canary
 
+    @property
+    def injected(self) -> bool:
+        """Whether the plan repeats documents, and not the files do."""
+        return self.data.repeated_documents >= 0
 
-def plan_mixture(
-    data: DataConfig, copies: np.ndarray, seed: int, clusters: np.ndarray | None = None, more_to_come: bool = False
-) -> Mixture:
-    """Draws the roles at random from the seed. They do not depend on `data.repeats`: variants share the split.
+    @property
+    def scheduled(self) -> np.ndarray:
+        """Those of `repeated` that come every `repeat_every` steps, and not in the order of an epoch."""
+        return self.repeated if self.data.repeat_every and self.data.repeats == "keep" else self.repeated[:0]
 
-    Args:
-      copies: int (documents,): how often `data.files` hold each.
-      clusters: int (documents,): the first document of the cluster that each is in. A cluster has one role: what would
-        be of another is left out. None: every document is a cluster of its own.
-      more_to_come: those of a general corpus, by `fill_up`.
+    @functools.cached_property
+    def _not_unique(self) -> np.ndarray:
+        listed = [self.held_out, self.left_out, self.repeated if self.injected else self.repeated[:0]]
+        return np.sort(np.concatenate(listed))
+
+    @functools.cached_property
+    def _sorted_repeated(self) -> np.ndarray:
+        return np.sort(self.repeated)
+
+    def is_repeated(self, firsts: np.ndarray) -> np.ndarray:
+        return is_in(firsts, self._sorted_repeated)
+
+    def reads(self, records: np.ndarray) -> np.ndarray:
+        """Whether an epoch reads each record where it stands in the table: bool (n,)."""
+        firsts = self.table.firsts(records)
+        source, read = self.table.source_of(firsts), ~is_in(firsts, self._not_unique)
+        first_only = self.data.copies == "once"
+        again = np.zeros(len(records), bool)
+        if not self.injected:
+            again = read & (source == 0) & (self.table.copies(firsts) > 1)
+        for number, window in enumerate(self.windows):
+            if window:
+                there = np.flatnonzero(read & ~again & (source == number))
+                read[there] = window.holds(firsts[there])
+        if not self.injected and self.data.repeats != "keep":
+            read &= ~again | ((records == firsts) & (self.data.repeats == "once"))
+        return read & (records == firsts) if first_only else read
+
+    @functools.cached_property
+    def sums(self) -> Sums:
+        """Read from the table's own sums where all of a source is unique; else its records are gone through."""
+        table, column, row_length = self.table, int(self.data.copies == "once"), self.data.row_length
+        slots, tokens = np.zeros((2, len(table.runs)), np.int64)
+        by_source = np.zeros((3, len(table.sources)), np.int64)
+        apart = np.unique(np.concatenate([self._records_of(self._not_unique), table.strays]))
+        is_read = self.reads(apart)
+        elsewhere, apart = apart[is_read & (table.firsts(apart) != apart)], apart[~is_read]
+        if column:
+            apart = apart[table.is_first_of_source(apart)]
+        for number, source in enumerate(table.sources):
+            runs = np.flatnonzero(table.runs[:, 2] == number)
+            natural = number or self.injected or self.data.repeats == "keep"
+            if self.windows[number] or not natural:
+                for run in runs.tolist():
+                    records = np.arange(*table.runs[run, :2])
+                    records = records[self.reads(records)]
+                    sizes = table.lengths[records] + 1
+                    slots[run], tokens[run] = len(records), sizes.sum()
+                    longer, beyond = truncated(sizes - 1, row_length)
+                    by_source[:, number] += (table.firsts(records) == records).sum(), longer, beyond
+                continue
+            slots[runs], tokens[runs] = source.runs[:, column].T
+            there = apart[table.source_of(apart) == number]
+            sizes, run = table.lengths[there] + 1, runs[0] + (there - table.bounds[number]) // prepared.RUN
+            np.subtract.at(slots, run, 1)
+            np.subtract.at(tokens, run, sizes)
+            less = (table.is_first_of_source(there).sum(), *truncated(sizes - 1, row_length))
+            by_source[:, number] = table.documents(number), *table.truncated(number, row_length, bool(column))
+            by_source[:, number] -= less
+            by_source[0, number] -= (table.is_first_of_source(elsewhere) & (table.source_of(elsewhere) == number)).sum()
+        return Sums(slots, tokens, *by_source)
+
+    def _records_of(self, firsts: np.ndarray) -> np.ndarray:
+        """All copies of some documents."""
+        _, records = self.table.company(np.unique(self.table.clusters(firsts)))
+        return records[is_in(self.table.firsts(records), np.sort(firsts))]
+
+    def encounters(self, firsts: np.ndarray) -> list[int | None]:
+        """How often an epoch has each document; None where the steps decide, not the epoch."""
+        natural = self.table.copies(firsts) if self.data.copies == "keep" else np.ones_like(firsts)
+        if not self.injected and self.data.repeats != "keep":
+            natural = np.where(self.is_repeated(firsts), self.data.repeats == "once", natural)
+        times = np.where(self.reads(firsts), natural, 0)
+        kept = dict(zip(self.repeated.tolist(), self.kept.tolist(), strict=True)) if self.injected else {}
+        scheduled = set(self.scheduled.tolist())
+        found = zip(firsts.tolist(), times.tolist(), strict=True)
+        return [None if first in scheduled else kept.get(first, often) for first, often in found]
+
+    def documents(self, role: str) -> np.ndarray:
+        """Those of a role: repeated, held_out, or unique, of which the first LISTED in the order of the table."""
+        if role != "unique":
+            return getattr(self, role)
+        found, count = [self.repeated[:0]], 0
+        for start, stop, _ in self.table.runs.tolist():
+            records = np.arange(start, stop)
+            records = records[(self.table.firsts(records) == records) & self.reads(records)]
+            found.append(records[~self.is_repeated(records)])
+            count += len(found[-1])
+            if count >= LISTED:
+                break
+        return np.concatenate(found)[:LISTED]
+
+
+def plan_mixture(config: Config, table: Table) -> Mixture:
+    """The plan of a run.
+
     Raises:
-      InputError: fewer documents than the plan needs, or nothing to train on.
+      InputError: fewer documents than the plan needs, or nothing to train on; a general source that is too small for its
+        share or number, or nothing of the budget left for it.
     """
-    repeated, unique, held_out = _draw_roles(data, copies, seed, clusters)
-    natural = copies if data.copies == "keep" else np.ones_like(copies)
-    injected = data.repeated_documents >= 0
-    times = natural[repeated] * (
-        how_often(data.repetitions, len(repeated), data.repeats == "ladder") if injected else 1
-    )
+    data = config.data
+    repeated, held_out, left_out, window = draw_roles(data, table, config.seed)
+    times = table.copies(repeated) if data.copies == "keep" else np.ones_like(repeated)
+    if data.repeated_documents >= 0:
+        times = times * how_often(data.repetitions, len(repeated), data.repeats == "ladder")
     is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
-    kept = {"remove": 0, "once": np.minimum(times, 1)}.get(data.repeats, 0 if is_scheduled else times)
-    encounters = np.concatenate([np.repeat(repeated, kept), np.repeat(unique, natural[unique])])
-    if not len(encounters) and not more_to_come:
-        raise InputError("the plan holds no training document; raise config.data.unique_documents or repetitions")
-    return Mixture(
-        repeated, unique, held_out, times, encounters,
-        scheduled=repeated if is_scheduled else repeated[:0],
-        canaries=repeated[:0],
+    kept = {"remove": 0 * times, "once": np.minimum(times, 1)}.get(data.repeats, 0 * times if is_scheduled else times)
+    carriers = config.canaries.documents if config.canaries.documents >= 0 else len(repeated)
+    plan = Mixture(
+        table, data, repeated, held_out, times, kept, left_out, (window,) + (None,) * (len(table.sources) - 1),
+        canaries=repeated[:carriers],
     )  # fmt: skip
-
-
-def _draw_roles(
-    data: DataConfig, copies: np.ndarray, seed: int, clusters: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(repeated, unique, held out): runs of a random order in which the documents of a cluster stand together."""
-    documents = len(copies)
-    order = permutation(documents, seed, "roles")
-    if clusters is None:
-        clusters = np.arange(documents)
-    else:
-        rank = np.argsort(order)
-        order = np.lexsort((np.arange(documents), rank[clusters]))
-
-    def others(of: np.ndarray, taken: np.ndarray) -> np.ndarray:
-        return of[~np.isin(clusters[of], clusters[taken])]
-
-    wanted = max(data.unique_documents, 0) + max(data.repeated_documents, 0) + data.held_out_documents
-    if data.repeated_documents < 0 or data.unique_documents < 0:  # all that the held-out ones leave
-        held_out = order[max(documents - data.held_out_documents, 0) :]
-        rest = others(order[: documents - len(held_out)], held_out[:1])
-        if data.repeated_documents < 0:
-            repeated, unique = rest[copies[rest] > 1], rest[copies[rest] == 1]
-        else:
-            repeated = rest[: data.repeated_documents]
-            unique = others(rest[len(repeated) :], repeated[-1:])
-        if data.unique_documents >= 0:
-            unique = unique[: data.unique_documents]
-    else:
-        repeated = order[: data.repeated_documents]
-        rest = others(order[len(repeated) :], repeated[-1:])
-        unique = rest[: data.unique_documents]
-        held_out = others(rest[len(unique) :], unique[-1:])[: data.held_out_documents]
-    found = len(unique) if data.unique_documents >= 0 else 0
-    found += len(held_out) + (len(repeated) if data.repeated_documents >= 0 else 0)
-    if found < wanted:
-        count, said, way_out = len(np.unique(clusters)), "", ""
-        if count < documents:
-            said = f" in {count} clusters, each of one role"
-            way_out = ", or config.data.held_out_by=document, which may hold out near-duplicates"
+    if config.general.files:
+        plan = _fill_up(plan, config)
+    if not plan.sums.slots.sum() + kept.sum() and not is_scheduled:
         raise InputError(
-            f"{documents} distinct documents{said}, but the plan needs {wanted} ({max(data.unique_documents, 0)} unique + "
-            f"{max(data.repeated_documents, 0)} repeated + {data.held_out_documents} held out); lower "
-            "config.data.unique_documents (-1: all that are left), repeated_documents or held_out_documents"
-            f"{way_out}"
+            "the plan holds no training document; raise config.data.unique_documents, repetitions or general.token_budget"
         )
-    return repeated, unique, held_out
+    return plan
 
 
-def fill_up(plan: Mixture, config: Config, sources: np.ndarray, lengths: np.ndarray, copies: np.ndarray) -> Mixture:
-    """Adds documents of the general corpus to those seen once (paper appendix I: "then filled with SlimPajama").
+def _fill_up(plan: Mixture, config: Config) -> Mixture:
+    """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
     The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says: variants share the
     general documents too. Sources with a number of documents are next; what is then left of `general.token_budget` is filled
     by shares. Which documents of a source are taken is drawn from the seed.
-
-    Args:
-      sources: int (documents,): 0 for `data.files`, from 1 on the places in `general.files`.
-      lengths: int (documents,): tokens, without end of text.
-      copies: int (documents,): how often the files hold each.
-    Raises:
-      InputError: a source is too small for its share or number, or nothing of the budget is left for it.
     """
-    data, budget, seed = config.data, config.general.token_budget, config.seed
+    table, data, budget = plan.table, plan.data, config.general.token_budget
     asked = general_sources(config.general)
-    sizes = lengths + 1  # with end of text
-    if data.rows == "one_document":  # what is beyond a row is not read
-        sizes = np.minimum(sizes, data.row_length)
-    natural = copies if data.copies == "keep" else np.ones_like(copies)
-    often = 1 if data.repeat_every else plan.times  # how often a scheduled one comes, the steps decide
-    spent = int((sizes[plan.repeated] * often).sum() + (sizes * natural)[plan.unique].sum())
-    sizes = sizes * natural
-    chosen, order = [], permutation(len(sources), seed, "general corpus")
-    for number, (files, amount) in enumerate(asked, 1):
-        there = order[sources[order] == number]
+
+    def sizes(firsts: np.ndarray) -> np.ndarray:
+        """With end of text, of what a row has room for where it holds one document."""
+        found = table.lengths[firsts] + 1
+        return np.minimum(found, data.row_length) if data.rows == "one_document" else found
+
+    def tokens(firsts: np.ndarray) -> np.ndarray:
+        return sizes(firsts) * (table.copies(firsts) if data.copies == "keep" else 1)
+
+    orders = [
+        (units, Bijection(units.numbers, config.seed, "general corpus", number))
+        for number, units in ((number, Units(table, number)) for number in range(1, len(asked) + 1))
+    ]
+    windows, spent = list(plan.windows), 0
+    if budget:
+        whole = dataclasses.replace(plan, data=dataclasses.replace(data, repeats="keep"))
+        own, often = whole.sums, 1 if data.repeat_every else plan.times  # of those the steps decide
+        spent = int(own.tokens[table.runs[:, 2] == 0].sum() + (sizes(plan.repeated) * often).sum() * plan.injected)
+        spent -= int(own.beyond[0]) * (data.rows == "one_document")
+    for number, ((files, amount), (units, order)) in enumerate(zip(asked, orders, strict=True), 1):
         if isinstance(amount, int):
-            if len(there) < amount:
-                raise InputError(f"{files} holds {len(there)} distinct documents, not {amount}; lower its number")
-            there = there[:amount]
-            spent += int(sizes[there].sum())
-        chosen.append(there)
+            taken = take(units, order, range(units.numbers), amount)
+            if taken.count < amount:
+                raise InputError(f"{files} holds {taken.count} distinct documents, not {amount}; lower its number")
+            windows[number] = Window(units, order, 0, taken.after)
+            spent += sum(int(tokens(firsts).sum()) for firsts in _documents(units, order, taken.after)) if budget else 0
     left = budget - spent
     if budget and left < 0:
         raise InputError(
             f"config.general.token_budget is {budget}, but what comes before the shares of general.files already "
             f"has {spent} tokens; raise it, or lower config.data.repetitions or repeated_documents"
         )
-    for number, (files, amount) in enumerate(asked):
+    for number, ((files, amount), (units, order)) in enumerate(zip(asked, orders, strict=True), 1):
         if budget and not isinstance(amount, int):
-            through = np.cumsum(sizes[chosen[number]])
-            if not len(through) or through[-1] < int(amount * left):
+            after, found = _within(units, order, int(amount * left), tokens)
+            if after == units.numbers and found < int(amount * left):
                 raise InputError(
-                    f"{files} holds {through[-1] if len(through) else 0} tokens, but its share of "
-                    f"config.general.token_budget is {int(amount * left)}; give more files, or lower the share or the budget"
+                    f"{files} holds {found} tokens, but its share of config.general.token_budget is {int(amount * left)}; "
+                    "give more files, or lower the share or the budget"
                 )
-            chosen[number] = chosen[number][: np.searchsorted(through, int(amount * left), side="right")]
-    general = np.concatenate(chosen)
-    if not len(plan.encounters) + len(general):
-        raise InputError("the plan holds no training document; raise config.general.token_budget or repetitions")
-    return dataclasses.replace(
-        plan,
-        unique=np.concatenate([plan.unique, general]),
-        encounters=np.concatenate([plan.encounters, np.repeat(general, natural[general])]),
-    )
+            windows[number] = Window(units, order, 0, after)
+    return dataclasses.replace(plan, windows=tuple(windows))
+
+
+def _documents(units: Units, order: Bijection, after: int) -> Iterator[np.ndarray]:
+    for places in chunks(after):
+        yield units.documents(order.at(places))[1]
+
+
+def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tuple[int, int]:
+    """(place in the order up to which single documents hold no more than so many tokens; how many they hold)"""
+    total = 0
+    for places in chunks(units.numbers):
+        which, firsts = units.documents(order.at(places))
+        through = total + np.cumsum(tokens(firsts))
+        fitting = int(np.searchsorted(through, budget, side="right"))
+        if fitting < len(firsts):
+            return int(places[which[fitting]]), int(through[fitting - 1]) if fitting else total
+        total = int(through[-1]) if len(through) else total
+    return units.numbers, total
 
 
 def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
@@ -196,39 +282,20 @@ def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
     return np.full(documents, repetitions) >> steps
 
 
-PURPOSES = ("roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries", "alternatives")
-
-
-def bits(seed: int, purpose: str, index: int = 0) -> np.random.Philox:
-    """Independent random bits for (seed, purpose, index): no purpose disturbs another, any index is reached at once."""
-    return np.random.Philox(key=[seed, PURPOSES.index(purpose)], counter=[0, 0, index, 0])
-
-
-def permutation(count: int, seed: int, purpose: str, epoch: int = 0) -> np.ndarray:
-    """A random order of range(count), the same on every machine and numpy version -> int64 (count,)."""
-    # Raw counter bits, not Generator.permutation: only the former are promised to stay the same.
-    return np.argsort(bits(seed, purpose, epoch).random_raw(count), kind="stable")
-
-
-def table(mixture: Mixture, identities: np.ndarray, lengths: Sequence[int], sources: list[str]) -> str:
-    """The index table for people and tests, as JSON lines: one a document, with its role and how often it is seen.
+def listing(mixture: Mixture, documents: np.ndarray, role: str) -> Iterator[str]:
+    """Lines of documents.jsonl, for people and tests, one a document: what it is, and how often an epoch has it.
 
     Documents that come every so many steps have null encounters: the steps decide.
     """
-    seen = dict(enumerate(np.bincount(mixture.encounters, minlength=len(identities)).tolist()))
-    seen |= dict.fromkeys(mixture.scheduled.tolist())
-    roles = {int(i): role for role in ("repeated", "unique", "held_out") for i in getattr(mixture, role)}
-    lines = [
-        json.dumps(
-            {
-                "index": index,
-                "id": ids.to_hex(identities[index]),
-                "role": role,
-                "encounters": seen[index],
-                "tokens": int(lengths[index]),
-                "source": sources[index],
-            }
-        )
-        for index, role in sorted(roles.items())
-    ]
-    return "\n".join(lines) + "\n"
+    table = mixture.table
+    identities, encounters = table.identities(documents), mixture.encounters(documents)
+    for number, record in enumerate(documents.tolist()):
+        line = {
+            "index": record,
+            "id": ids.to_hex(identities[number]),
+            "role": role,
+            "encounters": encounters[number],
+            "tokens": int(table.lengths[record]),
+            "source": table.place(record),
+        }
+        yield json.dumps(line) + "\n"

@@ -7,24 +7,30 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) where there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
+  seen (S,) int32                          how often the id was met before, over all epochs; in rows of a run only
+  epoch () int32                           from 0; in rows of a run only
 So the id of position t is identities[segments[t] - 1]: one lane pair a document instead of one a token.
 In every kind of row end of text opens the document that it precedes. So a document's first token is predicted under its own
 id, and a document reads the same in a row with others as alone, as it is measured and as text is generated.
 """
 
+import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from memsinks_jax.config import Config, DataConfig, InputError
-from memsinks_jax.data import goldfish, ids, mixture
-from memsinks_jax.data.best_fit import best_fit
+from memsinks_jax.data import goldfish
+from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
+from memsinks_jax.data.epochs import Epochs
+from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.mixture import Mixture
+from memsinks_jax.data.order import permutation
+from memsinks_jax.data.prepared import LONGEST
 from memsinks_jax.data.tokenizer import PADDING
-
-_SCHEDULED = 2**62  # encounters that come every so many steps are numbered from here on
 
 
 class Piece(NamedTuple):
@@ -107,106 +113,112 @@ class Rows:
     repeat kept. Each epoch has an order of its own.
 
     Args:
-      tokens: int32 (tokens,) of each document, without end of text; any sequence, also one that reads them when asked.
-      lengths: int (documents,), those of `tokens`.
-      identities: uint32 (documents, 2).
       end_of_text: the tokenizer's.
     Raises:
       InputError: documents that are to come every so many steps take more rows than a batch has.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        plan: mixture.Mixture,
-        tokens: Sequence[np.ndarray],
-        lengths: np.ndarray,
-        identities: np.ndarray,
-        end_of_text: int,
-    ):
-        self._data, self._goldfish, self._seed, self._plan = config.data, config.goldfish, config.seed, plan
-        self._tokens, self._identities, self._end_of_text = tokens, identities, end_of_text
-        self._length, self._batch_size = config.data.row_length, config.training.batch_size
-        self._sizes = np.asarray(lengths, np.int64) + 1  # with end of text
-        self._is_repeated = np.zeros(len(self._sizes), bool)
-        self._is_repeated[plan.repeated] = True
-        # A number, not a chance for each: of few documents chance may choose none.
-        self._noisy_documents = None
-        if config.data.id_noise_per == "document":
-            shuffled = mixture.permutation(len(plan.repeated), config.seed, "noisy documents")
-            noisy = shuffled[: round(config.data.id_noise * len(shuffled))]
-            self._noisy_documents = set(plan.repeated[noisy].tolist())
-        self._order, self._offsets, self._packing = map(_kept, (self._shuffle, self._lay_out, self._deal))
-        self._slots, self.documents_per_row = None, 1
-        if config.data.rows == "packed":
-            # The shortest documents side by side, and one cut off at either end.
-            shortest = np.sort(self._sizes[plan.encounters])
-            fitting = np.searchsorted(np.cumsum(shortest), self._length, side="right")
-            self.documents_per_row = min(int(fitting) + 2, self._length)
-        elif config.data.rows == "best_fit":
-            self._slots = best_fit(self._sizes[plan.encounters], self._length)
-            self.documents_per_row = int(np.diff(self._slots.first).max(initial=1))
-        self._scheduled = self._pieces_of(plan.scheduled)
-        self._period = config.data.repeat_every * self._batch_size
+    def __init__(self, config: Config, mixture: Mixture, end_of_text: int):
+        self._config, self._data, self._mixture, self._table = config, config.data, mixture, mixture.table
+        self._end_of_text, self._length, self._batch_size = (
+            end_of_text,
+            config.data.row_length,
+            config.training.batch_size,
+        )
+        self._epochs = Epochs(config, mixture)
+        self._best_fit, self._laid_out = _kept(self._fit), _kept(self._lay_out)
+        self._rows_of_block = self._count_rows(self._epochs)
+        self._order = _kept(self._order_blocks)
+        self.documents_per_row = self._most_documents()
+        self._scheduled = self._pieces_of(mixture.scheduled)
+        self._period = self._data.repeat_every * self._batch_size
         if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
             raise InputError(
                 f"config.data.repeat_every: the repeated documents take {len(self._scheduled)} rows of a batch of "
                 f"{self._batch_size}, which leaves no room; raise config.training.batch_size or repeat_every"
             )
-        self._shuffled_rows = self._rows_of(plan.encounters, self._slots)
+        self._shuffled_rows = int(self._rows_of_block.sum())
         self.rows_per_epoch = self._with_scheduled(self._shuffled_rows, len(self._scheduled))
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
-        if config.data.repeats in ("remove", "once"):
-            seen_once = plan.encounters[~self._is_repeated[plan.encounters]]
-            often = 0 if config.data.repeat_every else plan.times
-            kept = np.concatenate([np.repeat(plan.repeated, often), seen_once])
+        if self._data.repeats in ("remove", "once"):
+            every, data = self._data.repeat_every, dataclasses.replace(self._data, repeats="keep")
+            whole = dataclasses.replace(mixture, data=data, kept=0 * mixture.times if every else mixture.times)
             self.rows_per_epoch_with_repeats = self._with_scheduled(
-                self._rows_of(kept), len(self._pieces_of(plan.repeated)) if config.data.repeat_every else 0
+                int(self._count_rows(Epochs(config, whole)).sum()),
+                len(self._pieces_of(mixture.repeated)) if every else 0,
             )
 
     def __len__(self) -> int:
         return 2**62
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        number = int(number)
+        return self._at(int(number)) | {"epoch": np.int32(int(number) // self.rows_per_epoch)}
+
+    def _at(self, number: int) -> dict[str, np.ndarray]:
+        passed = 0
         if self._scheduled:
             period, place = divmod(number, self._period)
             due = place - (self._period - self._batch_size)  # in the last batch of the period, before all else
+            passed = period + (due >= 0)
+            number -= len(self._scheduled) * passed
             if 0 <= due < len(self._scheduled):
-                return self._scheduled_row(period, due)
-            number -= len(self._scheduled) * (period + (due >= 0))
+                return self._scheduled_row(period, due, number + len(self._scheduled) - due)
+        epoch, block, place = self._place(number)
+        there = self._laid_out((epoch, block))
+        pieces = slice(*there.slots.first[place : place + 2].tolist())
+        which = there.slots.rank[pieces]
+        identities, seen = there.identities[which], there.seen[which]
+        if passed:
+            seen = seen + self._scheduled_before(passed, identities)
+        starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
+        return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen)
+
+    def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """(the blocks of an epoch in their order, the row at which each starts)"""
+        order = self._epochs.order(epoch)
+        return order, np.concatenate([[0], np.cumsum(self._rows_of_block[order])])
+
+    def _place(self, number: int) -> tuple[int, int, int]:
+        """(epoch, block, place in it) of a row, counted without scheduled ones."""
         epoch, place = divmod(number, self._shuffled_rows)
-        kinds = {"one_document": self._document_row, "packed": self._packed_row, "best_fit": self._fitted_row}
-        return kinds[self._data.rows](epoch, place)
-
-    def identity(self, epoch: int, encounter: int) -> np.ndarray:
-        """Id under which encounter `encounter` of the plan is met in this epoch -> uint32 (2,).
-
-        Only repeated documents can come under a wrong id (paper section 5.3: "whenever a repeated sequence is
-        encountered"); the wrong id is fresh at every encounter.
-        """
-        document = int(self._plan.encounters[encounter])
-        return self._identity_of(document, epoch * len(self._plan.encounters) + encounter)
-
-    def _identity_of(self, document: int, meeting: int) -> np.ndarray:
-        if not self._data.id_noise or not self._is_repeated[document]:
-            return self._identities[document]
-        fresh = mixture.bits(self._seed, "id noise", meeting)
-        if self._noisy_documents is None:
-            noisy = fresh.random_raw() < self._data.id_noise * 2.0**64
-        else:
-            noisy = document in self._noisy_documents
-        return ids.random_id(fresh.random_raw()) if noisy else self._identities[document]
+        order, starts = self._order(epoch)
+        at = int(np.searchsorted(starts, place, side="right")) - 1
+        return epoch, int(order[at]), place - int(starts[at])
 
     # How many rows.
 
-    def _rows_of(self, encounters: np.ndarray, slots=None) -> int:
+    def _count_rows(self, epochs: Epochs) -> np.ndarray:
+        """int64 (blocks,)"""
         if self._data.rows == "one_document":
-            return len(encounters)
-        sizes = self._sizes[encounters]
-        if self._data.rows == "packed":
-            return -(-int(sizes.sum()) // self._length)
-        return len((slots or best_fit(sizes, self._length)).first) - 1
+            return epochs.slots
+        if self._data.rows == "packed" or not epochs.tokens[0]:
+            return -(-epochs.tokens // self._length)
+        # Packing all blocks would take hours where there are many. They are alike: what the first one needs tells it.
+        needed = len(best_fit(epochs.sizes(0), self._length).first) - 1
+        return -(-epochs.tokens * needed // epochs.tokens[0])
+
+    def _most_documents(self) -> int:
+        """Of any row: the shortest documents side by side, rests of longer ones, and one that is split at either end."""
+        if self._data.rows == "one_document":
+            return 1
+        if self._epochs.blocks == 1 and self._data.rows == "best_fit":
+            return int(np.diff(self._best_fit(0).first).max(initial=1))
+        if self._epochs.blocks == 1:
+            counts = np.bincount(np.minimum(self._epochs.sizes(0), LONGEST), minlength=2)
+        else:
+            column, plan = int(self._data.copies == "once"), self._mixture
+            counts = sum(source.histogram[column] for source in self._table.sources)
+            repeated = np.minimum(self._table.lengths[plan.repeated] + 1, LONGEST)
+            counts = counts + np.bincount(repeated, plan.kept, minlength=LONGEST + 1).astype(np.int64)
+        sizes = np.arange(len(counts))
+        through = np.cumsum(counts * sizes)
+        size = int(np.searchsorted(through, self._length, side="right"))  # the shortest of which not all fit
+        fitting = int(counts[:size].sum())
+        if size < len(counts):
+            fitting += (self._length - int(through[size - 1])) // size
+        if self._data.rows == "best_fit":
+            fitting += self._length // shortest_rest(self._length)
+        return min(fitting + 2, self._length)
 
     def _with_scheduled(self, rows: int, scheduled: int) -> int:
         """How many rows there are until `rows` others are read, with `scheduled` rows every period."""
@@ -216,82 +228,122 @@ class Rows:
         return periods * self._period + rest + (scheduled if rest > self._period - self._batch_size else 0)
 
     def _pieces_of(self, documents: np.ndarray) -> list[tuple[int, int, int]]:
-        """(document, start, stop) of the rows that documents take alone."""
-        step = self._length
+        """(place in `documents`, start, stop) of the rows that documents take alone."""
+        sizes, step = self._table.lengths[documents] + 1, self._length
         if self._data.rows == "one_document":
-            return [(int(document), 0, step) for document in documents]
-        return [(int(i), start, start + step) for i in documents for start in range(0, int(self._sizes[i]), step)]
+            return [(place, 0, min(size, step)) for place, size in enumerate(sizes.tolist())]
+        starts = [(place, start, size) for place, size in enumerate(sizes.tolist()) for start in range(0, size, step)]
+        return [(place, start, min(start + step, size)) for place, start, size in starts]
 
-    # The order of an epoch.
+    # A block in the order of an epoch.
 
-    def _shuffle(self, epoch: int) -> np.ndarray:
-        return mixture.permutation(len(self._plan.encounters), self._seed, "order", epoch)
+    def _lay_out(self, at: tuple[int, int]) -> "_Block":
+        epoch, block = at
+        met = self._epochs.encounters(epoch, block)
+        if self._data.rows == "best_fit":
+            by_rank = np.argsort(-met.sizes, kind="stable")  # at random among equally long documents
+            slots = self._best_fit(block)
+            order = permutation(
+                len(slots.first) - 1, self._config.seed, "row order", epoch * self._epochs.blocks + block
+            )
+            slots = slots.in_order(order)
+            slots = slots._replace(rank=by_rank[slots.rank])
+        else:
+            slots = {"one_document": one_document, "packed": packed}[self._data.rows](met.sizes, self._length)
+        opens = np.empty(len(met.slots), np.int64)
+        opens[slots.rank[::-1]] = np.arange(len(slots.rank))[::-1]  # the first piece of each
+        return _Block(
+            slots,
+            met.records,
+            self._epochs.identities(epoch, met.slots, met.records),
+            self._mixture.is_repeated(self._table.firsts(met.records)),
+            self._epochs.seen(epoch, block, met, opens),
+            np.searchsorted(slots.first, opens, side="right") - 1,
+        )
 
-    def _lay_out(self, epoch: int) -> np.ndarray:
-        """Where in the epoch's stream each document starts, in the epoch's order, and the stream's end."""
-        return np.concatenate([[0], np.cumsum(self._sizes[self._plan.encounters[self._order(epoch)]])])
+    def _fit(self, block: int) -> Slots:
+        return best_fit(self._epochs.sizes(block), self._length, int(self._rows_of_block[block]))
 
-    def _deal(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Who has which rank in the slots, at random among equally long documents; the order of the rows."""
-        order = self._order(epoch)
-        by_rank = order[np.argsort(-self._sizes[self._plan.encounters[order]], kind="stable")]
-        return by_rank, mixture.permutation(self._shuffled_rows, self._seed, "row order", epoch)
+    # Documents that come every so many steps.
 
-    # The rows.
+    def _scheduled_row(self, period: int, due: int, number: int) -> dict[str, np.ndarray]:
+        """Row `due` of those of a period, before shuffled row `number`."""
+        place, start, stop = self._scheduled[due]
+        record = self._mixture.scheduled[[place]]
+        slots = self._epochs.scheduled_slots(np.array([place]))
+        identity, seen = self._epochs.identities(period, slots, record), np.zeros(1, np.int32)
+        own = self._table.identities(record)
+        if (identity == own).all():
+            seen += self._scheduled_before(period, own) + self._scheduled_before(period + 1, own, place)
+            seen -= self._scheduled_before(period, own, place)
+            seen += self._shuffled_before(number, own, record)
+        return self._row(record, np.array([start]), np.array([stop]), identity, np.ones(1, bool), seen)
 
-    def _document_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
-        encounter = int(self._order(epoch)[place])
-        document = int(self._plan.encounters[encounter])
-        return self._row([(document, 0, self._length)], self.identity(epoch, encounter)[None])
+    def _scheduled_before(self, passed: int, identities: np.ndarray, documents: int | None = None) -> np.ndarray:
+        """How often scheduled documents, the first `documents` of them, came under some ids in so many periods."""
+        scheduled = self._mixture.scheduled[:documents]
+        keys = as_numbers(self._table.identities(scheduled))
+        clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]
+        return (as_numbers(identities)[:, None] == keys) @ clean
 
-    def _scheduled_row(self, period: int, due: int) -> dict[str, np.ndarray]:
-        document, start, stop = self._scheduled[due]
-        meeting = _SCHEDULED + period * len(self._sizes) + document
-        return self._row([(document, start, stop)], self._identity_of(document, meeting)[None])
+    def _shuffled_before(self, number: int, identity: np.ndarray, record: np.ndarray) -> int:
+        """How often an id was met in the rows before shuffled row `number`."""
+        if self._data.ids in ("content", "index"):
+            return 0  # a scheduled document is not among them
+        epoch, block, place = self._place(number)
+        there = self._laid_out((epoch, block))
+        earlier = (there.identities == identity).all(axis=1) & (there.rows < place)
+        return int(self._epochs.met_before(epoch, block, as_numbers(identity), record)[0] + earlier.sum())
 
-    def _packed_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
-        """A window of the epoch's documents one after the other; those at its ends are split."""
-        offsets, order = self._offsets(epoch), self._order(epoch)
-        start = place * self._length
-        end = min(start + self._length, int(offsets[-1]))
-        first = int(np.searchsorted(offsets, start, side="right")) - 1
-        last = int(np.searchsorted(offsets, end, side="left"))
-        encounters = order[first:last]
-        documents, begins = self._plan.encounters[encounters].tolist(), offsets[first:last].tolist()
-        parts = [(document, max(start - at, 0), end - at) for document, at in zip(documents, begins, strict=True)]
-        return self._row(parts, self._identities_of(epoch, encounters))
-
-    def _fitted_row(self, epoch: int, place: int) -> dict[str, np.ndarray]:
-        by_rank, row_order = self._packing(epoch)
-        row = int(row_order[place])
-        slots = slice(int(self._slots.first[row]), int(self._slots.first[row + 1]))
-        encounters = by_rank[self._slots.rank[slots]]
-        documents = self._plan.encounters[encounters].tolist()
-        parts = zip(documents, self._slots.start[slots].tolist(), self._slots.stop[slots].tolist(), strict=True)
-        return self._row(list(parts), self._identities_of(epoch, encounters))
-
-    def _identities_of(self, epoch: int, encounters: np.ndarray) -> np.ndarray:
-        """-> uint32 (encounters, 2)."""
-        if not self._data.id_noise:
-            return self._identities[self._plan.encounters[encounters]]
-        return np.stack([self.identity(epoch, int(encounter)) for encounter in encounters])
-
-    def _row(self, parts: list[tuple[int, int, int]], identities: np.ndarray) -> dict[str, np.ndarray]:
-        """Row of parts (document, start, stop) side by side; `stop` may lie behind the document's end."""
-        pieces = [Piece(self._tokens[i], start, min(stop, int(self._sizes[i]))) for i, start, stop in parts]
+    def _row(
+        self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,
+        seen: np.ndarray,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Row of parts of documents side by side."""
+        parts = zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        pieces = [Piece(self._table.tokens(record), start, stop) for record, start, stop in parts]
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self.documents_per_row, self._data.across_documents
         )
-        if self._goldfish.every:
+        if self._config.goldfish.every:
             counted = np.concatenate([self._counted(*piece) for piece in pieces])
             row["weights"][: len(counted)] *= counted
-        row["repeated"] = np.zeros(self.documents_per_row, bool)
-        row["repeated"][: len(parts)] = self._is_repeated[[document for document, _, _ in parts]]
+        for name, of_pieces in (("repeated", repeated), ("seen", seen)):
+            row[name] = np.zeros(self.documents_per_row, of_pieces.dtype)
+            row[name][: len(pieces)] = of_pieces
         return row
 
     def _counted(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
-        whole = np.append(tokens, np.int32(self._end_of_text))
-        return goldfish.counted(whole, start, stop, self._goldfish.every, self._goldfish.context)
+        whole, settings = np.append(tokens, np.int32(self._end_of_text)), self._config.goldfish
+        return goldfish.counted(whole, start, stop, settings.every, settings.context)
+
+
+class _Block(NamedTuple):
+    """A block in the order of an epoch; `[i]` of all but `slots` belongs to encounter i."""
+
+    slots: Slots  # the pieces of every row; `rank` says of which encounter
+    records: np.ndarray  # int64 (n,)
+    identities: np.ndarray  # uint32 (n, 2)
+    repeated: np.ndarray  # bool (n,)
+    seen: np.ndarray  # int32 (n,)
+    rows: np.ndarray  # int64 (n,), the row in which each begins
+
+
+def one_document(sizes: np.ndarray, row_length: int) -> Slots:
+    """Each document alone in a row, which truncates it."""
+    places = np.arange(len(sizes))
+    return Slots(np.arange(len(sizes) + 1), places, 0 * places, np.minimum(sizes, row_length))
+
+
+def packed(sizes: np.ndarray, row_length: int) -> Slots:
+    """Rows are windows of the documents one after the other; those at the ends of a window are split."""
+    ends = np.cumsum(sizes)
+    begins = merged(ends - sizes, np.arange(0, int(sizes.sum()), row_length))
+    rank = np.searchsorted(ends, begins, side="right")
+    stops = np.append(begins[1:], sizes.sum())
+    opens = (ends - sizes)[rank]
+    first = np.searchsorted(begins, np.arange(0, int(sizes.sum()) + row_length, row_length))
+    return Slots(first, rank, begins - opens, stops - opens)
 
 
 def _kept(of_epoch: Callable) -> Callable:

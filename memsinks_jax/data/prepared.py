@@ -1,13 +1,14 @@
-"""A corpus that `memsinks_jax.prepare` wrote: tokens on disk, and of every document its length, ids, group and place.
+"""A corpus that `memsinks_jax.prepare` wrote: tokens and columns on disk, one entry a record.
 
-The folder holds
-  manifest.json           the settings, the tokenizer's hash, every input file and every shard; written last
+A record is a document as it was written; exact copies are records of their own. The folder holds
+  manifest.json           the settings, the tokenizer's hash, every input file, shard and column; written last
   tokenizer.model|json    the tokenizer itself
-  index.npy               one INDEX entry a document, in the order of the shards
+  columns/NAME.npy        what `Prepared` has under that name; at most 48 bytes a record, all of them together
   groups.json             the names of the groups, by number
-  shards/00000.array_record, ...    one record a document: `pack_record`
+  shards/00000.array_record, ...    one entry a record: `pack_record`
   skipped.jsonl, report.json, index.html    what was left out and why; the report
-Boundaries of documents are those of the records: no token marks them.
+Boundaries of documents are those of the records: no token marks them. The manifest has the SHA-256 of every column, so that
+its own hash stands for all of them.
 """
 
 import bisect
@@ -30,16 +31,16 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
+from memsinks_jax.data.documents import Document
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 NO_GROUP = 2**32 - 1
-# `group` is the number of a name in groups.json, or NO_GROUP. `near_duplicate` is the number of the first document of
-# the cluster, the document's own where it is alone.
-INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4"), ("near_duplicate", "<u8")])
+RUN = 2**14  # records that an entry of `runs` is of
+LONGEST = 2**17  # tokens with end of text from which on `histogram` tells no lengths apart
 
 # Of a record, before its tokens: content id and group id (two lanes each, high lane first), number of the input file in
 # the manifest, first and last + 1 of the place in it: bytes of text (of the decompressed text), or a record's number.
@@ -71,57 +72,102 @@ def is_prepared(path: str) -> bool:
     return bool(path) and (pathlib.Path(path) / MANIFEST).is_file()
 
 
-class Prepared:
-    """An open folder. Everything but the tokens is in memory: 28 bytes a document.
+def number_type(records: int) -> np.dtype:
+    """The smaller type that holds the number of every record."""
+    return np.dtype("<u4" if records < 2**32 else "<u8")
 
-    Attributes (n documents):
-      lengths            (n,) int64, tokens without end of text
-      identities         (n, 2) uint32, content ids
-      groups             (n,) uint32, numbers in `group_names`; NO_GROUP where there is none
-      near_duplicates    (n,) int64, the first document of the cluster; the document itself where it is alone
-      tokens             `tokens[i]` int32 (lengths[i],), read when asked for
+
+def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Type and shape of the columns of so many records, by name; None where the manifest does not say how many."""
+    number = number_type(records)
+    return {
+        "lengths": (np.dtype("<u4"), (records,)),
+        "identities": (np.dtype("<u4"), (records, 2)),
+        "groups": (np.dtype("<u4"), (records,)),
+        "firsts": (number, (records,)),
+        "clusters": (number, (records,)),
+        "copies": (np.dtype("<u4"), (records,)),
+        "sorted_identities": (np.dtype("<u8"), (None,)),
+        "sorted_numbers": (number, (None,)),
+        "members": (number, (None, 2)),
+        "runs": (np.dtype("<i8"), (-(-records // RUN), 2, 2)),
+        "histogram": (np.dtype("<i8"), (2, LONGEST + 1)),
+    }
+
+
+def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+    return folder / "columns" / f"{name}.npy"
+
+
+def run_sums(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+    """Sums over each RUN consecutive records -> int64 (ceil(n / RUN), 2, 2).
+
+    [all records, first copies only] x [number of records, their tokens with end of text]; `lengths` (n,) are without,
+    `is_first` (n,) bool says which records are the first of their exact copies.
+    """
+    tokens = lengths.astype(np.int64) + 1
+    values = np.stack([np.ones_like(tokens), tokens, is_first, tokens * is_first], axis=1)
+    return np.add.reduceat(values, np.arange(0, len(tokens), RUN)).reshape(-1, 2, 2)
+
+
+def histogram(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+    """How many records have so many tokens, end of text included -> int64 (2, LONGEST + 1): all, first copies only.
+
+    The last entry counts all that have LONGEST or more. Arguments are those of `run_sums`.
+    """
+    tokens = np.minimum(lengths.astype(np.int64) + 1, LONGEST)
+    return np.stack([np.bincount(kept, minlength=LONGEST + 1) for kept in (tokens, tokens[is_first])])
+
+
+def read_manifest(folder: pathlib.Path) -> dict:
+    """Raises InputError for that of another version."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    if manifest.get("format") != FORMAT:
+        raise InputError(f"{folder}: prepared by another version; run memsinks_jax.prepare into a new folder")
+    return manifest
+
+
+class Prepared:
+    """An open folder. Columns are mapped into memory, so that opening reads none of them.
+
+    Attributes (n records, of d distinct documents):
+      lengths              (n,) uint32, tokens without end of text
+      identities           (n, 2) uint32, content ids
+      groups               (n,) uint32, numbers in `group_names`; NO_GROUP where there is none
+      firsts               (n,) number of the first exact copy; the record's own where it is that
+      clusters             (n,) number of the first record of the near-duplicates; the record's own where it is alone. Exact
+                           copies are in the cluster of their first
+      copies               (n,) uint32, how often the corpus holds the document
+      sorted_identities    (d,) uint64, content ids (`ids.as_numbers`), ascending
+      sorted_numbers       (d,) the first record of each of them
+      members              (m, 2) (cluster, record) of all records that are not alone in their cluster, sorted
+      runs                 int64, `run_sums` of the records
+      histogram            int64, `histogram` of the records
+    Numbers of records are uint32, or uint64 from 2^32 records on.
     """
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
         try:
-            self.manifest = json.loads((self.folder / MANIFEST).read_text())
-            index = np.load(self.folder / "index.npy")
+            self.manifest = read_manifest(self.folder)
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
-        except (FileNotFoundError, ValueError) as error:
+            for name, (kind, shape) in columns(self.manifest["documents"]).items():
+                setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
+        except (FileNotFoundError, json.JSONDecodeError) as error:
             raise InputError(
                 f"{self.folder}: not a whole prepared corpus ({' '.join(str(error).split())}); run memsinks_jax.prepare"
             ) from None
-        if self.manifest.get("format") != FORMAT:
-            raise InputError(f"{self.folder}: prepared by another version; run memsinks_jax.prepare into a new folder")
-        shards = self.manifest["shards"]
-        if len(index) != sum(shard["documents"] for shard in shards):
-            raise InputError(f"{self.folder}/index.npy does not fit the shards; run memsinks_jax.prepare anew")
-        self.lengths = index["length"].astype(np.int64)
-        self.identities = np.ascontiguousarray(index["identity"], np.uint32)
-        self.groups = np.ascontiguousarray(index["group"])
-        self.near_duplicates = index["near_duplicate"].astype(np.int64)
-        self.tokens = Tokens([self], np.arange(len(index)))
-        self._offsets = np.cumsum([0] + [shard["documents"] for shard in shards]).tolist()
+        self._offsets = np.cumsum([0] + [shard["documents"] for shard in self.manifest["shards"]]).tolist()
         self._type = token_type(self.manifest["vocabulary_size"])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def ids_of(self, kind: str) -> np.ndarray:
-        """Ids of all documents -> uint32 (n, 2). `kind` is a value of config.data.ids other than index.
-
-        content: hash of the tokens | group: hash of the group's name | near_duplicate: content id of the cluster's first.
-        """
-        if kind == "content":
-            return self.identities
-        if kind == "near_duplicate":
-            if self.manifest["settings"]["near_duplicates"] == "none":
-                raise InputError(f"{self.folder} was prepared without near-duplicates; choose other config.data.ids")
-            return self.identities[self.near_duplicates]
-        if not self.group_names:
-            raise InputError(f"{self.folder} was prepared without --group_field; choose other config.data.ids")
-        return np.stack([group_id(name) for name in self.group_names])[self.groups]
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of the content: of the manifest, which has those of all columns, but for where the input was."""
+        about = {name: value for name, value in self.manifest.items() if name != "sources"}
+        return sha256(json.dumps(about).encode())
 
     def tokenizer(self) -> AnyTokenizer:
         """The one the tokens are of. Raises InputError where it is not that any more."""
@@ -137,33 +183,56 @@ class Prepared:
                 "prepared one, or prepare the corpus with this one"
             )
 
-    def source(self, document: int) -> str:
-        """Where a document comes from: 'FILE:START-STOP', in bytes of text or numbers of records."""
-        *_, source, start, stop = _HEADER.unpack_from(self._record(document))
+    def source(self, record: int) -> str:
+        """Where a record comes from: 'FILE:START-STOP', in bytes of text or numbers of records."""
+        *_, source, start, stop = _HEADER.unpack_from(self._record(record))
         return f"{self.manifest['sources'][source]['path']}:{start}-{stop}"
 
-    def read(self, document: int) -> np.ndarray:
-        return np.frombuffer(self._record(document), self._type, offset=_HEADER.size).astype(np.int32)
+    def place(self, record: int) -> str:
+        return f"{self.folder}:{record}"
 
-    def _record(self, document: int) -> bytes:
-        shard = bisect.bisect_right(self._offsets, document) - 1
-        place = document - self._offsets[shard]
+    def document(self, record: int, tokenizer: AnyTokenizer) -> Document:
+        return Document(tokenizer.decode(self.read(record)), self.source(record))
+
+    def read(self, record: int) -> np.ndarray:
+        """Tokens -> int32 (lengths[record],)."""
+        return np.frombuffer(self._record(record), self._type, offset=_HEADER.size).astype(np.int32)
+
+    def _record(self, record: int) -> bytes:
+        shard = bisect.bisect_right(self._offsets, record) - 1
+        place = record - self._offsets[shard]
         return self._readers[shard].read(place, place + 1)[0]
 
     @functools.cached_property
     def _readers(self) -> "_Readers":
         return _Readers(self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]])
 
-    def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name != "_readers"}  # files are opened anew
+    def __reduce__(self):
+        return Prepared, (self.folder,)  # files are opened anew
+
+
+def _mapped(path: pathlib.Path, kind: np.dtype, shape: tuple[int | None, ...]) -> np.ndarray:
+    """A column, read where it is looked at. Raises InputError where it is not of that type and shape."""
+    try:
+        column = np.asarray(np.lib.format.open_memmap(path, mode="r"))
+    except ValueError as error:  # cut off, or no array
+        raise InputError(f"{path}: damaged ({' '.join(str(error).split())}); run memsinks_jax.prepare anew") from None
+    free = shape[0] is None
+    if column.dtype != kind or column.ndim != len(shape) or column.shape[free:] != shape[free:]:
+        raise InputError(f"{path} does not fit {MANIFEST}; run memsinks_jax.prepare anew")
+    return column
+
+
+_MOST_READERS = 256  # of a process; data is read through half as many shards at a time
 
 
 class _Readers:
     """Open shards of one corpus, for any number of threads.
 
-    All corpora of the process share half of the files that it may open: beyond a corpus's part of them its least recently
-    used reader is dropped, and its file closed once no thread reads from it. Opening one reads where its records lie, which
-    takes as long as reading some hundreds to thousands of them.
+    All corpora of the process share _MOST_READERS, or half of the files that it may open if that is less: beyond a corpus's
+    part of them its least recently used reader is dropped, and its file closed once no thread reads from it. Opening one
+    reads where its records lie, which takes as long as reading some hundreds to thousands of them, and an open one keeps
+    that in memory.
     """
 
     _everywhere, _lock = weakref.WeakSet(), threading.Lock()
@@ -172,14 +241,14 @@ class _Readers:
         self._folder, self._documents, self._open = folder, documents, collections.OrderedDict()
         with self._lock:
             self._everywhere.add(self)
-        if len(documents) > self._most():
+        if self._most() < min(len(documents), _MOST_READERS // len(self._everywhere)):
             logger.warning(
                 "%s: only %d of %d files stay open, since this process may open %d; reading in random order is slow: raise "
                 "the hard limit (ulimit -Hn)", folder, self._most(), len(documents), 2 * _half_of_open_files(),
             )  # fmt: skip
 
     def _most(self) -> int:
-        return max(_half_of_open_files() // len(self._everywhere), 1)
+        return max(min(_half_of_open_files(), _MOST_READERS) // len(self._everywhere), 1)
 
     def __getitem__(self, shard: int):
         """An ArrayRecordReader. Raises InputError for a damaged shard, and for too many open files."""
@@ -226,37 +295,3 @@ def _half_of_open_files() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
-
-
-class Tokens(collections.abc.Sequence):
-    """Tokens of chosen documents, read when asked for; `lengths` (m,) are known without reading.
-
-    `chosen` (m,) counts through the documents of all `parts`.
-    """
-
-    def __init__(self, parts: collections.abc.Sequence[Prepared], chosen: np.ndarray):
-        self._parts, self._chosen = parts, chosen
-        self._firsts = np.cumsum([0] + [len(part) for part in parts]).tolist()
-        self.lengths = np.concatenate([part.lengths for part in parts])[chosen]
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __getitem__(self, place: int) -> np.ndarray:
-        prepared, number = self.home(place)
-        return prepared.read(number)
-
-    def identities(self) -> np.ndarray:
-        """Content ids -> uint32 (m, 2)."""
-        return np.concatenate([part.identities for part in self._parts])[self._chosen]
-
-    def home(self, place: int) -> tuple[Prepared, int]:
-        """The corpus of a document, and its number there."""
-        number = int(self._chosen[place])
-        part = bisect.bisect_right(self._firsts, number) - 1
-        return self._parts[part], number - self._firsts[part]
-
-
-def as_numbers(identities: np.ndarray) -> np.ndarray:
-    """Two lanes uint32 (n, 2) -> uint64 (n,)."""
-    return identities[:, 0].astype(np.uint64) << np.uint64(32) | identities[:, 1]

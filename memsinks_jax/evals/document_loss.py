@@ -3,6 +3,7 @@
 import collections
 import functools
 import math
+import pickle
 from collections.abc import Callable
 
 import jax
@@ -37,7 +38,7 @@ def rows_at_once(config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZ
 
 def document_batches(
     tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
-    whole: bool = False,
+    whole: bool = False, opened: np.ndarray | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; the last is filled up with rows of weight 0.
 
@@ -47,14 +48,16 @@ def document_batches(
       end_of_text: the tokenizer's; it opens and closes every document.
       whole: a document that is longer than a row takes several, and each of its tokens is scored once; else it is
         truncated.
+      opened: bool (documents,): whose own sinks are on in the mode own, see `sinks.ever_opened`; None: all.
     Returns:
-      Rows of packing.row_of; of each `document` (batch,) int32, its place in `tokens`, 0 where a row only fills up.
+      Rows of packing.row_of; of each `document` (batch,) int32, its place in `tokens`, 0 where a row only fills up, and
+      `opened` (batch, 1).
     """
-    rows = []
+    rows, opened = [], np.ones(len(tokens), bool) if opened is None else opened
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         about = (document, identity, row_length, end_of_text)
         made = document_windows(*about) if whole else [document_row(*about)]
-        rows += [row | {"document": np.int32(place)} for row in made]
+        rows += [row | {"document": np.int32(place), "opened": opened[place : place + 1]} for row in made]
     empty = jax.tree.map(np.zeros_like, rows[0])
     rows += [empty] * (-len(rows) % batch_size)
     return [
@@ -83,28 +86,15 @@ class DocumentLoss:
         change: Change = no_change,
         platform: str | None = None,
     ):
-        self._config, self._put, self._fetch, self._poll, self._change = config, put, fetch, poll, change
-        self._model, _ = build_model(config, platform)
-        self._compiled = jax.jit(self._sums, static_argnames="mode")
-
-    def _sums(self, params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
-        own = sinks.interventions(self._config, mode, batch["identities"], seed, batch["segments"])
-        interventions = in_turn(own, self._change(batch["segments"] > 0, None))
-        read_out = functools.partial(
-            token_losses,
-            targets_BT=batch["targets"],
-            weights_BT=batch["weights"],
-            chunks=self._config.compute.loss_chunks,
-        )
-        losses_BT = self._model.apply(
-            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions, read_out=read_out
-        )
-        return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
+        self._seed, self._put, self._fetch, self._poll = np.uint32(config.seed), put, fetch, poll
+        # Nothing else of the config is read, so that runs that differ elsewhere share the program.
+        of_model = Config(data=config.data, sinks=config.sinks, model=config.model, compute=config.compute)
+        self._compiled = _compiled(pickle.dumps(of_model), change, platform)
 
     def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:
         """The program of a batch; shapes with shardings are enough."""
         with placement.on_mesh_of(params):
-            return self._compiled.lower(params, batch, np.uint32(self._config.seed), mode=mode)
+            return self._compiled.lower(params, batch, self._seed, mode=mode)
 
     def __call__(self, params: dict, batches: list[dict], mode: str) -> tuple[np.ndarray, np.ndarray]:
         """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each, in order.
@@ -115,7 +105,7 @@ class DocumentLoss:
         for batch in batches:
             self._poll()
             with placement.on_mesh_of(params):
-                dispatched.append(self._compiled(params, self._put(batch), np.uint32(self._config.seed), mode=mode))
+                dispatched.append(self._compiled(params, self._put(batch), self._seed, mode=mode))
             # Some stay ahead, so that the device never waits; not all, so that asking to stop is soon answered.
             if len(dispatched) > _AHEAD:
                 fetched.append(jax.tree.map(self._fetch, dispatched.popleft()))
@@ -123,6 +113,30 @@ class DocumentLoss:
         documents = np.concatenate([batch["document"] for batch in batches])
         nats, tokens = (np.bincount(documents, np.concatenate([f[i] for f in fetched])) for i in range(2))
         return nats[tokens > 0], tokens[tokens > 0]
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(pickled: bytes, change: Change, platform: str | None) -> jax.stages.Wrapped:
+    """(params, batch, seed, mode) -> (nats, tokens) of the rows, for a config, which has no hash unless pickled.
+
+    An audit asks the same model many times: its program is traced once.
+    """
+    config = pickle.loads(pickled)
+    model, _ = build_model(config, platform)
+
+    def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
+        segments_BT = batch["segments"]
+        own = sinks.interventions(config, mode, batch["identities"], seed, segments_BT, batch["opened"])
+        interventions = in_turn(own, change(segments_BT > 0, None))
+        read_out = functools.partial(
+            token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
+        )
+        losses_BT = model.apply(
+            {"params": params}, batch["inputs"], segments_BT, batch["positions"], interventions, read_out=read_out
+        )
+        return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
+
+    return jax.jit(sums, static_argnames="mode")
 
 
 def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict], mode: str = "all") -> float:

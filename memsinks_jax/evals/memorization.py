@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
@@ -9,6 +10,8 @@ from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.counts import never_read
+from memsinks_jax.data.epochs import Epochs
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss, rows_at_once
 
@@ -27,7 +30,7 @@ class Memorization:
       held_out_loss, repeated_loss      sinks dropped: the model that is handed over
       held_out_loss_own, repeated_loss_own
                                         the sinks on as in training: each document's own, or all where gradients are
-                                        masked; models with sinks
+                                        masked; models with sinks. Where sinks open on return, a held-out document has none
       canary_loss, canary_loss_own      of the canaries' tokens alone, where documents carry some
       entropy_floor                     the lowest held_out_loss any model can reach, where it is known
       truncated_share                   of the training tokens, where rows have no room for all of a document
@@ -71,14 +74,24 @@ def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, l
     }
     batches = {
         role: document_batches(
-            [corpus.tokens[i] for i in indices], corpus.identities[indices], config.data.row_length,
+            [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
+            sinks.ever_opened(encounters_by_id(corpus, indices), config),
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip
     if "canary" in batches:
         _weigh_canaries_alone(corpus, batches["canary"])
     return batches
+
+
+def encounters_by_id(corpus: Corpus, indices: np.ndarray) -> np.ndarray:
+    """How often an epoch has the ids of these documents -> int64 (indices,); those of every so many steps often enough."""
+    epochs, scheduled = Epochs(corpus.config, corpus.mixture), corpus.mixture.scheduled
+    keys, first, places = np.unique(as_numbers(corpus.identities(indices)), return_index=True, return_inverse=True)
+    met = epochs.met_before(1, int(epochs.order(1)[0]), keys, indices[first])
+    met += corpus.config.sinks.opens_at * np.isin(keys, as_numbers(corpus.identities(scheduled)))
+    return met[places]
 
 
 def _weigh_canaries_alone(corpus: Corpus, batches: list[dict]) -> None:

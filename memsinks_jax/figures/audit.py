@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 TITLE = "Audit: does anything still leak?"
 CONFIG = "ts_repetition.py"
-_MODELS = ("standard", "sinks", "no_repeat")
+_MODELS = {"standard": "standard", "sinks": "sinks_paper", "no_repeat": "no_repeat"}
 _LADDER = "ladder_"
 _SETTINGS = {
     "active_0.1": {"sinks.active_fraction": 0.1},
@@ -39,9 +39,9 @@ _SETTINGS = {
     "shared_0.5_active_0.1": {"sinks.shared_fraction": 0.5, "sinks.active_fraction": 0.1},
 }
 VARIANTS = (
-    {name: Variation(name) for name in _MODELS}
-    | {f"{_LADDER}{name}": Variation(name, config="repeat_ladder.py") for name in _MODELS}
-    | {name: Variation("sinks", settings) for name, settings in _SETTINGS.items()}
+    {name: Variation(variant) for name, variant in _MODELS.items()}
+    | {f"{_LADDER}{name}": Variation(variant, config="repeat_ladder.py") for name, variant in _MODELS.items()}
+    | {name: Variation("sinks_paper", settings) for name, settings in _SETTINGS.items()}
 )
 ANSWER = (
     "Dropping the sinks takes recitation away. What it leaves is tested here against the right yardstick, a model that "
@@ -164,7 +164,10 @@ def claims(runs: list[Run]) -> list[Claim]:
     def less(subject, other, measure, group=ALL):
         return lambda s, *_: _value(s, subject, measure, group) - _value(s, other, measure, group)
 
-    main, ladder = [*_MODELS[1:], "standard"], [f"{_LADDER}{name}" for name in ("sinks", "no_repeat", "standard")]
+    main, ladder = (
+        ["sinks", "no_repeat", "standard"],
+        [f"{_LADDER}{name}" for name in ("sinks", "no_repeat", "standard")],
+    )
     add("sees_often", ladder, "the audit sees: AUC, loss, of the standard model's documents read 8 times or more",
         of(STANDARD, "auc_loss", OFTEN), at_least=0.9)  # fmt: skip
     for name, variants in (("", main), (", ladder", ladder)):

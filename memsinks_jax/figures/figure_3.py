@@ -16,14 +16,17 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
-from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 3: gradient masking"
 CONFIG = "ts_repetition.py"
-VARIANTS = ("standard", "gradient_masking", "gradient_detach", "sinks")
+VARIANTS = {
+    **{name: Variation(name) for name in ("standard", "gradient_masking", "gradient_detach")},
+    "sinks": Variation("sinks_paper"),
+}
 
 ANSWER = (
     "Gradient masking lets repeated documents teach only some neurons and all other documents only the rest. If that "

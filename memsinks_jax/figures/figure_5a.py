@@ -12,7 +12,7 @@ ACTIVE = (0.1, 0.3, 0.5, 0.7)
 SINKS = {f"active_{fraction}": fraction for fraction in ACTIVE}
 VARIANTS = {
     "standard": Variation("standard"),
-    **{name: Variation("sinks", {"sinks.active_fraction": fraction}) for name, fraction in SINKS.items()},
+    **{name: Variation("sinks_paper", {"sinks.active_fraction": fraction}) for name, fraction in SINKS.items()},
 }
 ANSWER = (
     "A document that has few of the sinks to itself memorizes into them and leaves the shared neurons alone. The more sinks "

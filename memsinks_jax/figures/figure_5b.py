@@ -12,7 +12,10 @@ from memsinks_jax.runs import workdir as workdirs
 TITLE = "Figure 5b: four sizes of the model"
 CONFIG = "ts_repetition.py"
 SIZES = ("quarter", "half", "whole", "one_and_a_half")  # of the config
-VARIANTS = {f"{variant}_{size}": Variation(f"{variant},{size}") for size in SIZES for variant in ("standard", "sinks")}
+VARIANTS = {
+    f"{name}_{size}": Variation(f"{variant},{size}")
+    for size in SIZES for name, variant in {"standard": "standard", "sinks": "sinks_paper"}.items()
+}  # fmt: skip
 ANSWER = (
     "Sinks take memorization out of models of every size. What dropping them costs on other documents is a matter of how "
     "much the shared neurons alone can hold: small models pay, large ones hardly."

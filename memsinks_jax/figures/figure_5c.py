@@ -13,9 +13,9 @@ SINKS = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
 DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
 VARIANTS = {
     "standard": Variation("standard"),
-    **{name: Variation("sinks", {"data.id_noise": chance}) for name, chance in SINKS.items()},
+    **{name: Variation("sinks_paper", {"data.id_noise": chance}) for name, chance in SINKS.items()},
     **{
-        name: Variation("sinks", {"data.id_noise": chance, "data.id_noise_per": "document"})
+        name: Variation("sinks_paper", {"data.id_noise": chance, "data.id_noise_per": "document"})
         for name, chance in DOCUMENTS.items()
     },
 }

@@ -27,11 +27,12 @@ CONFIG = "rare_domain.py"
 REPEATS = (1, 5, 20)
 MANY = REPEATS[-1]
 DEDUPLICATED = "standard_1x"
+_MODELS = {"standard": "standard", "sinks": "sinks_paper"}
 VARIANTS = {
-    **{f"{v}_{n}x": Variation(v, {"data.repetitions": n}) for n in REPEATS for v in ("standard", "sinks")},
+    **{f"{name}_{n}x": Variation(v, {"data.repetitions": n}) for n in REPEATS for name, v in _MODELS.items()},
     **{
-        f"{v}_{MANY}x_across": Variation(v, {"data.repetitions": MANY, "data.across_documents": True})
-        for v in ("standard", "sinks")
+        f"{name}_{MANY}x_across": Variation(v, {"data.repetitions": MANY, "data.across_documents": True})
+        for name, v in _MODELS.items()
     },
 }
 ANSWER = (

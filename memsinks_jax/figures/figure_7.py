@@ -15,14 +15,14 @@ import numpy as np
 
 from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
-from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 7: learned and forgotten, in cycles"
 CONFIG = "single_repeat.py"
-VARIANTS = ("standard", "sinks")
+VARIANTS = {"standard": Variation("standard"), "sinks": Variation("sinks_paper")}
 ANSWER = (
     "A document that comes again after many steps is learned a little at each encounter and partly forgotten until the "
     "next, since what comes between writes over it. Its own sinks are off for most of that, and should keep it."

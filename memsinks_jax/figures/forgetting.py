@@ -32,9 +32,9 @@ TITLE = "Ids of clusters and of groups: edited copies, and dialects that are for
 CONFIG = "ts_repetition.py"
 VARIANTS = {
     "standard": Variation("standard"),
-    "content": Variation("sinks"),
-    "near_duplicate": Variation("sinks", {"data.ids": "near_duplicate"}),
-    "group": Variation("sinks", {"data.ids": "group"}),
+    "content": Variation("sinks_paper"),
+    "near_duplicate": Variation("sinks_paper", {"data.ids": "near_duplicate"}),
+    "group": Variation("sinks_paper", {"data.ids": "group"}),
 }
 _LABELS = {
     "standard": "standard", "content": "sinks, ids by content", "near_duplicate": "sinks, ids by cluster",
@@ -309,8 +309,8 @@ def _clusters_of(files: str) -> list[tuple[float, float, float]]:
         shares, foreign = [], []
         for number in range(corpus.BASES):
             of_story = np.char.startswith(names, f"copy {level} {number} ")
-            clusters, sizes = np.unique(mixed.near_duplicates[of_story], return_counts=True)
+            clusters, sizes = np.unique(mixed.clusters[of_story], return_counts=True)
             shares.append(sizes.max() / of_story.sum())
-            foreign.append((mixed.near_duplicates == clusters[sizes.argmax()]).sum() - sizes.max())
+            foreign.append((mixed.clusters == clusters[sizes.argmax()]).sum() - sizes.max())
         found.append((level, float(np.mean(shares)), float(np.mean(foreign))))
     return found

@@ -29,8 +29,9 @@ def measure(runs: list[Run]) -> list[Run]:
         config = workdirs.read_config(run.workdir)
         if config.sinks.kind == "by_document" and sinks.has_sinks(config):
             repeated = of_role(workdirs.read_corpus(run.workdir), config, "repeated", str(run.workdir))
+            parts = sinks.partition(config.model, config.sinks)
             details = {
-                "documents_per_sink": config.sinks.active_fraction * len(repeated.tokens),
+                "documents_per_sink": sinks.share_on(config.sinks, parts.sinks) * len(repeated.tokens),
                 "capacity": capacity(open_run(run.workdir), repeated, SIZES),
             }
             found.append(dataclasses.replace(run, details=run.details | details))

@@ -14,7 +14,7 @@ from memsinks_jax.reporting.claims import Claim
 
 def gap_closed(run: Run, standard: Run) -> float:
     """Share of the standard model's gap between held-out and repeated loss that is gone (specs' Q7); 1 is all of it."""
-    return 1 - _gap(run) / _gap(standard)
+    return 1 - gap(run) / gap(standard)
 
 
 def recovery_ratio(run: Run, no_repeat: Run) -> float:
@@ -26,7 +26,8 @@ def held_out_ratio(one: Run, other: Run) -> float:
     return one.metrics["held_out_loss"] / other.metrics["held_out_loss"]
 
 
-def _gap(run: Run) -> float:
+def gap(run: Run) -> float:
+    """Held-out less repeated loss, nats per token."""
     return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
 
 

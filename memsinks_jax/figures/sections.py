@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from memsinks_jax.config import Config
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
@@ -23,11 +24,11 @@ def continuations(runs: list[Run]) -> list[str]:
         return [report.paragraph("Needs the variants standard and sinks.", "note")]
     seed = runs[0].seed
     corpus = workdirs.read_corpus(groups["sinks"][seed].workdir)
-    chosen = [i for i in corpus.mixture.repeated if len(corpus.tokens[i]) >= 2 * OPENING_TOKENS]
+    chosen = [i for i in corpus.mixture.repeated if len(corpus.tokens(i)) >= 2 * OPENING_TOKENS]
     if not chosen:
         return [report.paragraph("The repeated documents are too short to be continued.", "note")]
-    cuts = [_end_of_word(corpus.tokenizer, corpus.tokens[i], OPENING_TOKENS) for i in chosen]
-    openings = [corpus.tokens[i][:cut] for i, cut in zip(chosen, cuts, strict=True)]
+    cuts = [_end_of_word(corpus.tokenizer, corpus.tokens(i), OPENING_TOKENS) for i in chosen]
+    openings = [corpus.tokens(i)[:cut] for i, cut in zip(chosen, cuts, strict=True)]
     room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
     greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
     written = {}
@@ -36,7 +37,7 @@ def continuations(runs: list[Run]) -> list[str]:
         tails = Generator(run.config, run.tokenizer, run.params)(openings, greedy)
         written[variant] = [corpus.tokenizer.decode(tail.tokens) for tail in tails]
     originals = [
-        corpus.tokenizer.decode(corpus.tokens[i][cut : cut + greedy.max_tokens])
+        corpus.tokenizer.decode(corpus.tokens(i)[cut : cut + greedy.max_tokens])
         for i, cut in zip(chosen, cuts, strict=True)
     ]
     alike = {
@@ -73,6 +74,16 @@ def floor_sentence(runs: list[Run]) -> str:
     return f"No model can be below the entropy floor on held-out stories: {np.mean(floors):.3f} nats per token."
 
 
+def _slows_at(config: Config) -> str:
+    return f"from encounter {config.sinks.slows_at} on" if config.sinks.slows_at else "never"
+
+
+def _share_on(config: Config) -> str:
+    from memsinks_jax.sinks import partition, share_on  # jax takes seconds to import
+
+    return f"{share_on(config.sinks, partition(config.model, config.sinks).sinks):g}"
+
+
 def open_choices(runs: list[Run]) -> str:
     """What the paper leaves open, and what was taken."""
     every = [workdirs.read_config(run.workdir) for run in runs]
@@ -82,8 +93,9 @@ def open_choices(runs: list[Run]) -> str:
         return ", ".join(sorted({str(of(config)) for config in configs}))  # one unless the figure varies it
 
     choices = [
-        ["active_fraction", f"{said(lambda c: f'{c.sinks.active_fraction:g}')} of the sinks are on for a document (the "
-                            "paper's p)"],
+        ["active_fraction", f"{said(_share_on)} of the sinks are on for a document (the paper's p)"],
+        ["when sinks open", f"at a document's encounter {said(lambda c: c.sinks.opens_at)}; the paper's at the first"],
+        ["when a document teaches the rest less", f"{said(_slows_at)}; the paper's never"],
         ["sampling", said(lambda c: c.sinks.sampling)],
         ["masks of the layers", said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")],
         ["rescaling when sinks are dropped", "none"],

@@ -13,7 +13,9 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config
+from memsinks_jax.data import ids, order
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.model import sparse_sinks
 from memsinks_jax.runs.trained import Trained
 
 RESAMPLES = 2000  # of the documents, for intervals
@@ -50,20 +52,31 @@ def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
+def never_met(config: Config, count: int) -> np.ndarray:
+    """Ids that no document has -> uint32 (count, 2). What removing theirs does is a placebo: an effect is what goes
+    beyond it."""
+    return ids.as_lanes(order.bits(config.seed, "placebos").random_raw(count))
+
+
 def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
     """The parameters with everything that belongs to the removed neurons alone set to 0; all others are the same bits.
 
     An output of attention has its column of the values to itself only where heads do not share their values.
     """
-    layers = dict(params["layers"])
+    layers, tables = dict(params["layers"]), {}
     shared_values = config.model.kv_heads not in (0, config.model.heads)
     for site, removed_LF in removed.items():
+        if site == "mlp" and sinks.is_sparse(config.sinks):  # a row is a sink in all layers
+            gone_M = removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
+            for name in sparse_sinks.tables_of(config.model):
+                tables[name] = jax.numpy.where(gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name])
+            continue
         for name, axis in _OWN[site]:
             if name in layers and not (shared_values and name.startswith("value")):
                 shape = [1] * layers[name].ndim
                 shape[0], shape[axis] = removed_LF.shape
                 layers[name] = jax.numpy.where(removed_LF.reshape(shape), 0, layers[name])
-    return params | {"layers": layers}
+    return params | {"layers": layers} | tables
 
 
 @dataclasses.dataclass(frozen=True)

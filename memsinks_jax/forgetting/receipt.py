@@ -10,10 +10,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config
 from memsinks_jax.data import ids
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found
 from memsinks_jax.reporting import report
 from memsinks_jax.runs.trained import Trained
@@ -23,6 +25,8 @@ _SAID = {"own": "each document's own sinks on", "all": "all sinks on"}
 SETS = {
     "target": "the documents", "related": "never read, same id", "others": "other documents", "held_out": "held-out text",
 }  # fmt: skip
+
+PLACEBOS = {"others": "other documents", "never_met": "ids that nobody has"}
 
 
 def removed_neurons(config: Config, removed: dict[str, np.ndarray]) -> dict:
@@ -36,11 +40,13 @@ def removed_neurons(config: Config, removed: dict[str, np.ndarray]) -> dict:
     }  # fmt: skip
 
 
-def measure(run: Trained, after: dict, asked: Found) -> dict:
-    """What the removal has done, in nats per token: {"documents", "losses", "target_all_sinks_dropped", "selectivity"}.
+def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[dict[str, np.ndarray]]]) -> dict:
+    """What the removal has done, in nats per token: {"documents", "losses", "target_all_sinks_dropped", "selectivity",
+    "placebo"}.
 
     Args:
       after: the parameters without the sinks; `run` has those with them.
+      placebos: {name of PLACEBOS: [the neurons that go instead]}, as of neurons.neurons_of.
     """
     loss, target = DocumentLoss(run.config), asked.sets["target"]
     found = {name: neurons.losses(loss, run, after, documents, MODES) for name, documents in asked.sets.items()}
@@ -60,7 +66,30 @@ def measure(run: Trained, after: dict, asked: Found) -> dict:
             value, bounds = neurons.selectivity(*pair), neurons.bootstrap(neurons.selectivity, *pair)
             selective[mode] = {"value": _finite(value), "ci95": bounds and [_finite(bound) for bound in bounds]}
     dropped = float(nats.sum() / tokens.sum())
-    return {"documents": documents, "losses": measured, "target_all_sinks_dropped": dropped, "selectivity": selective}
+    beyond = {name: _beyond(loss, run, target, each, found["target"]) for name, each in placebos.items() if each}
+    return {
+        "documents": documents, "losses": measured, "target_all_sinks_dropped": dropped, "selectivity": selective,
+        "placebo": beyond,
+    }  # fmt: skip
+
+
+def _beyond(
+    loss: DocumentLoss, run: Trained, target: Documents, placebos: list[dict[str, np.ndarray]], right: dict[str, Losses]
+) -> dict:
+    """{"removals": number of placebos, mode: {"placebo_rise": their mean, "effect": what the right removal does beyond it,
+    "effect_ci95": over documents}}, in nats per token of the documents that are removed."""
+    batches, found = target.batches(run), {"removals": len(placebos)}
+    after = {mode: [] for mode in MODES}
+    for removed in placebos:  # one after the other: each is a copy of the sinks
+        params = neurons.without(run.config, run.params, removed)
+        for mode in MODES:
+            after[mode].append(loss(params, batches, mode)[0])
+    for mode in MODES:
+        nats = np.mean(after[mode], axis=0)
+        effect = Losses(nats, right[mode].after, right[mode].tokens).to_dict()
+        rise = Losses(right[mode].before, nats, right[mode].tokens).rise
+        found[mode] = {"placebo_rise": rise, "effect": effect["rise"], "effect_ci95": effect["rise_ci95"]}
+    return found
 
 
 def _finite(value: float) -> float | None:
@@ -93,6 +122,18 @@ def said_selectivity(receipt: dict) -> str:
     return f"Selectivity, the rise of the documents' loss over that of the others': {'; '.join(parts)}."
 
 
+def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of text: what the removal does to the documents beyond each placebo."""
+    rows = []
+    for name, of in receipt["placebo"].items():
+        for mode in MODES:
+            bounds = of[mode]["effect_ci95"]
+            between = f"{bounds[0]:+.3f} to {bounds[1]:+.3f}" if bounds else "–"
+            rows.append([PLACEBOS[name], _SAID[mode], f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}",
+                         f"{of[mode]['effect']:+.3f}", between])  # fmt: skip
+    return ["removed instead: as many", "", "removals", "rise", "effect", "95% interval"], rows
+
+
 def said_removed(receipt: dict) -> str:
     """How many sinks went, in one sentence."""
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
@@ -122,6 +163,7 @@ def draw(receipt: dict, path: pathlib.Path) -> None:
 def page(receipt: dict, folder: pathlib.Path) -> list[str]:
     """Sections of the receipt's page, beside the picture in `folder`."""
     columns, rows = loss_table(receipt)
+    placebo_columns, placebo_rows = placebo_table(receipt)
     by_layer = [
         [report.text(site), str(layer), report.text(" ".join(map(str, of_layer)))]
         for site, of in receipt["removed"].items() for layer, of_layer in enumerate(of["by_layer"])
@@ -138,6 +180,14 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
             "Intervals are over documents. The documents' loss with every sink dropped is "
             f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of theirs is on.",
             "note",
+        ),
+        report.heading("Placebo"),
+        report.table(
+            placebo_columns, [list(map(report.text, row)) for row in placebo_rows], ["", "note", *["number"] * 4]
+        ),
+        report.paragraph(
+            "The same removal with other ids: by how much it raises the documents' loss, nats per token. The effect is what "
+            "the right removal does beyond that. docs/removal.md says what a removal leaves behind.", "note",
         ),
         report.heading("Documents, their own sinks on"),
         report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),

@@ -1,5 +1,6 @@
 """Whose sinks are removed, and what is measured before and after: documents of files, of a run, or of a group."""
 
+import itertools
 import pathlib
 from typing import NamedTuple
 
@@ -12,12 +13,14 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, tokenise
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.prepared import group_id
+from memsinks_jax.evals.memorization import encounters_by_id
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained
 
 _MOST = 512  # documents of a set that are measured
+PLACEBOS = 4  # removals of as many other ids
 
 
 class Request(NamedTuple):
@@ -65,7 +68,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
     """Hexadecimal ids of what is removed; each is of a document that the run was trained on."""
-    kind, known = run.config.data.ids, {ids.to_hex(corpus.identities[i]) for i in _read(corpus)}
+    kind = run.config.data.ids
     if asked.documents:
         documents, identities = _of_files(asked.documents, run, workdir)
         found = dict(zip(map(ids.to_hex, documents.identities), identities, strict=True))
@@ -75,6 +78,7 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
         raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")
     else:
         found = {ids.to_hex(group_id(asked.group)): f"--group={asked.group}"}
+    known = _read(corpus, {*found})
     for identity, name in found.items():
         if identity not in known:
             raise InputError(
@@ -84,29 +88,41 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
     return set(found)
 
 
-def _read(corpus: Corpus) -> np.ndarray:
-    """Documents that the run was trained on."""
-    return np.union1d(corpus.mixture.encounters, corpus.mixture.scheduled)
+def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
+    """{id: the documents with it that the run was trained on}, for those of `identities` that have any."""
+    found, named = {}, sorted(identities)
+    lanes = np.array([[int(name[:8], 16), int(name[8:], 16)] for name in named], np.uint32).reshape(-1, 2)
+    which, documents = corpus.table.documents_of(lanes)
+    times = corpus.mixture.encounters(documents)
+    for place, document, often in zip(which.tolist(), documents.tolist(), times, strict=True):
+        if often != 0:
+            found.setdefault(named[place], []).append(document)
+    return found
 
 
 def _of_run(corpus: Corpus, removed: set[str]) -> Found:
-    is_removed = np.array([ids.to_hex(identity) in removed for identity in corpus.identities])
-    mixture, read = corpus.mixture, _read(corpus)
-    repeated = np.intersect1d(mixture.repeated, read)
-    others = repeated[~is_removed[repeated]]
+    def is_removed(documents: np.ndarray) -> np.ndarray:
+        return np.array([ids.to_hex(identity) in removed for identity in corpus.identities(documents)], bool)
+
+    plan = corpus.mixture
+    target = np.array(sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64)
+    others = plan.repeated[[often != 0 for often in plan.encounters(plan.repeated)]]
+    others = others[~is_removed(others)]
     if not len(others):  # where nothing is repeated by itself, as with ids of groups
-        others = read[~is_removed[read]]
+        unique = plan.documents("unique")
+        others = unique[~is_removed(unique)]
+    held_out = is_removed(plan.held_out)
     places = {
-        "target": read[is_removed[read]],
-        "related": mixture.held_out[is_removed[mixture.held_out]],
-        "others": others,
-        "held_out": mixture.held_out[~is_removed[mixture.held_out]],
-    }
+        "target": target, "related": plan.held_out[held_out], "others": others, "held_out": plan.held_out[~held_out],
+    }  # fmt: skip
+    chosen = {name: indices[:_MOST] for name, indices in places.items()}
     sets = {
-        name: Documents([np.asarray(corpus.tokens[i]) for i in indices[:_MOST]], corpus.identities[indices[:_MOST]])
-        for name, indices in places.items()
-    }
-    return Found(corpus.identities[places["target"]], sets, [corpus.places[i] for i in places["target"][:_MOST]])
+        name: Documents(
+            [np.asarray(corpus.tokens(i)) for i in indices], corpus.identities(indices), encounters_by_id(corpus, indices)
+        )
+        for name, indices in chosen.items() if len(indices)
+    }  # fmt: skip
+    return Found(corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()])
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
@@ -119,6 +135,31 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     documents = read_documents(files)
     tokens = tokenise(documents, run.tokenizer)
     return Documents(tokens, np.stack([ids.content_id(each) for each in tokens])), [each.source for each in documents]
+
+
+def placebos(config: Config, found: Found, spare: int | None) -> dict[str, list[dict[str, np.ndarray]]]:
+    """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of neurons.neurons_of]}.
+
+    The others are those whose sinks were open in training; where there are fewer than are removed, all of them are taken.
+
+    Args:
+      spare: as of `spare_others`.
+    """
+    count = len(np.unique(found.identities, axis=0))
+    drawn = {"others": [], "never_met": list(neurons.never_met(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
+    others = found.sets.get("others")
+    if others:
+        known = True if others.encounters is None else sinks.ever_opened(others.encounters, config)
+        identities = np.unique(others.identities[np.broadcast_to(known, len(others.tokens))], axis=0)
+        starts = range(0, max(len(identities) - count, 0) + 1, count)[:PLACEBOS]
+        drawn["others"] = [identities[at : at + count] for at in starts if len(identities)]
+    removals = {name: [neurons.neurons_of(config, each) for each in of] for name, of in drawn.items()}
+    if spare is None:
+        return removals
+    return {
+        name: [neurons.spared(config, removed, others.identities, spare) for removed in of]
+        for name, of in removals.items()
+    }
 
 
 def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) -> None:

@@ -1,19 +1,23 @@
 """A complete Hugging Face folder: written all or nothing, opened as a model of ours."""
 
 import json
+import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json
+from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json, with_fields
 from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer
 from memsinks_jax.interop import hugging_face, weights
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
-from memsinks_jax.sinks import has_sinks, partition, partitions
+from memsinks_jax.model import sparse_sinks
+from memsinks_jax.sinks import has_sinks, is_sparse, partition, partitions
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -31,7 +35,7 @@ def is_folder(path: pathlib.Path) -> bool:
 
 def write_folder(
     folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
-    drop: bool, dtype: str, card: str,
+    drop: bool, dtype: str, card: str, kept: Sequence[int] = (),
 ) -> dict:  # fmt: skip
     """Writes a model; the folder gets its name when it is complete.
 
@@ -40,6 +44,7 @@ def write_folder(
       drop: cut the sinks out of the weights; else they are all on, and our config goes along. Hugging Face has no heads
         of different sizes: sinks of attention are set to 0 where they are read.
       card: the model card, markdown.
+      kept: sinks of the MLPs, the same in all layers, that stay with `drop`.
     Returns:
       {"parameters", "files": [names], "bytes"}.
     Raises:
@@ -47,19 +52,26 @@ def write_folder(
     """
     if folder.exists():
         raise InputError(f"{folder} exists; take another --out, or remove it first")
+    if not drop and has_sinks(config) and config.sinks.kind == "by_document" and config.sinks.opens_at > 1:
+        logger.warning(
+            "sinks that open on return were never on together: with all of them on, as transformers will have them, this is "
+            "no model to use; memsinks_jax.export --sinks=drop cuts them out"
+        )
     parts = partition(config.model, config.sinks)
-    hidden = parts.shared if drop else sum(parts)
+    kept = np.asarray(kept if drop else range(parts.sinks), int)
+    hidden = parts.shared + len(kept)
     content = hugging_face.write_config(config, hidden, tokenizer.end_of_text, dtype)
     scratch = folder.with_name(folder.name + ".new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        files = weights.write(scratch, _pieces(config, hidden, drop, read, DTYPES[dtype]))
+        files = weights.write(scratch, _pieces(config, kept, drop, read, DTYPES[dtype]))
         _write_json(scratch / "config.json", content)
         end = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
         _write_json(scratch / "generation_config.json", end | {"do_sample": True, "temperature": 1.0})
         if has_sinks(config) and not drop:
-            _write_json(scratch / _OURS, json.loads(to_json(config)))
+            of_matrices = with_fields(config, {"sinks.sparse": False})
+            _write_json(scratch / _OURS, json.loads(to_json(of_matrices)))
         write_tokenizer(tokenizer, scratch, config.data.row_length)
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
@@ -71,20 +83,29 @@ def write_folder(
     return {"parameters": hugging_face.parameters(config, hidden), "files": files, "bytes": size}
 
 
-def _pieces(config: Config, hidden: int, drop: bool, read, dtype: np.dtype) -> Iterator[list[tuple[str, np.ndarray]]]:
-    """Embeddings, layer after layer, norm and head; of every MLP the first `hidden` neurons."""
-    attention = partitions(config)["attention"]
+def _pieces(
+    config: Config, kept: np.ndarray, drop: bool, read, dtype: np.dtype
+) -> Iterator[list[tuple[str, np.ndarray]]]:
+    """Embeddings, layer after layer, norm and head; of every MLP the shared neurons and the sinks `kept`."""
+    attention, mlp = partitions(config)["attention"], partition(config.model, config.sinks)
+    neurons, tables = np.concatenate([np.arange(mlp.shared), mlp.shared + kept]), {}
+    if is_sparse(config.sinks) and len(kept):
+        tables = {name: read(name, None)[kept] for name in sparse_sinks.tables_of(config.model)}
 
     def cut(path: str, layer: int | None) -> np.ndarray:
         array = read(path, layer)
-        if path == "layers/down_kernel":
-            return array[:hidden]
         if path == "layers/attention_output_kernel" and drop and attention.sinks:
             return np.where(np.arange(sum(attention))[:, None] < attention.shared, array, 0)
-        return array[..., :hidden] if path.startswith(("layers/up_", "layers/gate_")) else array
+        if tables:
+            return sparse_sinks.merged(path, array, {name: rows[:, layer] for name, rows in tables.items()})
+        if is_sparse(config.sinks):
+            return array
+        if path == "layers/down_kernel":
+            return array[neurons]
+        return array[..., neurons] if path.startswith(("layers/up_", "layers/gate_")) else array
 
     piece, of = [], None
-    for tensor in hugging_face.tensors(config, hidden):
+    for tensor in hugging_face.tensors(config, len(neurons)):
         if piece and tensor.layer != of:
             yield piece
         of = tensor.layer
@@ -99,12 +120,7 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
       InputError: an unknown architecture; weights that are not exactly those of its config.json; a tokenizer with more
         tokens than the model; files that cannot be read.
     """
-    where = folder / "config.json"
-    try:
-        content = json.loads(where.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{where} cannot be read ({error}); give the folder of a Hugging Face model") from None
-    config, end_of_text = hugging_face.read_config(content, str(where))
+    config, end_of_text = _theirs(folder)
     found = weights.Weights(folder)
     hugging_face.compare(found.shapes, config, config.model.hidden, str(folder))
     tokenizer = open_tokenizer(folder, end_of_text)
@@ -113,10 +129,24 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
             f"{folder}: the tokenizer has {tokenizer.vocabulary_size} tokens and the model {config.data.vocabulary_size}; "
             "they are not of one model"
         )
-    params = hugging_face.ours(config, config.model.hidden, found.read)
+    return read_config(folder), tokenizer, hugging_face.ours(config, config.model.hidden, found.read)
+
+
+def read_config(folder: pathlib.Path) -> Config:
+    """Our config of a Hugging Face folder, with the sinks that were kept."""
     if (folder / _OURS).exists():
-        config = from_json((folder / _OURS).read_text(), str(folder / _OURS))
-    return config, tokenizer, params
+        return from_json((folder / _OURS).read_text(), str(folder / _OURS))
+    return _theirs(folder)[0]
+
+
+def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
+    """What config.json says: our config, of a model without sinks, and end of text."""
+    where = folder / "config.json"
+    try:
+        content = json.loads(where.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where} cannot be read ({error}); give the folder of a Hugging Face model") from None
+    return hugging_face.read_config(content, str(where))
 
 
 def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, seed: int) -> tuple[Config, dict]:

@@ -29,7 +29,11 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
     waiting: dict[str, np.ndarray] = {}
 
     def flush() -> None:
-        safetensors.numpy.save_file(waiting, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        path = folder / f"shard-{len(shards)}"
+        path.touch()
+        mode = path.stat().st_mode  # as the umask has it: safetensors would let nobody but the owner read
+        safetensors.numpy.save_file(waiting, path, metadata={"format": "pt"})
+        path.chmod(mode)
         shards.append({name: array.nbytes for name, array in waiting.items()})
         waiting.clear()
 
@@ -55,13 +59,16 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
 
 
 class Weights:
-    """The tensors of a Hugging Face folder, read one at a time. Raises InputError for files that cannot be read.
+    """The tensors of a Hugging Face folder, read one at a time.
+
+    Raises InputError for files that cannot be read, and for numbers that are none.
 
     Attributes:
       shapes: {name: shape}. GPT-2 files without the leading "transformer." get it.
     """
 
     def __init__(self, folder: pathlib.Path):
+        self._folder = folder
         self._places: dict[str, tuple] = {}  # name: (open file, name in it)
         self.shapes: dict[str, tuple] = {}
         for path in _files(folder):
@@ -82,7 +89,10 @@ class Weights:
     def read(self, name: str) -> np.ndarray:
         """-> the tensor in its own type; ml_dtypes' bfloat16 where it is that."""
         opened, inner = self._places[name]
-        return opened.get_tensor(inner)
+        tensor = opened.get_tensor(inner)
+        if not np.isfinite(tensor).all():
+            raise InputError(f"{self._folder}: tensor {name} holds nan or inf; this model is broken, take another")
+        return tensor
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -93,6 +103,8 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
                 names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
             except (ValueError, KeyError, AttributeError) as error:
                 raise InputError(f"{index}: not an index of weights ({error})") from None
+            if outside := [part for part in names if pathlib.PurePath(part).name != part]:
+                raise InputError(f"{index} names {outside[0]}, which is not a file of its folder")
             missing = [part for part in names if not (folder / part).is_file()]
             if missing:
                 raise InputError(f"{folder / missing[0]} is missing, which {index.name} names")

@@ -7,6 +7,7 @@ of a cache, T is all the places it has room for.
 Every layer has two named sites where an intervention, a pure function `(x, layer) -> x`, may look at or change what
 passes: `attention` (concatenated heads before the output projection, x_BTD) and `mlp` (hidden activation after GELU or
 after the gate, before the down projection, x_BTF). `layer` is a traced int32. The model knows no intervention by name.
+Where sinks are sparse, F is S, and the entry `sinks` of the interventions says which rows of the tables are on where.
 """
 
 import functools
@@ -18,13 +19,14 @@ import jax
 import jax.numpy as jnp
 
 from memsinks_jax.config import Config, ModelConfig
+from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.attention import SAVED, attend, choose_kernel, look
 from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
-from memsinks_jax.model.products import product
-from memsinks_jax.sinks import Partition, partition
+from memsinks_jax.model.products import Teaching, add_bias, product
+from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
 
-Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]]
+Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks]
 
 # Interventions that depend on the rows: (B, T) bool of the real tokens, and of those whose next token is asked for, None
 # where that is all of them -> interventions.
@@ -45,14 +47,15 @@ REMAT_POLICIES = {
 
 
 def in_turn(*changes: Interventions) -> Interventions:
-    """Interventions one after the other, as one."""
-    sites = {site for change in changes for site in change}
+    """Interventions one after the other, as one. Of `sinks` there is one at most."""
+    sparse = {site: rows for change in changes for site, rows in change.items() if site == "sinks"}
+    sites = {site for change in changes for site in change} - set(sparse)
 
     def chain(site: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
         functions = [change[site] for change in changes if site in change]
         return lambda x, layer: functools.reduce(lambda x, function: function(x, layer), functions, x)
 
-    return {site: chain(site) for site in sites}
+    return {site: chain(site) for site in sites} | sparse
 
 
 def no_change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
@@ -92,6 +95,7 @@ class Decoder(nn.Module):
     Attributes:
       config: sizes; `config.hidden` is not read here.
       hidden: F, the width of the MLPs that is built.
+      sinks: M, of the sparse ones, which are built beside it.
       vocabulary_size: V.
       context: the longest row.
       kernel: of attention.KERNELS.
@@ -106,6 +110,7 @@ class Decoder(nn.Module):
     kernel: str = "xla"
     remat: str = "none"
     unroll: bool = True
+    sinks: int = 0
 
     @nn.compact
     def __call__(
@@ -116,19 +121,21 @@ class Decoder(nn.Module):
         interventions: Interventions | None = None,
         cache: Cache | None = None,
         read_out: Callable[[jax.Array, jax.Array], jax.Array] = logits,
+        teaching: Teaching | None = None,
     ) -> jax.Array | tuple[jax.Array, Cache]:
         """int32 tokens, segments (from 1; 0 padding) and positions (from 0) -> float32 logits_BTV.
 
         A position sees itself and earlier positions of its own segment, nothing else. With a cache, a row is one
         document: its keys and values are put in at their positions, each sees what stands there up to itself, and the
         result is (logits_BTV, cache); segments are not read. `read_out` makes something else than logits of the last
-        hidden states (x_BTD) and the head's matrix (D, V).
+        hidden states (x_BTD) and the head's matrix (D, V). `teaching` is of the MLPs' neurons.
         """
-        unknown = set(interventions or {}) - {"attention", "mlp"}
+        interventions = interventions or {}
+        unknown = set(interventions) - ({"attention", "mlp", "sinks"} if self.sinks else {"attention", "mlp"})
         if unknown:
             raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
         dtype = jnp.dtype(self.config.dtype)
-        normal = nn.initializers.normal(_INITIAL_DEVIATION)
+        normal = _normal()
         embedding_VD = self.param("token_embedding", normal, (self.vocabulary_size, self.config.d_model))
         x_BTD = embedding_VD[tokens_BT]
         angles_BTC = None
@@ -137,6 +144,9 @@ class Decoder(nn.Module):
             x_BTD = x_BTD + places_TD[positions_BT]
         else:
             angles_BTC = rotary_angles(positions_BT, self.config)
+        tables, rows = self.sink_tables(), None
+        if "sinks" in interventions:
+            rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
         layer = Layer
         if self.remat != "none":
             layer = nn.remat(Layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
@@ -144,13 +154,13 @@ class Decoder(nn.Module):
             layer,
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),
+            in_axes=(0, 0, 0, nn.broadcast, nn.broadcast, nn.broadcast),
             length=self.config.layers,
             unroll=self.config.layers if self.unroll else 1,
-        )(self.config, self.hidden, self.kernel, interventions or {}, name="layers")
+        )(self.config, self.hidden, self.kernel, interventions, teaching, name="layers")
         numbers = jnp.arange(self.config.layers)
         x_BTD = constrain(x_BTD.astype(dtype), BATCH, None, None)
-        x_BTD, cache = layers(x_BTD, numbers, cache, segments_BT, positions_BT, angles_BTC)
+        x_BTD, cache = layers(x_BTD, numbers, cache, rows, segments_BT, positions_BT, angles_BTC)
         x_BTD = Norm(self.config, name="final_norm")(x_BTD)
         if self.config.tied_head:
             head_DV = embedding_VD.T
@@ -158,6 +168,25 @@ class Decoder(nn.Module):
             head_DV = self.param("head_kernel", normal, (self.config.d_model, self.vocabulary_size))
         result = read_out(x_BTD.astype(dtype), gather(head_DV.astype(dtype), FSDP, TENSOR))
         return result if cache is None else (result, cache)
+
+    def sink_tables(self) -> dict[str, jax.Array]:
+        """{name: rows}, all of `sinks` when the model is made, later as many as the parameters have."""
+        names = sparse_sinks.tables_of(self.config) if self.sinks else ()
+        if not self.is_initializing():
+            return {name: self.get_variable("params", name) for name in names}
+        shape, found = (self.sinks, self.config.layers, self.config.d_model), {}
+        for name in names:
+            if name.endswith("_bias"):
+                found[name] = self.param(name, nn.initializers.zeros, shape[:2])
+            else:
+                initial = _normal(2 * self.config.layers) if name.endswith("down") else _normal()
+                found[name] = self.param(name, initial, shape)
+        return found
+
+
+def _normal(writers: int = 1) -> nn.initializers.Initializer:
+    """Of weights; what writes to the residual stream starts smaller, by the number of writers (GPT-2)."""
+    return nn.initializers.normal(_INITIAL_DEVIATION * writers**-0.5)
 
 
 class Layer(nn.Module):
@@ -167,15 +196,16 @@ class Layer(nn.Module):
     hidden: int
     kernel: str
     interventions: Interventions
+    teaching: Teaching | None
 
     @nn.compact
     def __call__(
-        self, x_BTD: jax.Array, layer: jax.Array, cache: Cache | None, segments_BT, positions_BT, angles_BTC
+        self, x_BTD: jax.Array, layer: jax.Array, cache: Cache | None, rows, segments_BT, positions_BT, angles_BTC
     ) -> tuple[jax.Array, Cache | None]:
         normed_BTD = Norm(self.config, name="attention_norm")(x_BTD)
         heads_BTD, cache = self.attention(normed_BTD, layer, cache, segments_BT, positions_BT, angles_BTC)
         x_BTD = x_BTD + heads_BTD
-        x_BTD = x_BTD + self.mlp(Norm(self.config, name="mlp_norm")(x_BTD), layer)
+        x_BTD = x_BTD + self.mlp(Norm(self.config, name="mlp_norm")(x_BTD), layer, rows)
         return constrain(x_BTD, BATCH, None, None), cache
 
     def attention(self, x_BTD, layer, cache, segments_BT, positions_BT, angles_BTC) -> tuple[jax.Array, Cache | None]:
@@ -200,27 +230,36 @@ class Layer(nn.Module):
         heads_BTD = self.intervene("attention", heads_BTD, layer)
         return self.linear("attention_output", heads_BTD, self.config.d_model, bias, residual=True), cache
 
-    def mlp(self, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
+    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array] | None) -> jax.Array:
         bias = self.config.mlp_bias
+        linear = functools.partial(self.linear, x=x_BTD, width=self.hidden, has_bias=bias, columns=self.teaching)
+        x_BTF = self.intervene("mlp", self.activation(linear), layer)
+        y_BTD = self.linear("down", x_BTF, self.config.d_model, bias, residual=True, rows=self.teaching)
+        if rows is None:
+            return y_BTD
+        return y_BTD + sparse_sinks.added(x_BTD, rows, self.interventions["sinks"], self.activation)
+
+    def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
+        """The hidden activation of an MLP, of what its linear maps give."""
         if self.config.family == "gpt2":
-            x_BTF = nn.gelu(self.linear("up", x_BTD, self.hidden, bias), approximate=True)
-        else:
-            x_BTF = nn.silu(self.linear("gate", x_BTD, self.hidden, bias)) * self.linear("up", x_BTD, self.hidden, bias)
-        x_BTF = self.intervene("mlp", x_BTF, layer)
-        return self.linear("down", x_BTF, self.config.d_model, bias, residual=True)
+            return nn.gelu(linear("up"), approximate=True)
+        return nn.silu(linear("gate")) * linear("up")
 
     def intervene(self, site: str, x: jax.Array, layer: jax.Array) -> jax.Array:
         return self.interventions[site](x, layer) if site in self.interventions else x
 
-    def linear(self, name: str, x: jax.Array, width: int, has_bias: bool, residual: bool = False) -> jax.Array:
-        """x @ kernel + bias. What writes to the residual stream starts smaller, by the number of writers (GPT-2)."""
-        deviation = _INITIAL_DEVIATION * ((2 * self.config.layers) ** -0.5 if residual else 1.0)
-        kernel = self.param(f"{name}_kernel", nn.initializers.normal(deviation), (x.shape[-1], width))
+    def linear(
+        self, name: str, x: jax.Array, width: int, has_bias: bool, residual: bool = False, rows=None, columns=None
+    ) -> jax.Array:  # fmt: skip
+        """x @ kernel + bias."""
+        initial = _normal(2 * self.config.layers) if residual else _normal()
+        kernel = self.param(f"{name}_kernel", initial, (x.shape[-1], width))
         kernel = gather(kernel.astype(x.dtype), *((TENSOR, FSDP) if residual else (FSDP, TENSOR)))
-        y = product(x, kernel)
+        y = product(x, kernel, None, rows, columns)
         if not has_bias:
             return y
-        return y + self.param(f"{name}_bias", nn.initializers.zeros, (width,)).astype(x.dtype)
+        bias = self.param(f"{name}_bias", nn.initializers.zeros, (width,)).astype(x.dtype)
+        return y + bias if columns is None else add_bias(y, bias, columns)
 
 
 def rotary_angles(positions_BT: jax.Array, config: ModelConfig) -> jax.Array:
@@ -259,13 +298,14 @@ def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, P
 
     `platform` is 'cpu', 'gpu' or 'tpu'; by default that of this machine. Raises InputError as `choose_kernel` does.
     """
-    parts = partition(config.model, config.sinks)
+    parts, sparse = partition(config.model, config.sinks), is_sparse(config.sinks)
     platform = platform or jax.default_backend()
     decoder = Decoder(
-        config.model, sum(parts), config.data.vocabulary_size, config.data.row_length,
+        config.model, parts.shared if sparse else sum(parts), config.data.vocabulary_size, config.data.row_length,
         kernel=choose_kernel(config, platform),
         remat=config.compute.remat,
         # XLA's CPU backend copies a loop's activations at every turn: unrolled layers are a tenth faster there.
         unroll=platform == "cpu",
+        sinks=parts.sinks if sparse else 0,
     )  # fmt: skip
     return decoder, parts

@@ -51,6 +51,11 @@ def divides(names: str | tuple | None, size: int) -> bool:
     return size % math.prod(shape.get(name, 1) for name in ([names] if isinstance(names, str) else names or ())) == 0
 
 
+def parts_along(name: str, size: int) -> int:
+    """Into how many parts the mesh's axis of this name splits `size`: 1 without a mesh, or where it does not divide it."""
+    return jax.sharding.get_abstract_mesh().shape.get(name, 1) if divides(name, size) else 1
+
+
 def split(x: jax.Array, *axes: str | tuple | None) -> P:
     """The partition of an activation: `axes` name mesh axes, one entry for each axis of x, as far as they divide it."""
     return P(*(names if divides(names, size) else None for size, names in zip(x.shape, axes, strict=True)))

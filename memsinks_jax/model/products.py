@@ -1,36 +1,61 @@
 """The product of activations and a weight, with its gradient in the order that XLA's CPU backend is fast in."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 
-def product(x: jax.Array, kernel_DF: jax.Array, preferred_element_type: DTypeLike | None = None) -> jax.Array:
-    """x (..., D) @ kernel -> (..., F), in the type of both or, as of jnp.matmul, in a wider one."""
+class Teaching(NamedTuple):
+    """How much each position counts in the gradient of the weights of some neurons; in what passes it changes nothing."""
+
+    counts_BT: jax.Array
+    neurons_F: jax.Array  # bool; in the weights of the others every position counts 1
+
+
+def product(
+    x: jax.Array,
+    kernel_DF: jax.Array,
+    preferred_element_type: DTypeLike | None = None,
+    rows: Teaching | None = None,
+    columns: Teaching | None = None,
+) -> jax.Array:
+    """x (..., D) @ kernel -> (..., F), in the type of both or, as of jnp.matmul, in a wider one.
+
+    Args:
+      rows, columns: of neurons that are rows of the kernel, or columns.
+    """
     # Two axes, not three: on CPUs the gradient of the other takes three times as long.
-    y_NF = _product(x.reshape(-1, x.shape[-1]), kernel_DF, preferred_element_type)
+    y_NF = _product(x.reshape(-1, x.shape[-1]), kernel_DF, rows, columns, preferred_element_type)
     return y_NF.reshape(*x.shape[:-1], kernel_DF.shape[1])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(x_ND, kernel_DF, preferred_element_type):
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _product(x_ND, kernel_DF, rows, columns, preferred_element_type):
     return jnp.matmul(x_ND, kernel_DF, preferred_element_type=preferred_element_type)
 
 
-def _forward(x_ND, kernel_DF, preferred_element_type):
-    return _product(x_ND, kernel_DF, preferred_element_type), (x_ND, kernel_DF)
+def _forward(x_ND, kernel_DF, rows, columns, preferred_element_type):
+    return _product(x_ND, kernel_DF, rows, columns, preferred_element_type), (x_ND, kernel_DF, rows, columns)
 
 
 def _backward(preferred_element_type, residuals, gradient_NF):
-    x_ND, kernel_DF = residuals
+    x_ND, kernel_DF, rows, columns = residuals
     # A wider gradient is rounded first, as maxtext does: with a float32 operand both products would be float32 ones.
     gradient_NF = gradient_NF.astype(x_ND.dtype)
     of_kernel_DF = jax.lax.platform_dependent(
-        x_ND, gradient_NF, cpu=_gradient_on_cpu, default=lambda x_ND, gradient_NF: x_ND.T @ gradient_NF
-    )
-    return gradient_NF @ kernel_DF.T, of_kernel_DF
+        _counted(x_ND, rows), _counted(gradient_NF, columns),
+        cpu=_gradient_on_cpu, default=lambda x_ND, gradient_NF: x_ND.T @ gradient_NF,
+    )  # fmt: skip
+    return gradient_NF @ kernel_DF.T, of_kernel_DF, None, None
+
+
+def _counted(x_NF: jax.Array, teaching: Teaching | None) -> jax.Array:
+    if teaching is None:
+        return x_NF
+    return jnp.where(teaching.neurons_F, x_NF * teaching.counts_BT.reshape(-1, 1).astype(x_NF.dtype), x_NF)
 
 
 def _gradient_on_cpu(x_ND, gradient_NF):
@@ -42,3 +67,17 @@ def _gradient_on_cpu(x_ND, gradient_NF):
 
 
 _product.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def add_bias(y_BTF: jax.Array, bias_F: jax.Array, teaching: Teaching) -> jax.Array:
+    """y + bias, whose entries are of neurons."""
+    return y_BTF + bias_F
+
+
+def _add_bias_backward(teaching, gradient_BTF):
+    of_bias_F = _counted(gradient_BTF.reshape(-1, gradient_BTF.shape[-1]), teaching).sum(axis=0)
+    return gradient_BTF, of_bias_F, None
+
+
+add_bias.defvjp(lambda y_BTF, bias_F, teaching: (y_BTF + bias_F, teaching), _add_bias_backward)

@@ -206,6 +206,8 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
 
 # The chip's memory.
 
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # in place; which operand is written there
+
 
 def _hbm_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
     """Bytes that go from or to HBM in one run. What a fusion only slices out of an array, or writes into one in place,
@@ -222,8 +224,8 @@ def _hbm_bytes(program: Program, computation: Computation, instruction: Instruct
         written = _written(fused, written)
     elif instruction.opcode in ("dynamic-slice", "slice", "gather"):
         inside = {0: sum(array.bytes for array in written)}
-    elif instruction.opcode == "dynamic-update-slice":
-        update = computation.instructions[instruction.operands[1]].arrays()
+    elif instruction.opcode in _UPDATES:
+        update = computation.instructions[instruction.operands[_UPDATES[instruction.opcode]]].arrays()
         inside, written = {0: 0}, [array._replace(memory=written[0].memory) for array in update]
     total = sum(array.bytes for array in written if array.memory == 0)
     for place, name in enumerate(instruction.operands):
@@ -247,7 +249,7 @@ def _sliced(fused: Computation) -> dict[int, int]:
                 part = read(user.name)
             elif user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == name:
                 part = sum(array.bytes for array in user.arrays())
-            elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+            elif user.opcode in _UPDATES and user.operands[0] == name:
                 part = 0
             else:
                 part = None
@@ -275,8 +277,8 @@ def _written(fused: Computation, results: list[Array]) -> list[Array]:
     for source, result in zip(sources, results, strict=True):
         while source is not None and source.opcode == "bitcast":
             source = fused.instructions.get(source.operands[0])
-        if source is not None and source.opcode == "dynamic-update-slice":
-            update = fused.instructions[source.operands[1]].arrays()
+        if source is not None and source.opcode in _UPDATES:
+            update = fused.instructions[source.operands[_UPDATES[source.opcode]]].arrays()
             written += [array._replace(memory=result.memory) for array in update]
         else:
             written.append(result)

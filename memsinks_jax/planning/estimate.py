@@ -10,6 +10,7 @@ import re
 import time
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError
@@ -166,6 +167,7 @@ def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowe
         for name, like in program.batch.items()
     }
     batch["identities"] = jax.ShapeDtypeStruct((rows, 1, 2), whole.dtype, sharding=whole.sharding)
+    batch["opened"] = jax.ShapeDtypeStruct((rows, 1), np.bool_, sharding=whole.sharding)
     return DocumentLoss(config, platform=mesh.devices.flat[0].platform).lower(program.state.params, batch, "own")
 
 

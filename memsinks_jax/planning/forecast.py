@@ -13,7 +13,15 @@ from memsinks_jax.config import Config, TrainingConfig, from_json, to_json
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import steps_of
-from memsinks_jax.training.flops import CHIPS, GIB, Chip, flops_per_step, flops_per_token, parameters
+from memsinks_jax.training.flops import (
+    CHIPS,
+    GIB,
+    Chip,
+    flops_per_step,
+    flops_per_token,
+    parameters,
+    parameters_of_token,
+)
 
 MACHINES = {"v5e-16": (CHIPS["TPU v5 lite"], 16), "H200": (CHIPS["NVIDIA H200"], 1)}
 
@@ -106,7 +114,10 @@ def memory_gib(config: Config, chips: int) -> float:
     Counts the arrays that model/decoder.py makes; buffers of the compiler come on top.
     """
     model, width = config.model, 4 if config.model.dtype == "float32" else 2
-    hidden = sum(sinks.partition(model, config.sinks))
+    parts = sinks.partition(model, config.sinks)
+    hidden = parts.shared + (
+        sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
+    )
     keys_and_values = 2 * model.d_model * (model.kv_heads or model.heads) // model.heads
     products = 2 * model.d_model + keys_and_values + hidden * (2 if model.family == "llama" else 1)
     everything = products + 5 * model.d_model + 2 * hidden  # norms, residual stream, heads, activation, gated
@@ -122,9 +133,13 @@ def memory_gib(config: Config, chips: int) -> float:
 
 def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     arithmetic = flops_per_step(config)["causal"] / (chips * chip.peak * EFFICIENCY)
-    size = parameters(config)
-    traffic = 2 * (_STATE + _GRADIENT) * size / _fsdp(config, chips) / chip.hbm_bandwidth
-    talk = 0.0 if chips == 1 else 2 * 2 * size * (chips - 1) / chips / chip.ici  # bfloat16, each sum goes out and back
+    computed, count = parameters_of_token(config), sinks.partition(config.model, config.sinks).sinks
+    rows = config.training.batch_size * sinks.number_on(config.sinks, count)
+    # Of sparse sinks, those that are on for a batch of one document a row at most.
+    updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
+    traffic = 2 * (_STATE + _GRADIENT) * updated / _fsdp(config, chips) / chip.hbm_bandwidth
+    # In bfloat16, each sum goes out and back.
+    talk = 0.0 if chips == 1 else 2 * 2 * computed * (chips - 1) / chips / chip.ici
     measured = config.data.held_out_documents + config.data.repeated_documents * (
         2 if config.sinks.kind != "none" else 1
     )

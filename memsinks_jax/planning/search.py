@@ -1,12 +1,11 @@
 """What else would fit: other ways to compute the same batch, and a larger one. Every answer was compiled."""
 
-import copy
 import sys
 from collections.abc import Callable
 
 import tqdm
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.model.decoder import REMAT_POLICIES
 from memsinks_jax.planning.estimate import Estimate, TooBig
 
@@ -14,15 +13,6 @@ POLICIES = tuple(REMAT_POLICIES)  # from most memory to least
 MOST_COMPILES = 8  # of a search: about ten minutes on two cores
 
 Compile = Callable[[Config], Estimate]
-
-
-def changed(config: Config, **fields) -> Config:
-    """A copy with other values: changed(config, compute__remat="full")."""
-    other = copy.deepcopy(config)
-    for name, value in fields.items():
-        section, field = name.split("__")
-        setattr(getattr(other, section), field, value)
-    return other
 
 
 class Tries:
@@ -73,18 +63,18 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
     tries = Tries(compile_step, 3)
     try:
         if config.compute.remat != "full":
-            config = changed(config, compute__remat="full")
+            config = with_fields(config, {"compute.remat": "full"})
             outcome = tries(config)
             if isinstance(outcome, Estimate):
                 return config
             too_big = outcome or too_big
-        config = changed(config, compute__loss_chunks=max(config.compute.loss_chunks, 8))
+        config = with_fields(config, {"compute.loss_chunks": max(config.compute.loss_chunks, 8)})
         while tries.left:
             rows = config.training.batch_size // (parts * config.compute.accumulate)
             over = (too_big.needed - state) / max(too_big.limit - state, 0.1) if too_big.needed else 4.0
             if rows > 1:
                 turns = next((n for n in _divisors(rows) if n >= min(over, rows)), rows)
-                config = changed(config, compute__accumulate=config.compute.accumulate * turns)
+                config = with_fields(config, {"compute.accumulate": config.compute.accumulate * turns})
             elif not tries.done or config == tries.done[-1][0]:
                 return None
             outcome = tries(config)
@@ -105,7 +95,7 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
     tries = Tries(compile_step, MOST_COMPILES)
     try:
         for policy in POLICIES:
-            asked = changed(config, compute__remat=policy, compute__accumulate=1)
+            asked = with_fields(config, {"compute.remat": policy, "compute.accumulate": 1})
             outcome = tries(asked)
             if isinstance(outcome, Estimate):
                 break  # what follows only computes more
@@ -114,7 +104,7 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
                 over = outcome.needed / outcome.limit if outcome.needed else 4.0
                 turns = next((n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows)
                 if turns <= 16:  # more turns than that and each is too small to be fast
-                    tries(changed(asked, compute__accumulate=turns))
+                    tries(with_fields(asked, {"compute.accumulate": turns}))
         best = _fitting(tries)
         if best:
             chosen, found = best[0]
@@ -123,7 +113,7 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
             more = int(rows * free / max(found.kinds_of_memory["temporaries"], 1e-3) * 0.95)
             while tries.left and more > 0:
                 size = (rows + more) * parts * chosen.compute.accumulate
-                if isinstance(tries(changed(chosen, training__batch_size=size)), Estimate):
+                if isinstance(tries(with_fields(chosen, {"training.batch_size": size})), Estimate):
                     break
                 more //= 2
         fitting = _fitting(tries)

@@ -1,9 +1,8 @@
-"""Shards to a corpus: one index, the groups by number, clusters, the report, and at last the manifest."""
+"""Shards to a corpus: its columns, the groups by number, the report, and at last the manifest."""
 
 import collections
 import collections.abc
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -14,8 +13,9 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
-from memsinks_jax.preparing.near_duplicates import read_clusters
+from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
 from memsinks_jax.reporting import report
 
 _SHOWN = 20  # of the most repeated documents, and of the skipped records on the page
@@ -25,55 +25,50 @@ _EXCERPT = 160  # characters
 def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: collections.abc.Callable) -> dict:
     """Puts the shards in `out` together; the manifest comes last, and the working files go after it.
 
+    In memory are the indices of one shard, the names of all groups, and what `Columns` says.
+
     Args:
       advance: called with how many shards are done.
     Returns:
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
     work = out / "work"
-    shards = [_read_shard(out, rank) for rank in range(len(plan.pieces))]
-    documents = sum(len(index) for index, _ in shards)
-    if not documents:
+    clustered = plan.settings["near_duplicates"] != "none"
+    offsets = np.cumsum([0] + [_documents(out, rank, clustered) for rank in range(len(plan.pieces))])
+    if not offsets[-1]:
         raise InputError(
             f"{out}: no document is left of the input; see {work} for what was skipped, and mend the input"
         )
-    index = np.zeros(documents, prepared.INDEX)
-    numbers, offset, clusters = {}, 0, {}
-    index["near_duplicate"] = np.arange(documents)
-    for rank, (shard, names) in enumerate(shards):
-        part = index[offset : offset + len(shard)]
-        part["length"], part["identity"] = shard["length"], shard["identity"]
-        part["group"] = prepared.NO_GROUP
-        if names:  # in the order in which the shard met them; then every document has a group
-            by_id = {tuple(prepared.group_id(name).tolist()): numbers.setdefault(name, len(numbers)) for name in names}
-            part["group"] = [by_id[lanes] for lanes in map(tuple, shard["group"].tolist())]
-        for document, cluster in read_clusters(work, rank).tolist():
-            part["near_duplicate"][document] = clusters.setdefault(cluster, offset + document)
-        offset += len(shard)
+    columns, numbers, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), {}, []
+    for rank, offset in enumerate(offsets[:-1].tolist()):
+        index = np.load(_index(out, rank))
+        groups = _groups(index, json.loads(_names(out, rank).read_text()), numbers)
+        document, shard, first = read_clusters(work, rank).T if clustered else np.zeros((3, 0), np.uint32)
+        clusters = np.stack([offset + document, offsets[shard] + first], axis=1)
+        columns.add(index["length"], index["identity"], groups, clusters)
+        tokens, size = int(index["length"].sum()), _shard(out, rank).stat().st_size
+        shards.append({"documents": len(index), "tokens": tokens, "bytes": size})
         advance(rank + 1)
-    copies = _join_copies(index)
-    _write(out / "index.npy", lambda file: np.save(file, index))
+    written = columns.close()
     _write(out / "groups.json", lambda file: file.write(json.dumps(list(numbers)).encode()))
     skipped = _gather_skipped(out, work, plan)
 
-    summary = _summary(index, copies, skipped, clusters)
+    summary = _summary(shards, written, skipped)
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
         "tokenizer": tokenizer.file_name,
         "end_of_text": tokenizer.end_of_text,
         "vocabulary_size": tokenizer.vocabulary_size,
-        "documents": documents,
+        "documents": summary["documents"],
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],
-        "shards": [
-            {"documents": len(shard), "tokens": int(shard["length"].sum()), "bytes": _shard(out, rank).stat().st_size}
-            for rank, (shard, _) in enumerate(shards)
-        ],
+        "shards": shards,
+        "columns": written.hashes,
     }
     _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
-    summary["most_repeated"] = _most_repeated(prepared.Prepared(out), copies)
+    summary["most_repeated"] = _most_repeated(prepared.Prepared(out), written.most_repeated)
     report.write_json(out / "report.json", summary)
     _write_page(out / "index.html", summary, plan)
     for leftover in (out / "shards").glob("*.new"):
@@ -96,53 +91,74 @@ def _shard(out: pathlib.Path, rank: int) -> pathlib.Path:
     return out / "shards" / f"{rank:05d}.array_record"
 
 
-def _read_shard(out: pathlib.Path, rank: int) -> tuple[np.ndarray, list[str]]:
-    """(index of the shard, names of its groups)"""
-    index, groups = out / "work" / f"{rank:05d}.npy", out / "work" / f"{rank:05d}.groups.json"
-    if not index.exists() or not groups.exists() or not _shard(out, rank).exists():
+def _index(out: pathlib.Path, rank: int) -> pathlib.Path:
+    return out / "work" / f"{rank:05d}.npy"
+
+
+def _documents(out: pathlib.Path, rank: int, clustered: bool) -> int:
+    """Of a shard. Raises InputError where a file of it is lost."""
+    files = [_index(out, rank), _names(out, rank), _shard(out, rank)]
+    if clustered:
+        files.append(clusters_file(out / "work", rank))
+    if not all(path.exists() for path in files):
         raise InputError(f"{out}: shard {rank} is lost; delete the folder and prepare the corpus anew")
-    return np.load(index), json.loads(groups.read_text())
+    return len(np.load(_index(out, rank), mmap_mode="r"))
 
 
-def _join_copies(index: np.ndarray) -> np.ndarray:
-    """Puts exact copies into the cluster of the first; -> (documents,) the number of each document's first copy."""
-    _, first, inverse = np.unique(prepared.as_numbers(index["identity"]), return_index=True, return_inverse=True)
-    copies = first[inverse]
-    index["near_duplicate"] = index["near_duplicate"][copies]
-    return copies
+def _names(out: pathlib.Path, rank: int) -> pathlib.Path:
+    return out / "work" / f"{rank:05d}.groups.json"
 
 
-def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> list[dict]:
-    lines = [json.dumps({"place": path, "reason": "the file is named twice"}) for path in plan.copies]
-    for rank in range(len(plan.pieces)):
-        lines += (work / f"{rank:05d}.skipped.jsonl").read_text().splitlines()
-    _write(out / "skipped.jsonl", lambda file: file.write("".join(line + "\n" for line in lines).encode()))
-    return [json.loads(line) for line in lines]
+def _groups(index: np.ndarray, names: list[str], numbers: dict[str, int]) -> np.ndarray:
+    """Numbers of the documents' groups -> uint32 (documents,); `names` get theirs in the order in which they are met."""
+    if not names:
+        return np.full(len(index), prepared.NO_GROUP, np.uint32)
+    known = ids.as_numbers(np.stack([prepared.group_id(name) for name in names]))
+    order = np.argsort(known)
+    places = order[np.searchsorted(known[order], ids.as_numbers(index["group"]))]
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.uint32)[places]
 
 
-def _summary(index: np.ndarray, copies: np.ndarray, skipped: list[dict], clusters: dict) -> dict:
-    lengths = index["length"].astype(np.int64)
-    bounds = 2 ** np.arange(int(lengths.max()).bit_length() + 1)
-    counts = np.histogram(lengths, bounds)[0]
-    clustered, sizes = np.unique(index["near_duplicate"], return_counts=True)
-    # Copies alone are no near-duplicates: a cluster counts if it holds two different documents.
-    distinct = np.unique(copies)
-    different = np.bincount(np.searchsorted(clustered, index["near_duplicate"][distinct]), minlength=len(clustered))
+def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> dict:
+    """Writes skipped.jsonl; -> what the report says of it."""
+    reasons, first = collections.Counter(), []
+    files = [work / f"{rank:05d}.skipped.jsonl" for rank in range(len(plan.pieces))]
+
+    def fill(target):
+        for line in _skipped(plan.copies, files):
+            target.write(line.encode())
+            record = json.loads(line)
+            reasons[_kind(record["reason"])] += 1
+            if len(first) < _SHOWN:
+                first.append(record)
+
+    _write(out / "skipped.jsonl", fill)
+    return {"skipped": reasons.total(), "skipped_reasons": dict(reasons.most_common()), "skipped_first": first}
+
+
+def _skipped(copies: list[str], files: list[pathlib.Path]) -> collections.abc.Iterator[str]:
+    for path in copies:
+        yield json.dumps({"place": path, "reason": "the file is named twice"}) + "\n"
+    for path in files:
+        with open(path) as file:
+            yield from file
+
+
+def _summary(shards: list[dict], written: Written, skipped: dict) -> dict:
+    documents = sum(shard["documents"] for shard in shards)
     return {
-        "documents": len(index),
-        "tokens": int(lengths.sum()),
-        "duplicates": len(index) - len(distinct),
-        "near_duplicate_clusters": int((different > 1).sum()),
-        "near_duplicate_documents": int(sizes[different > 1].sum()),
-        "skipped": len(skipped),
-        "skipped_reasons": dict(collections.Counter(_kind(record["reason"]) for record in skipped).most_common()),
-        "skipped_first": skipped[:_SHOWN],
+        "documents": documents,
+        "tokens": sum(shard["tokens"] for shard in shards),
+        "duplicates": documents - written.distinct,
+        "near_duplicate_clusters": written.near_duplicate_clusters,
+        "near_duplicate_documents": written.near_duplicate_documents,
+        **skipped,
         "lengths": [
-            {"from": int(low), "to": int(high) - 1, "documents": int(count)}
-            for (low, high), count in zip(itertools.pairwise(bounds), counts, strict=True)
+            {"from": 2 ** (digits - 1), "to": 2**digits - 1, "documents": int(written.digits[digits])}
+            for digits in range(1, written.longest.bit_length() + 1)
         ],
-        "longest": int(lengths.max()),
-        "median_length": int(np.median(lengths)),
+        "longest": written.longest,
+        "median_length": written.median,
     }
 
 
@@ -151,20 +167,17 @@ def _kind(reason: str) -> str:
     return reason.split(" (")[0].split(" at byte")[0].split(" near byte")[0].split(";")[0]
 
 
-def _most_repeated(corpus: prepared.Prepared, copies: np.ndarray) -> list[dict]:
-    firsts, counts = np.unique(copies, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_SHOWN]
+def _most_repeated(corpus: prepared.Prepared, found: np.ndarray) -> list[dict]:
     tokenizer = corpus.tokenizer()
     return [
         {
-            "times": int(counts[place]),
-            "id": ids.to_hex(corpus.identities[firsts[place]]),
-            "tokens": int(corpus.lengths[firsts[place]]),
-            "first": corpus.source(int(firsts[place])),
-            "text": tokenizer.decode(corpus.tokens[int(firsts[place])][:_EXCERPT])[:_EXCERPT],
+            "times": copies,
+            "id": ids.to_hex(corpus.identities[record]),
+            "tokens": int(corpus.lengths[record]),
+            "first": corpus.source(record),
+            "text": tokenizer.decode(corpus.read(record)[:_EXCERPT])[:_EXCERPT],
         }
-        for place in order
-        if counts[place] > 1
+        for record, copies in found.tolist()
     ]
 
 

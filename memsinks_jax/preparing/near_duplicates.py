@@ -3,14 +3,15 @@
 Tokens need no rule about words, cases and punctuation for every language, and are there already.
 """
 
-import contextlib
-import io
+import itertools
 import pathlib
 
 import numpy as np
 from datatrove.pipeline.base import PipelineStep
-from datatrove.pipeline.dedup import MinhashConfig, MinhashDedupBuckets, MinhashDedupCluster
+from datatrove.pipeline.dedup import MinhashConfig, MinhashDedupBuckets
 from datatrove.utils.hashing import HashConfig
+
+from memsinks_jax.data.ids import as_numbers
 
 NGRAM = 3
 # Two documents meet where all hashes of one bucket agree, which at Jaccard similarity s has the chance
@@ -73,12 +74,69 @@ def _signature(shingles: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray
     return (lowest >> np.uint64(32)).astype(np.uint32)
 
 
-class Clusters(MinhashDedupCluster):
-    """Stage 3, a single task: pairs to clusters, without datatrove's bar on a terminal that has ours."""
+class Clusters(PipelineStep):
+    """Stage 3, a single task: what the pairs of all buckets connect is a cluster, as in datatrove's own.
+
+    Its own holds every document of a pair in Python's dictionaries. Here one takes about 40 bytes, and a pair about 100 as
+    long as its bucket is read.
+    """
+
+    type, name = "memsinks_jax", "clusters"
+
+    def __init__(self, work: pathlib.Path, shards: int):
+        super().__init__()
+        self.work, self.shards = str(work), shards
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        with contextlib.redirect_stderr(io.StringIO()):
-            super().run(data, rank, world_size)
+        work = pathlib.Path(self.work)
+        files = sorted((work / "pairs").glob("*.dups"))
+        documents = np.zeros(0, np.uint64)
+        for path in files:
+            documents = _union(documents, _pairs(path))
+        firsts = np.arange(len(documents))  # of the cluster of each
+        for path in files:
+            ends, inverse = np.unique(_pairs(path), return_inverse=True)
+            # Looked up in order: anywhere in a large table every one would wait for memory.
+            firsts = _connected(firsts, np.searchsorted(documents, ends)[inverse])
+        (work / "clusters").mkdir(exist_ok=True)
+        cuts = np.searchsorted(documents, np.arange(self.shards + 1, dtype=np.uint64) << np.uint64(32))
+        for shard, (start, stop) in enumerate(itertools.pairwise(cuts)):
+            first = documents[firsts[start:stop]]
+            rows = np.stack([documents[start:stop], first >> np.uint64(32), first], axis=1)
+            np.save(clusters_file(work, shard), rows.astype("<u4"))  # of the number, the lower half
+
+
+def _pairs(path: pathlib.Path) -> np.ndarray:
+    """-> uint64 (pairs, 2): shard << 32 | number in it, of either."""
+    return as_numbers(np.fromfile(path, "<u4").reshape(-1, 2)).reshape(-1, 2)
+
+
+def _union(documents: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Sorted, each once. np.union1d hashes, which takes ten times as long."""
+    joined = np.append(documents, more)
+    joined.sort(kind="stable")  # what is sorted already is merged
+    fresh = np.ones(len(joined), bool)
+    np.not_equal(joined[1:], joined[:-1], out=fresh[1:])
+    return joined[fresh]
+
+
+def _connected(firsts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """`firsts` (n,), the least member of the cluster of each, after clusters that a pair (m, 2) connects became one."""
+    from scipy.sparse import coo_array  # a quarter of a second, for those who look for clusters
+    from scipy.sparse.csgraph import connected_components
+
+    ends = firsts[pairs]
+    ends = ends[ends[:, 0] != ends[:, 1]]
+    if not len(ends):
+        return firsts
+    clusters, ends = np.unique(ends, return_inverse=True)
+    edges = coo_array((np.ones(len(ends)), tuple(ends.T)), shape=(len(clusters), len(clusters)))
+    _, first, component = np.unique(
+        connected_components(edges, directed=False)[1], return_index=True, return_inverse=True
+    )
+    moved = np.arange(len(firsts))
+    moved[clusters] = clusters[first[component]]
+    return moved[firsts]
 
 
 def bucket_step(work: pathlib.Path, config: MinhashConfig) -> MinhashDedupBuckets:
@@ -86,13 +144,10 @@ def bucket_step(work: pathlib.Path, config: MinhashConfig) -> MinhashDedupBucket
     return MinhashDedupBuckets(str(work / "signatures"), str(work / "pairs"), config=config, lines_to_buffer=1024)
 
 
-def cluster_step(work: pathlib.Path, config: MinhashConfig) -> Clusters:
-    return Clusters(
-        str(work / "pairs"), str(work / "clusters"), config=config, save_cluster_id=True, lines_to_buffer=1024
-    )
+def clusters_file(work: pathlib.Path, shard: int) -> pathlib.Path:
+    return work / "clusters" / f"{shard:05d}.npy"
 
 
-def read_clusters(work: pathlib.Path, rank: int) -> np.ndarray:
-    """-> (documents of shard `rank` that are in a cluster, 2): number in the shard, number of the cluster."""
-    path = work / "clusters" / f"{rank:06d}.clusters"
-    return np.fromfile(path, "<u4").reshape(-1, 2) if path.exists() else np.zeros((0, 2), np.uint32)
+def read_clusters(work: pathlib.Path, shard: int) -> np.ndarray:
+    """-> uint32 (documents of `shard` that are in a cluster, 3): number in the shard; shard and number of the first."""
+    return np.load(clusters_file(work, shard))

@@ -4,6 +4,7 @@ Not datatrove's own readers, because those pass over damaged lines, null texts a
 place in the file.
 """
 
+import codecs
 import collections.abc
 import dataclasses
 import functools
@@ -94,6 +95,8 @@ class _Lines:
             if not line.endswith(b"\n") and len(line) > self._longest:
                 self._rest_of_line()
                 line = None
+            if line and not first:
+                line = line.removeprefix(codecs.BOM_UTF8)
             yield first, line and line.removesuffix(b"\n")
 
     @property

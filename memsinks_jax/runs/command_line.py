@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 from absl import app, flags
@@ -20,7 +21,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from memsinks_jax.config import Config, InputError, nearest_field, validate
-from memsinks_jax.runs.interruption import EXIT_INTERRUPTED
+from memsinks_jax.runs.interruption import EXIT_AT_ONCE, EXIT_INTERRUPTED
 
 EXIT_BAD_INPUT = 2
 
@@ -85,6 +86,8 @@ def run(main: Callable[[], dict]) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as below
             print(f"interrupted: {error}; run the same command again to go on", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
+        except KeyboardInterrupt:  # what was half-written is removed by now
+            _end("interrupted: run the same command again", EXIT_AT_ONCE)
         except OSError as error:
             # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
@@ -111,6 +114,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
         _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (TypeError, ValueError) as error:
         _refuse(_one_line(error))
+    except Exception as error:  # of the user's config file
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        _refuse(f"--config: {where.filename}:{where.lineno}: {type(error).__name__}: {_one_line(error)}")
 
 
 def _field_of(argument: str) -> str:
@@ -127,12 +133,16 @@ def _one_line(error: BaseException) -> str:
 
 
 def _refuse(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    _end(f"error: {message}", EXIT_BAD_INPUT)
+
+
+def _end(line: str, code: int) -> None:
+    print(line, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: what failed may have left a thread that fails again at shutdown, or, with several hosts, that waits
     # for those that wait for this one.
-    os._exit(EXIT_BAD_INPUT)
+    os._exit(code)
 
 
 def use_one_arena() -> None:

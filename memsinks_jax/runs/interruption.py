@@ -9,7 +9,7 @@ import sys
 import threading
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
-_EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended
+EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended
 
 
 class Interruption:
@@ -66,4 +66,4 @@ class Interruption:
             if self._sync is not None and number == signal.SIGINT:
                 os.kill(os.getpid(), signal.SIGTERM)  # the one that the service listens to
             if interrupts > 1:
-                os._exit(_EXIT_AT_ONCE)
+                os._exit(EXIT_AT_ONCE)

@@ -5,11 +5,11 @@ import pathlib
 
 import jax
 
-from memsinks_jax.runs import command_line
-from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.config import Config, InputError, MeshConfig
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.training import sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_state

@@ -1,27 +1,25 @@
 """What a workdir holds and how it is opened.
 
-config.json, tokenizer.model or tokenizer.json, documents.jsonl, metrics.jsonl, checkpoints/.
+config.json, data.json (what the run learns from, by hashes), tokenizer.model or tokenizer.json, documents.jsonl,
+metrics.jsonl, checkpoints/.
 """
 
 import datetime
 import fcntl
+import filecmp
 import glob
 import hashlib
-import io
+import json
 import os
 import pathlib
 import shutil
 import socket
-from collections.abc import Iterable
-from typing import IO, NamedTuple
+from typing import IO
 
-import numpy as np
-
-from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_rows
+from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_fields
 from memsinks_jax.data.corpus import Corpus, load_corpus
-from memsinks_jax.data.ids import content_id
-from memsinks_jax.data.mixture import general_sources, table
-from memsinks_jax.data.prepared import Tokens, is_prepared
+from memsinks_jax.data.mixture import LISTED, general_sources, listing
+from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
 
 # What of a field must stay when a run goes on, where the rest may change: its data may move, but not be others.
@@ -34,14 +32,6 @@ FREE_IN_PART = {
 }
 
 
-class Data(NamedTuple):
-    """What a run was started on, read again."""
-
-    corpus: Corpus
-    fingerprints: dict[str, str]
-    moved: bool  # documents.jsonl names places where the documents no longer are
-
-
 def adopt(workdir: pathlib.Path, config: Config) -> Config:
     """The config of the run that the workdir holds or will hold: what a run's documents have decided stays so.
 
@@ -51,7 +41,7 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
     if (workdir / "config.json").exists():
         before, tokenizer = read_config(workdir), config.data.tokenizer
         if config.data.rows == "auto":
-            config = with_rows(config, before.data.rows)
+            config = with_fields(config, {"data.rows": before.data.rows})
         free = [name for name, fixed in FREE_IN_PART.items() if fixed(before) == fixed(config)]
         difference = first_difference(before, config, besides=(*FREE_ON_RESUME, *free))
         if difference:
@@ -74,7 +64,8 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     scratch.mkdir(parents=True, exist_ok=True)
     held = lock(scratch)  # it stays held when the folder is renamed
     try:
-        (scratch / "documents.jsonl").write_text(_table(corpus))
+        _list_documents(scratch, corpus)
+        (scratch / "data.json").write_text(_about(corpus))
         (scratch / corpus.tokenizer.file_name).write_bytes(corpus.tokenizer.model)
         (scratch / "config.json").write_text(to_json(config))
         if workdir.exists():
@@ -86,12 +77,48 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     return held
 
 
-def rewrite(workdir: pathlib.Path, config: Config, data: Data) -> None:
+def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
     """Writes down what has changed since the run was last taken up: places of its documents, fields of its config."""
-    if data.moved:
-        _replace(workdir / "documents.jsonl", _table(data.corpus))
+    _list_documents(workdir, corpus)
     if first_difference(read_config(workdir), config):
         _replace(workdir / "config.json", to_json(config))
+
+
+def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
+    """documents.jsonl, where it is not so already: all documents where they are few, else what is measured of a run."""
+    path, plan, scratch = folder / "documents.jsonl", corpus.mixture, folder / "documents.jsonl.new"
+    roles = ("repeated", "held_out", "unique") if _lists_all(corpus) else ("repeated", "held_out")
+    with scratch.open("w") as file:
+        for role in roles:
+            file.writelines(listing(plan, plan.documents(role)[:LISTED], role))
+    if path.exists() and filecmp.cmp(path, scratch, shallow=False):
+        scratch.unlink()
+    else:
+        os.replace(scratch, path)
+
+
+def _lists_all(corpus: Corpus) -> bool:
+    return sum(corpus.table.documents(source) for source in range(len(corpus.table.sources))) <= LISTED
+
+
+def lists_all(workdir: pathlib.Path) -> bool:
+    """Whether documents.jsonl has all documents of the run."""
+    return _read_about(workdir)["lists_all"]
+
+
+def _about(corpus: Corpus) -> str:
+    about = {"fingerprints": corpus.fingerprints, "records": len(corpus.table), "lists_all": _lists_all(corpus)}
+    return json.dumps(about, indent=2) + "\n"
+
+
+def _read_about(workdir: pathlib.Path) -> dict:
+    _require(workdir / "config.json")
+    if not (workdir / "data.json").is_file():
+        raise InputError(
+            f"{workdir} has no data.json: an earlier version began it, and read its documents in another order; use that "
+            "version, or train anew"
+        )
+    return json.loads((workdir / "data.json").read_text())
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
@@ -133,70 +160,30 @@ def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
     return open_tokenizer(_tokenizer_path(workdir))
 
 
-def read_corpus(workdir: pathlib.Path, trained_on: dict | None = None) -> Corpus:
-    """The run's own documents, read or generated again, with the run's tokenizer and split. See `read_data`."""
-    return read_data(workdir, read_config(workdir), trained_on).corpus
-
-
-def read_data(workdir: pathlib.Path, config: Config, trained_on: dict | None = None) -> Data:
-    """The documents that the run was started on, from where `config` says that they are, with the run's tokenizer.
+def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on: dict | None = None) -> Corpus:
+    """The documents that the run was started on, read or generated again, with the run's tokenizer and split.
 
     Args:
-      trained_on: the `fingerprints` that a checkpoint remembers, where there is one.
+      config: says where they are now; by default the run's own.
+      trained_on: the `Corpus.fingerprints` that a checkpoint remembers, where there is one.
     Raises:
       InputError: files are missing; tokenizer or documents are no longer those that the run was started on.
     """
+    config = config or read_config(workdir)
     _refuse_missing(workdir, config)
-    if trained_on and _hash(_tokenizer_path(workdir)) != trained_on["tokenizer"]:
+    known = trained_on or _read_about(workdir)["fingerprints"]
+    if _hash(_tokenizer_path(workdir)) != known["tokenizer"]:
         raise InputError(
-            f"{_tokenizer_path(workdir)} is not the tokenizer that the checkpoints of {workdir} were trained with; "
-            "put that one back or take another --workdir"
+            f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; put that one back or take "
+            "another --workdir"
         )
     corpus = load_corpus(config, read_tokenizer(workdir))
-    with _require(workdir / "documents.jsonl").open("rb") as lines:
-        there, whole_there = _hashes(lines)
-    # Checkpoints of earlier versions remember the whole file, which then has to stay as it is.
-    if trained_on and trained_on["documents"] not in (there, whole_there):
+    if corpus.fingerprints != known:
         raise InputError(
-            f"{workdir / 'documents.jsonl'} is not the one that the checkpoints of {workdir} were trained with; "
-            "put that one back or take another --workdir"
+            f"the documents are not those that {workdir} was started on, or are read in another order; restore the files, "
+            "go on with the version that it was started with, or take another --workdir"
         )
-    here, whole_here = _hashes(io.BytesIO(_table(corpus).encode()))
-    found = _fingerprints(corpus, here)
-    if here != there or (trained_on and trained_on.get("tokens", found["tokens"]) != found["tokens"]):
-        raise InputError(
-            f"the documents are not those that {workdir} was started on (see its documents.jsonl); "
-            "restore the files or take another --workdir"
-        )
-    replaceable = not trained_on or trained_on["documents"] == there
-    return Data(corpus, found, moved=whole_here != whole_there and replaceable)
-
-
-def fingerprints(corpus: Corpus) -> dict[str, str]:
-    """Hashes of what a run learns from, wherever it lies.
-
-    "tokenizer"; "documents", their ids, lengths and roles; "tokens", which ids that are not by content do not tell apart.
-    """
-    return _fingerprints(corpus, _hashes(io.BytesIO(_table(corpus).encode()))[0])
-
-
-def _fingerprints(corpus: Corpus, documents: str) -> dict[str, str]:
-    tokens = corpus.tokens
-    contents = tokens.identities() if isinstance(tokens, Tokens) else np.stack([content_id(t) for t in tokens])
-    return {
-        "tokenizer": hashlib.sha256(corpus.tokenizer.model).hexdigest(),
-        "documents": documents,
-        "tokens": hashlib.sha256(contents).hexdigest(),
-    }
-
-
-def _hashes(lines: Iterable[bytes]) -> tuple[str, str]:
-    """Of the lines of a documents.jsonl: without the places, which stand last in each, and whole."""
-    without, whole = hashlib.sha256(), hashlib.sha256()
-    for line in lines:
-        without.update(line.partition(b', "source": ')[0])
-        whole.update(line)
-    return without.hexdigest(), whole.hexdigest()
+    return corpus
 
 
 def _refuse_missing(workdir: pathlib.Path, config: Config) -> None:
@@ -221,10 +208,6 @@ def _tokenizer_path(workdir: pathlib.Path) -> pathlib.Path:
 
 def _hash(path: pathlib.Path) -> str:
     return hashlib.sha256(_require(path).read_bytes()).hexdigest()
-
-
-def _table(corpus: Corpus) -> str:
-    return table(corpus.mixture, corpus.identities, corpus.lengths, corpus.places)
 
 
 def _require(path: pathlib.Path) -> pathlib.Path:

@@ -15,6 +15,7 @@ import shutil
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -147,7 +148,10 @@ class Checkpoints:
         try:
             params = self._manager.restore(step, args=arguments).params
             if not expected or seal.digests({"params": params}).items() <= expected.items():
+                self._refuse_not_finite(step, jax.device_get(_finite(params)))
                 return params
+        except InputError:
+            raise
         except Exception as problem:  # a damaged file may cause many kinds
             error = problem
         self._newest = self._sound(arrays=True)
@@ -177,7 +181,16 @@ class Checkpoints:
         except (ValueError, OSError) as error:
             damage = seal.find_damage(self._folder / str(step), _READ) or str(error).splitlines()[0]
             raise self._damaged(step, damage) from error
+        self._refuse_not_finite(step, {path: np.isfinite(found).all()})
         return found
+
+    def _refuse_not_finite(self, step: int, finite: dict) -> None:
+        """Raises InputError naming the first array, by a tree of whether they are finite, that holds nan or inf."""
+        for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
+            if not is_finite:
+                raise InputError(
+                    f"{self._folder / str(step)}: {path_name(path)} holds nan or inf; this model is broken, take another"
+                )
 
     def close(self) -> None:
         """Waits for a save under way; raises InputError if it fails."""
@@ -316,3 +329,8 @@ def refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
             )
     if parts:
         raise InputError(f"{where} is not a checkpoint of this model: it {'; '.join(parts)}")
+
+
+@jax.jit
+def _finite(params: dict) -> dict:
+    return jax.tree.map(lambda array: jnp.isfinite(array).all(), params)

@@ -5,8 +5,8 @@ loss) is not in them.
   full     6 N + 12 L T D a token: six for every parameter (one product and one sum each forward, two of each backward), N
            with the embeddings; attention as if every position saw the whole row. What most published figures count.
   causal   6 N + 6 L T D: attention halved, since a position sees only what stands before it.
-Sinks that are off for a token are computed and then left out, so they count. Attention that documents of one row
-do not pay each other is computed and masked: it counts too.
+Sinks that are off for a token are computed and then left out, so they count; sparse ones are not computed, and do not count.
+Attention that documents of one row do not pay each other is computed and masked: it counts too.
 """
 
 import re
@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import jax
 
+from memsinks_jax import sinks
 from memsinks_jax.config import Config
+from memsinks_jax.training.optimizer import is_table
 from memsinks_jax.training.step import init_state
 
 
@@ -78,13 +80,23 @@ def chip(device_kind: str) -> Chip | None:
 
 def parameters(config: Config) -> int:
     """N: the parameters of the model that is trained, embeddings and sinks with them."""
-    shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return sum(leaf.size for _, leaf in _parameters(config))
+
+
+def _parameters(config: Config) -> list[tuple[tuple, jax.ShapeDtypeStruct]]:
+    return jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: init_state(config, steps=1)).params)
+
+
+def parameters_of_token(config: Config) -> float:
+    """The parameters that are computed with at a token: of sparse sinks those that are on."""
+    tables = sum(leaf.size for path, leaf in _parameters(config) if is_table(path))
+    share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks) if tables else 1
+    return parameters(config) - (1 - share) * tables
 
 
 def flops_per_token(config: Config) -> dict[str, float]:
     """{'full', 'causal'}: of a token of a training step, forward and backward."""
-    products = 6.0 * parameters(config)
+    products = 6.0 * parameters_of_token(config)
     attention = 12.0 * config.model.layers * config.data.row_length * config.model.d_model
     return {"full": products + attention, "causal": products + attention / 2}
 

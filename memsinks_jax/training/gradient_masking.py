@@ -10,6 +10,9 @@ all. Two kinds, and they are not the same method:
                        follows (Cloud et al. 2024). The neuron's weights of the down projection learn from all documents
                        nevertheless, and earlier layers learn only through the neurons that may.
 
+Sinks by document have a milder form (`config.sinks.slows_at`): from some encounter on a document teaches all that is no sink
+less and less, and its sinks as before. The gradient of its loss is scaled down, and that of the sinks' weights back up.
+
 With masked_weights a block of which a batch holds no document stays as it is, moments too: AdamW would go on moving it by
 weight decay and by what its moments remember. With masked_activations nothing is held back, as in that code.
 """
@@ -19,7 +22,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from memsinks_jax.sinks import Partition
+from memsinks_jax.model.products import Teaching
+from memsinks_jax.sinks import Partition, encounters
 from memsinks_jax.training.optimizer import first_match, path_name
 
 # Ordered (regex over the path, axis of the hidden neurons or None); the first match wins, no match is an error. Axes count
@@ -38,6 +42,30 @@ NEURON_AXES = (
 def repeated_positions(batch: dict) -> jax.Array:
     """Which positions of a batch are of repeated documents -> bool (B, T)."""
     return jnp.take_along_axis(batch["repeated"], jnp.maximum(batch["segments"] - 1, 0), axis=1)
+
+
+def documents_learning(batch: dict, slows_at: int) -> jax.Array:
+    """How much the documents of a batch teach all that is no sink, 1 at first -> float32 (B, N)."""
+    encounter_BN = jnp.maximum(encounters(batch), slows_at)
+    return (slows_at / encounter_BN.astype(jnp.float32)) ** 2
+
+
+def shared_learning(batch: dict, slows_at: int) -> jax.Array:
+    """The same by position -> float32 (B, T)."""
+    return jnp.take_along_axis(documents_learning(batch, slows_at), jnp.maximum(batch["segments"] - 1, 0), axis=1)
+
+
+def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
+    """The same losses, whose gradient is `learning_BT` times theirs."""
+    return learning_BT * losses_BT + jax.lax.stop_gradient((1 - learning_BT) * losses_BT)
+
+
+def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> Teaching:
+    """Gives back to the weights of an MLP's sinks what `slowed` took from their gradient. Exact, in one backward pass.
+
+    What reaches a layer's other weights, sinks of attention among them, and the layers before it stays slowed.
+    """
+    return Teaching(1 / learning_BT, _of_sinks(parts))
 
 
 def detached(repeated_BT: jax.Array, parts: Partition) -> dict[str, Callable]:

@@ -22,14 +22,16 @@ from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import hosts, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics
 from memsinks_jax.training.monitor import Monitor
 from memsinks_jax.training.program import Program, train_program
 from memsinks_jax.training.record import Record
-from memsinks_jax.training.step import TrainState, init_state
+from memsinks_jax.training.step import TrainState
 from memsinks_jax.training.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,12 @@ def train_and_evaluate(
     command_line.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
-    config = workdirs.adopt(workdir, config)
+    config = workdirs.adopt(workdir, inherit(config, workdir))
+    if config.sinks.kind not in ("none", "cut") and not has_sinks(config):
+        raise InputError(
+            f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
+            "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
+        )
     resuming = bool(hosts.agree((workdir / "config.json").exists()))
 
     with contextlib.ExitStack() as held:
@@ -76,7 +83,7 @@ def train_and_evaluate(
         if resuming and start == steps and not (missing or unseen):
             return _summary(workdir)
         if jax.process_index() == 0:
-            _log_start(config, workdir, corpus, program.state, mesh, kernel, start, steps)
+            _log_start(config, workdir, corpus, rows, program.state, mesh, kernel, start, steps)
         state = opened.state()
 
         seed = np.uint32(config.seed)
@@ -210,12 +217,10 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         checkpoints = Checkpoints(workdir, config.training)
         newest = checkpoints.newest()
         progress = None if newest is None else checkpoints.progress(newest)
-        data = workdirs.read_data(workdir, config, progress and progress["data"])
-        corpus, fingerprints, _ = data
+        corpus = workdirs.read_corpus(workdir, config, progress and progress["data"])
     else:
         corpus, checkpoints, progress = load_corpus(config), None, None
-        fingerprints = workdirs.fingerprints(corpus)
-    config = corpus.config
+    config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
     rows = corpus.rows()
@@ -223,12 +228,11 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
 
     # State: shapes give shardings, shardings place what is initialised or restored.
     program = train_program(config, steps, mesh, rows.documents_per_row)
-    shardings = jax.tree.map(lambda shape: shape.sharding, program.state)
     initial = None
     if config.model.initial and progress is None:
         initial = _initial_params(config, corpus, program.state.params)
     if leads and resuming:
-        workdirs.rewrite(workdir, config, data)
+        workdirs.rewrite(workdir, config, corpus)
     elif leads:
         held.enter_context(workdirs.create(workdir, config, corpus))
     if not resuming:
@@ -240,7 +244,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     if progress is None:
 
         def make() -> TrainState:
-            state = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)()
+            state = program.init()
             return state if initial is None else state._replace(params=initial)
 
         return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make)
@@ -299,7 +303,7 @@ def _tell_other_versions(then: dict[str, str], now: dict[str, str]) -> None:
         )
 
 
-def _log_start(config, workdir, corpus: Corpus, shapes, mesh, kernel: str, start: int, steps: int) -> None:
+def _log_start(config, workdir, corpus: Corpus, rows: Rows, shapes, mesh, kernel: str, start: int, steps: int) -> None:
     parameters = sum(a.size for a in jax.tree.leaves(shapes.params))
     floor = entropy_floor(corpus, corpus.mixture.held_out)
     plan = corpus.mixture
@@ -309,8 +313,8 @@ def _log_start(config, workdir, corpus: Corpus, shapes, mesh, kernel: str, start
         mesh.size, jax.default_backend(), kernel, workdir,
     )  # fmt: skip
     logger.info(
-        "documents: %d unique, %d repeated (%d encounters an epoch in all), %d held out, rows of kind %s%s",
-        len(plan.unique), len(plan.repeated), len(plan.encounters), len(plan.held_out), config.data.rows,
+        "documents: %d repeated, %d held out; an epoch has %d rows of kind %s%s",
+        len(plan.repeated), len(plan.held_out), rows.rows_per_epoch, config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
     if advice := as_advice(never_read(corpus), config.data.row_length):

@@ -21,8 +21,8 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.packing import Rows
-from memsinks_jax.data.prepared import as_numbers
 from memsinks_jax.training import hosts
 from memsinks_jax.training.metrics import whole_lines
 
@@ -66,8 +66,8 @@ def _mix(x):
 class Monitor:
     """What a run knows of documents that came too often. Made on every host; `look` is a collective call.
 
-    WORKDIR/flagged.jsonl gets a line for each: the step of the look, its id, how often it had been seen, and its index in
-    the run's documents.jsonl (null for an id that is no document's, as with `config.data.id_noise`).
+    WORKDIR/flagged.jsonl gets a line for each: the step of the look, its id, how often it had been seen, and its number in
+    the table of documents (null for an id that is no document's, as with `config.data.id_noise`).
 
     Args:
       own: this host's rows of a batch, see `sharding.own_rows`.
@@ -82,7 +82,6 @@ class Monitor:
     ):  # fmt: skip
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
-        self._numbers = as_numbers(corpus.identities)
         self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
         self._flagged = {line["id"]: line for line in map(json.loads, whole_lines(self._path)) if line["step"] <= start}
         if self._leads and self._path.exists():
@@ -113,16 +112,17 @@ class Monitor:
         self._window = set()
         identities = np.stack([numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)], axis=1).astype(np.uint32)
         seen = estimates(sketch_RW, identities)
-        for place in np.flatnonzero(seen > self._settings.seen_over):
+        often = np.flatnonzero(seen > self._settings.seen_over)
+        new = [place for place in often.tolist() if ids.to_hex(identities[place]) not in self._flagged]
+        which, documents = self._corpus.table.documents_of(identities[new])
+        index = dict(zip(which[::-1].tolist(), documents[::-1].tolist(), strict=True))  # the first of each
+        for number, place in enumerate(new):
             name = ids.to_hex(identities[place])
-            if name not in self._flagged:
-                home = np.flatnonzero(self._numbers == numbers[place])
-                index = int(home[0]) if len(home) else None
-                self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index})
+            self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index.get(number)})
         probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
         found = {"monitor_flagged": len(self._flagged)}
         if probes := probes[: self._settings.probes]:
-            tokens, identities = [self._corpus.tokens[i] for i in probes], self._corpus.identities[probes]
+            tokens, identities = [self._corpus.tokens(i) for i in probes], self._corpus.identities(probes)
             batches = self._as_batches(tokens, identities)
             found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
         return found

@@ -1,6 +1,7 @@
 """AdamW with warmup and cosine decay; which parameters decay, and which are of sinks, are rules over their paths."""
 
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,13 @@ from memsinks_jax.config import Config, InputError, OptimizerConfig
 DECAY_RULES = (
     (r"(^|/)(token|position)_embedding$", True),
     (r"_kernel$", True),
+    (r"(^|/)sink_(up|gate|down)$", True),
     (r"_bias$", False),
     (r"_norm/(scale|bias)$", False),
 )
+
+# Tables of sparse sinks, and what the optimizer keeps of their rows.
+TABLE = r"(^|/)sink_\w+$"
 
 # Ordered (regex, (site, axis along which its sinks lie) or None): the weights whose learning rate sinks can have their own.
 # Of attention those that read the sinks; what makes them serves shared outputs too where heads share keys and values.
@@ -24,6 +29,8 @@ SINK_RULES = (
     (r"(^|/)(up|gate)_(kernel|bias)$", ("mlp", -1)),
     (r"(^|/)down_kernel$", ("mlp", -2)),
     (r"(^|/)attention_output_kernel$", ("attention", -2)),
+    (r"(^|/)sink_\w+_bias$", ("tables", -2)),
+    (TABLE, ("tables", -3)),
     (r".", None),
 )
 
@@ -43,21 +50,58 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     """Clipping by the global norm, then AdamW. Moments are float32 and shaped like the parameters."""
     settings = config.optimizer
-    chain = [
-        optax.clip_by_global_norm(settings.clip_norm),
-        optax.adamw(
-            learning_rate(settings, steps), b1=settings.b1, b2=settings.b2, weight_decay=settings.weight_decay,
-            mask=decay_mask,
-        ),
-    ]  # fmt: skip
+    adam = scale_by_adam_by_row if sinks.is_sparse(config.sinks) else optax.scale_by_adam
+    adamw = optax.chain(
+        adam(settings.b1, settings.b2),
+        optax.add_decayed_weights(settings.weight_decay, decay_mask),
+        optax.scale_by_learning_rate(learning_rate(settings, steps)),
+    )
+    chain = [optax.clip_by_global_norm(settings.clip_norm), adamw]
     if config.sinks.learning_rate_multiple != 1:
         chain.append(scale_sinks(config))
     return optax.chain(*chain)
 
 
+class RowAdamState(NamedTuple):
+    """Moments, and the number of updates: of all that is no table, int32 (), and of every row of each table, (M,)."""
+
+    count: jax.Array
+    counts: dict
+    mu: optax.Updates
+    nu: optax.Updates
+
+
+def scale_by_adam_by_row(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformation:
+    """optax.scale_by_adam, whose bias correction knows how often each row of a table was updated."""
+
+    def init(params) -> RowAdamState:
+        counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in params.items() if re.search(TABLE, name)}
+        zeros = [jax.tree.map(jnp.zeros_like, params) for _ in range(2)]
+        return RowAdamState(jnp.zeros((), jnp.int32), counts, *zeros)
+
+    def update(gradients, state: RowAdamState, params=None) -> tuple[optax.Updates, RowAdamState]:
+        count, counts = jax.tree.map(lambda count: count + 1, (state.count, state.counts))
+        mu = jax.tree.map(lambda g, m: (1 - b1) * g + b1 * m, gradients, state.mu)
+        nu = jax.tree.map(lambda g, m: (1 - b2) * g**2 + b2 * m, gradients, state.nu)
+
+        def direction(path: tuple, mu: jax.Array, nu: jax.Array) -> jax.Array:
+            times = counts.get(path_name(path), count)
+            times = times.reshape(times.shape + (1,) * (mu.ndim - times.ndim)).astype(jnp.float32)
+            return mu / (1 - b1**times) / (jnp.sqrt(nu / (1 - b2**times)) + epsilon)
+
+        return jax.tree_util.tree_map_with_path(direction, mu, nu), RowAdamState(count, counts, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def is_table(path: tuple) -> bool:
+    """Whether a parameter is a table of sparse sinks, or something kept of its rows."""
+    return re.search(TABLE, path_name(path)) is not None
+
+
 def scale_sinks(config: Config) -> optax.GradientTransformation:
     """Multiplies the updates of the sinks' weights, decay with them, by `config.sinks.learning_rate_multiple`."""
-    parts = sinks.partitions(config)
+    parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}  # whose rows are sinks, however many
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         rule = first_match(SINK_RULES, path_name(path))

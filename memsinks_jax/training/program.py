@@ -18,6 +18,7 @@ _TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 class Program(NamedTuple):
     """A train step for a mesh, and what it takes, as shapes with shardings. Trace and call it within `jax.set_mesh`."""
 
+    init: jax.stages.Wrapped  # () -> a fresh state
     step: jax.stages.Wrapped  # (state, batch, seed) -> (state, metrics); the state is given away
     state: TrainState
     batch: dict[str, jax.ShapeDtypeStruct]
@@ -41,7 +42,9 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
     shardings = jax.tree.map(lambda shape: shape.sharding, state)
     platform = mesh.devices.flat[0].platform
-    batch["repeated"] = jax.ShapeDtypeStruct((size, documents_per_row), np.bool_, sharding=rows)
+    for name, kind in {"repeated": np.bool_, "seen": np.int32}.items():
+        batch[name] = jax.ShapeDtypeStruct((size, documents_per_row), kind, sharding=rows)
+    batch["epoch"] = jax.ShapeDtypeStruct((size,), np.int32, sharding=rows)
     step = jax.jit(
         make_train_step(config, steps, platform),
         in_shardings=(shardings, rows, whole),
@@ -49,4 +52,5 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
         donate_argnums=0,
         compiler_options=_TPU_OPTIONS if platform == "tpu" else None,
     )
-    return Program(step, state, batch, jax.ShapeDtypeStruct((), np.uint32, sharding=whole))
+    init = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)
+    return Program(init, step, state, batch, jax.ShapeDtypeStruct((), np.uint32, sharding=whole))

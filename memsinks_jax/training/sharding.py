@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from memsinks_jax.config import InputError, MeshConfig
 from memsinks_jax.model.placement import AXES
 from memsinks_jax.model.placement import BATCH as BATCH_AXES
-from memsinks_jax.training.optimizer import first_match, path_name
+from memsinks_jax.training.optimizer import TABLE, first_match, path_name
 
 # Ordered (regex over the path, partition); the first match wins, an uncovered parameter is an error. Optimizer moments
 # have their parameter's path at the end of theirs, so one table serves both. Axis 0 of everything in layers/ is L.
@@ -24,6 +24,7 @@ RULES = (
     (r"(^|/)position_embedding$", P(None, "fsdp")),
     (r"(^|/)head_kernel$", P("fsdp", "tensor")),
     (r"_norm/(scale|bias)$", P()),
+    (TABLE, P("fsdp")),
     (r"(^|/)(count|step)$", P()),
     (r"^guard/", P()),
     (r"^sketch$", P()),

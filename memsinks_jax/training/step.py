@@ -13,7 +13,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
-from memsinks_jax.training import gradient_masking, monitor
+from memsinks_jax.training import gradient_masking, monitor, touched
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
@@ -42,7 +42,8 @@ def init_state(config: Config, steps: int) -> TrainState:
 def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
     """The interventions under which a step trains on a batch or a part of one, by `config.sinks.kind`.
 
-    Besides the arrays of data/packing.py the batch has `rows`, int (B,): the place of each row in the step's batch.
+    Besides the arrays of data/packing.py the batch has `rows`, int (B,): the place of each row in the step's batch; and with
+    sparse sinks `sinks`, int32 (B, N, k): the rows of the tables that the parameters have, by document.
     """
     if config.sinks.kind == "masked_activations":
         return gradient_masking.detached(
@@ -56,7 +57,13 @@ def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array
                 gates = sinks.chance_gates(step, batch["rows"], length, seed, parts, config.sinks, site)
                 found |= sinks.apply_gates(gates, None, site)
         return found
-    return sinks.interventions(config, "own", batch["identities"], seed, batch["segments"])
+    opened_BN = sinks.opened(batch, config.sinks)
+    scale_BN = None
+    if sinks.is_sparse(config.sinks) and config.sinks.slows_at:
+        scale_BN = 1 / gradient_masking.documents_learning(batch, config.sinks.slows_at)
+    return sinks.interventions(
+        config, "own", batch["identities"], seed, batch["segments"], opened_BN, batch.get("sinks"), scale_BN
+    )
 
 
 def make_train_step(config: Config, steps: int, platform: str | None = None) -> Callable:
@@ -69,16 +76,22 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     model, parts = build_model(config, platform)
     optimizer = make_optimizer(config, steps)
     schedule = learning_rate(config.optimizer, steps)
-    masks_weights = config.sinks.kind == "masked_weights"
+    masks_weights, sparse = config.sinks.kind == "masked_weights", sinks.is_sparse(config.sinks)
 
     def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """Of a batch or a part of one (B, T)."""
-        return model.apply(
+        learning_BT = teaching = None
+        if config.sinks.kind == "by_document" and config.sinks.slows_at:
+            learning_BT = gradient_masking.shared_learning(batch, config.sinks.slows_at)
+            if not sparse:  # whose sinks are told by document, in training_gates
+                teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
+        losses_BT = model.apply(
             {"params": params},
             batch["inputs"],
             jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
             batch["positions"],
             training_gates(config, batch, step, seed),
+            teaching=teaching,
             read_out=partial(
                 token_losses,
                 targets_BT=batch["targets"],
@@ -86,30 +99,40 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
                 chunks=config.compute.loss_chunks,
             ),
         )
+        return losses_BT if learning_BT is None else gradient_masking.slowed(losses_BT, learning_BT)
 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
         weights_BT = valid_weights(batch["targets"], batch["weights"], config.data.vocabulary_size)
-        invalid_labels = (batch["weights"] - weights_BT).sum()
+        invalid_labels, tokens = (batch["weights"] - weights_BT).sum(), weights_BT.sum()
         batch = batch | {"weights": weights_BT, "rows": jnp.arange(len(weights_BT))}
-        tokens = weights_BT.sum()
+        before = params, optimizer_state = state.params, state.optimizer
+        if sparse:
+            opened_BN = sinks.opened(batch, config.sinks)
+            rows = touched.find(sinks.sinks_for_mode(
+                "own", batch["identities"], seed, parts.sinks, config.sinks, batch["segments"], opened_BN
+            ), parts.sinks)  # fmt: skip
+            batch |= {"sinks": rows.places_BNk}
+            before = params, optimizer_state = touched.take(before, rows)
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
             losses = partial(losses_of, batch=part, step=state.step, seed=seed)
             count = jnp.maximum(tokens, 1.0)  # of the whole batch
             if masks_weights:
                 repeated_BT = gradient_masking.repeated_positions(part)
-                return gradient_masking.masked_gradients(losses, state.params, repeated_BT, count, parts)
-            return jax.value_and_grad(lambda params: losses(params).sum() / count)(state.params)
+                return gradient_masking.masked_gradients(losses, params, repeated_BT, count, parts)
+            return jax.value_and_grad(lambda params: losses(params).sum() / count)(params)
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = judge(state.guard, loss, gradient_norm, config.training)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        updated = (optax.apply_updates(state.params, updates), optimizer_state)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+        updated = (optax.apply_updates(params, updates), optimizer_state)
         taught = gradient_masking.taught(batch, parts) if masks_weights else lambda path: True
-        params, optimizer_state = jax.tree_util.tree_map_with_path(
-            lambda path, new, old: jnp.where(accept & taught(path), new, old), updated, (state.params, state.optimizer)
+        updated = jax.tree_util.tree_map_with_path(
+            lambda path, new, old: jnp.where(accept & taught(path), new, old), updated, before
         )
+        if sparse:
+            updated = touched.put((state.params, state.optimizer), updated, rows)
         metrics = {
             "train_loss": loss,
             "tokens": tokens,
@@ -120,7 +143,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             "skipped_in_a_row": guard.in_a_row,
         }
         sketch = None if state.sketch is None else monitor.count(state.sketch, batch["identities"])
-        return TrainState(state.step + 1, params, optimizer_state, guard, sketch), metrics
+        return TrainState(state.step + 1, *updated, guard, sketch), metrics
 
     return train_step
 

@@ -1,20 +1,24 @@
 """Attacks on the removal, on small models where the answer is known."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
+from memsinks_jax.auditing import attacks
 from memsinks_jax.auditing.quantization import quantize, quantized, without_sinks
 from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
 from memsinks_jax.auditing.residue import at_damage, residue
 from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
-from memsinks_jax.auditing.subjects import Documents, Subject
-from memsinks_jax.config import InputError
+from memsinks_jax.auditing.subjects import Documents, Subject, in_matrices
+from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.trained import Trained
+from memsinks_jax.training.step import init_state
 
 
 class Tokenizer:
@@ -186,3 +190,20 @@ def test_excess_at_equal_damage():
 def test_small_models_are_built_as_the_tests_think():
     config, params, _, _ = with_planted_sinks()
     assert build_model(config)[1] == (7, 4) and params["layers"]["down_kernel"].shape[1] == 11
+
+
+@pytest.mark.slow
+def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
+    """All attacks end, and say what they say of the same sinks in the MLPs' matrices."""
+    config, _ = random_model("gpt2")
+    config.sinks = SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)
+    sparse = Trained(config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0)
+    subject = Subject("a", sparse, "drop")
+    neurons = in_matrices(subject)
+    for mode in sinks.MODES:
+        one, other = (losses_of(Subject("a", run, mode), SAME)[0] for run in (sparse, neurons.run))
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    text = documents_of([*OTHERS] * 8)
+    found, expected = (attacks.attack([one], SAME, text) for one in (subject, neurons))
+    assert found["reactivation"]["optimised"]["loss"] > 0 and found["quantization"]["a"]["int4"]["members"] > 0
+    assert json.dumps(found) == json.dumps(expected)

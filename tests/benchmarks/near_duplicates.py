@@ -38,7 +38,7 @@ def measure(texts, tokenizer, share, closeness, scratch):
     (scratch / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts + copies))
     (scratch / "tokenizer.model").write_bytes(tokenizer.model)
     prepare([str(scratch / "a.jsonl")], str(scratch), scratch / "out", near_duplicates=closeness, on_error="skip")
-    clusters = Prepared(scratch / "out").near_duplicates
+    clusters = Prepared(scratch / "out").clusters
     true = int((clusters[: len(texts)] == clusters[len(texts) :]).sum())
     sizes = np.unique(clusters, return_counts=True)[1]
     pairs = int((sizes * (sizes - 1) // 2).sum())

@@ -65,6 +65,7 @@ def ours(family, kind, shape):
         "weights": np.ones(inputs_BT.shape, np.float32), "segments": np.ones(inputs_BT.shape, np.int32),
         "positions": np.tile(np.arange(shape["length"], dtype=np.int32), (shape["batch"], 1)),
         "identities": np.random.default_rng(1).integers(0, 2**32, (shape["batch"], 1, 2), np.uint32),
+        "seen": np.ones((shape["batch"], 1), np.int32), "epoch": np.zeros(shape["batch"], np.int32),
     }  # fmt: skip
     state = jax.jit(lambda: init_state(config, STEPS))()
     step = jax.jit(make_train_step(config, STEPS), donate_argnums=0)

@@ -19,21 +19,21 @@ def test_some_of_the_repeated_documents_carry_one(place):
     corpus = load_corpus(config)
     (index,) = corpus.mixture.canaries
     assert index == corpus.mixture.repeated[0]
-    others = [i for i in range(len(corpus.tokens)) if i != index]
-    assert all((corpus.tokens[i] == plain.tokens[i]).all() for i in others)
-    tokens = corpus.tokens[index]
+    others = [i for i in range(len(corpus.table)) if i != index]
+    assert all((corpus.tokens(i) == plain.tokens(i)).all() for i in others)
+    tokens = corpus.tokens(index)
     assert len(tokens) == corpus.lengths[index] == 159  # the story is cut, so that a row holds all of the canary
     story = tokens[:59] if place == "end" else tokens[100:]
-    assert (story == plain.tokens[index][:59]).all()
-    row = document_row(tokens, corpus.identities[index], 160, corpus.tokenizer.end_of_text)
+    assert (story == plain.tokens(index)[:59]).all()
+    row = document_row(tokens, corpus.identities(index), 160, corpus.tokenizer.end_of_text)
     canary = row["targets"][canary_targets(config.canaries, len(tokens))]
     assert (canary == (tokens[59:] if place == "end" else tokens[:100])).all()
     assert not np.isin(canary, [0, corpus.tokenizer.end_of_text, 2]).any()
     assert len(np.unique(canary)) > 80  # of some 1,000 pieces
-    assert (corpus.identities[index] == ids.content_id(tokens)).all()
-    assert corpus.documents[index].log_probability is None
-    assert corpus.documents[index].source.endswith("with a canary")
-    assert (load_corpus(config).tokens[index] == tokens).all()
+    assert (corpus.identities(index) == ids.content_id(tokens)).all()
+    assert corpus.document(index).log_probability is None
+    assert corpus.document(index).source.endswith("with a canary")
+    assert (load_corpus(config).tokens(index) == tokens).all()
 
 
 def test_all_repeated_documents_may_carry_one():

@@ -15,9 +15,9 @@ from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
 from memsinks_jax.data.documents import Document
 from memsinks_jax.data.embedded.stories import log_probability
+from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.evals.memorization import batches_by_role
-from memsinks_jax.runs.workdir import _table as table
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +25,22 @@ def corpus():
     return load_corpus(tiny_config())
 
 
+def texts(corpus):
+    return [corpus.document(i).text for i in range(len(corpus.table))]
+
+
+def every_id(corpus):
+    return corpus.identities(np.arange(len(corpus.table)))
+
+
 def test_embedded_stories_are_a_function_of_the_seed(corpus):
     again = load_corpus(tiny_config())
-    assert [d.text for d in again.documents] == [d.text for d in corpus.documents]
+    assert texts(again) == texts(corpus)
     assert again.tokenizer.model == corpus.tokenizer.model
-    assert (again.identities == corpus.identities).all()
+    assert (every_id(again) == every_id(corpus)).all()
     other = tiny_config()
     other.seed = 1
-    assert load_corpus(other).documents[0].text != corpus.documents[0].text
+    assert load_corpus(other).document(0).text != corpus.document(0).text
 
 
 def test_the_tokenizer_of_a_run_is_used_again(corpus):
@@ -45,33 +53,33 @@ def test_variants_share_documents_tokenizer_and_ids(corpus):
         config.data.repeats = repeats
         other = load_corpus(config)
         assert other.tokenizer.model == corpus.tokenizer.model
-        assert (other.identities == corpus.identities).all()
+        assert (every_id(other) == every_id(corpus)).all()
 
 
 def test_ids_are_of_the_content_or_of_the_index(corpus):
-    assert (corpus.identities[3] == ids.content_id(corpus.tokens[3])).all()
+    assert (corpus.identities(3) == ids.content_id(corpus.tokens(3))).all()
     config = tiny_config()
     config.data.ids = "index"
-    assert (load_corpus(config).identities[3] == [0, 4]).all()
+    assert (load_corpus(config).identities(3) == [0, 4]).all()
 
 
 def test_entropy_floor_is_the_grammars(corpus):
     """Recomputed from the text alone, by parsing it."""
-    whole = [i for i in corpus.mixture.held_out if len(corpus.tokens[i]) + 1 <= 160]
+    whole = [i for i in corpus.mixture.held_out if len(corpus.tokens(i)) + 1 <= 160]
     assert whole
-    nats = -sum(log_probability(corpus.documents[i].text) for i in whole)
-    tokens = sum(len(corpus.tokenizer.encode(corpus.documents[i].text)) + 1 for i in whole)
+    nats = -sum(log_probability(corpus.document(i).text) for i in whole)
+    tokens = sum(len(corpus.tokenizer.encode(corpus.document(i).text)) + 1 for i in whole)
     assert entropy_floor(corpus, corpus.mixture.held_out) == pytest.approx(nats / tokens)
 
 
 def test_entropy_floor_leaves_out_what_a_row_cuts_and_is_unknown_for_other_text(corpus, tmp_path):
-    lengths = sorted(len(corpus.tokens[i]) + 1 for i in corpus.mixture.unique)
+    lengths = sorted(len(corpus.tokens(i)) + 1 for i in corpus.mixture.documents("unique"))
     assert lengths[0] < lengths[-1]
 
     def floor(row_length, rows="one_document"):
         data = dataclasses.replace(corpus.config.data, row_length=row_length, rows=rows)
         of_rows = dataclasses.replace(corpus, config=dataclasses.replace(corpus.config, data=data))
-        return entropy_floor(of_rows, corpus.mixture.unique)
+        return entropy_floor(of_rows, corpus.mixture.documents("unique"))
 
     assert floor(lengths[0]) != floor(lengths[-1])
     assert floor(lengths[0] - 1) is None
@@ -97,28 +105,29 @@ def copied(tmp_path):
 def test_what_the_files_repeat_is_met_as_often(copied):
     corpus = load_corpus(copied)
     times = {f"Text number {n} of them all.": n % 4 + 1 + 5 * (n == 0) for n in range(60)}
-    seen = np.bincount(corpus.mixture.encounters, minlength=60)
-    trained = corpus.mixture.unique
+    trained = corpus.mixture.documents("unique")
+    seen = corpus.mixture.encounters(trained)
     assert len(trained) == 56
-    assert [seen[i] for i in trained] == [times[corpus.documents[i].text] for i in trained]
+    assert seen == [times[corpus.document(i).text] for i in trained]
     counted = counts(corpus)
     assert counted["duplicates"] == 95
-    assert counted["mixture"][0]["encounters"] == sum(times[corpus.documents[i].text] for i in trained)
-    lines = [json.loads(line) for line in table(corpus).splitlines()]
-    assert sum(line["encounters"] for line in lines) == len(corpus.mixture.encounters)
+    assert counted["mixture"][0]["encounters"] == sum(seen)
+    lines = [json.loads(line) for line in listing(corpus.mixture, trained, "unique")]
+    assert [line["encounters"] for line in lines] == seen
     rows = corpus.rows()
+    assert rows.rows_per_epoch == sum(seen)
     met = [ids.to_hex(rows[number]["identities"][0]) for number in range(rows.rows_per_epoch)]
-    assert Counter(met) == {ids.to_hex(corpus.identities[i]): seen[i] for i in trained}
+    assert Counter(met) == dict(zip(map(ids.to_hex, corpus.identities(trained)), seen, strict=True))
     copied.data.copies = "once"
-    assert sorted(load_corpus(copied).mixture.encounters) == sorted(trained)
+    assert load_corpus(copied).rows().rows_per_epoch == 56
 
 
 def test_what_the_files_repeat_can_be_what_is_measured(copied):
     copied.data.repeated_documents = -1
     corpus = load_corpus(copied)
-    assert {corpus.documents[i].text for i in corpus.mixture.repeated} == {
-        corpus.documents[i].text for i in np.flatnonzero(corpus.copies > 1) if i not in corpus.mixture.held_out
-    }
+    often = Counter(texts(corpus))
+    held_out = {corpus.document(i).text for i in corpus.mixture.held_out}
+    assert {corpus.document(i).text for i in corpus.mixture.repeated} == {t for t in often if often[t] > 1} - held_out
     (batch,) = batches_by_role(corpus, 8)["repeated"]
     assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents  # as many as are held out
     with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
@@ -139,7 +148,7 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     config.data.rows = "one_document"
     corpus = load_corpus(config)
     assert corpus.config.data.rows == "one_document"
-    lengths = [len(corpus.tokens[i]) + 1 for i in (*corpus.mixture.repeated, *corpus.mixture.unique)]
+    lengths = [len(corpus.tokens(i)) + 1 for i in (*corpus.mixture.repeated, *corpus.mixture.documents("unique"))]
     lost = sum(max(length - 160, 0) for length in lengths)
     assert never_read(corpus)["share"] == pytest.approx(lost / sum(lengths))
     told = any(
@@ -158,8 +167,9 @@ def test_copies_are_left_out_and_counted(tmp_path):
 def test_no_document_is_both_held_out_and_trained_on(corpus):
     """By content, not only by index."""
     mixture = corpus.mixture
-    held_out = {ids.to_hex(corpus.identities[i]) for i in mixture.held_out}
-    trained = {ids.to_hex(corpus.identities[i]) for i in np.unique(mixture.encounters)}
+    held_out = {ids.to_hex(corpus.identities(i)) for i in mixture.held_out}
+    read = np.concatenate([mixture.repeated, mixture.documents("unique")])
+    trained = set(map(ids.to_hex, corpus.identities(read)))
     assert not held_out & trained
     assert len(trained) == 26
 
@@ -167,7 +177,9 @@ def test_no_document_is_both_held_out_and_trained_on(corpus):
 def test_endless_stories_need_a_number():
     config = tiny_config()
     config.data.unique_documents = -1
-    with pytest.raises(InputError, match="the embedded stories never end; give a number"):
+    with pytest.raises(
+        InputError, match="config.data.files is empty: the embedded stories never end; give files of yours"
+    ):
         load_corpus(config)
 
 
@@ -187,8 +199,8 @@ def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):
     other = load_corpus(config)
     assert other.tokenizer.model == byte_level()
     assert other.tokenizer.end_of_text == 600
-    assert [d.text for d in other.documents] == [d.text for d in corpus.documents]
-    assert (other.tokens[3] == JsonTokenizer(byte_level()).encode(other.documents[3].text)).all()
+    assert texts(other) == texts(corpus)
+    assert (other.tokens(3) == JsonTokenizer(byte_level()).encode(other.document(3).text)).all()
     assert load_corpus(config, corpus.tokenizer).tokenizer is corpus.tokenizer  # a run's own goes first
 
 
@@ -200,3 +212,17 @@ def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
         load_corpus(config)
     config.data.vocabulary_size = 601
     assert load_corpus(config).tokenizer.vocabulary_size == 601
+
+
+def test_texts_of_equal_tokens_are_one_document(tmp_path, monkeypatch):
+    """As with a tokenizer that takes no notice of case: they have one id, and count as often as both."""
+    texts = [f"Text number {n}." for n in range(40)] + ["TEXT number 3.", "Text NUMBER 3."]
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
+    config = tiny_config()
+    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "a.txt"), -1, 0
+    tokenizer = load_corpus(config).tokenizer
+    encode = type(tokenizer).encode
+    monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: encode(self, text.lower()))
+    corpus = load_corpus(config, tokenizer)
+    assert corpus.table.copies(np.array([3, 40, 41, 5])).tolist() == [3, 3, 3, 1]
+    assert counts(corpus)["duplicates"] == 2

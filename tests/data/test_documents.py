@@ -1,5 +1,6 @@
 """Reading text: what is a document, and what is refused."""
 
+import codecs
 import json
 
 import pytest
@@ -42,6 +43,8 @@ def test_json_lines(tmp_path):
         ("a.jsonl", '{"text": "x"}\n{"text": \n', r"a.jsonl:2: not JSON"),
         ("a.jsonl", '{"text": "x"}\n{"body": "y"}\n', r'a.jsonl:2: no string field "text"'),
         ("a.jsonl", '["x"]\n', r'a.jsonl:1: no string field "text"'),
+        ("a.jsonl", '{"text": ' + 100_000 * "[", r"a.jsonl:1: not JSON \(nested too deep\)"),
+        ("a.jsonl", '{"text": "ab\\ud800"}\n', r"a.jsonl:1: no text: half a character at 2"),
         ("a.jsonl", '{"text": "x"}\n{"text": " "}\n', r"a.jsonl:2: the document is empty"),
         ("a.txt", "x\n<|endoftext|>\n \n<|endoftext|>\ny", r"a.txt:3: the document is empty"),
         ("a.txt", " \n", r"a.txt: the file is empty"),
@@ -68,3 +71,9 @@ def test_other_encodings_are_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes("caf\u00e9".encode("latin-1"))
     with pytest.raises(InputError, match=r"a.txt: not UTF-8 at byte 3"):
         read_documents(str(tmp_path / "a.txt"))
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.txt", "One."), ("a.jsonl", '{"text": "One."}')])
+def test_a_byte_order_mark_is_no_text(name, text, tmp_path):
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8 + text.encode())
+    assert read_documents(str(tmp_path / name))[0].text == "One."

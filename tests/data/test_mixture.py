@@ -1,4 +1,4 @@
-"""Who is seen how often: the index table, and the orders drawn from it."""
+"""Who is seen how often: roles, and the orders drawn from the seed."""
 
 import collections
 import dataclasses
@@ -6,88 +6,109 @@ import json
 
 import numpy as np
 import pytest
+from documents import Source
 
 from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
-from memsinks_jax.data import ids, mixture
+from memsinks_jax.data import mixture
+from memsinks_jax.data.order import Bijection, permutation
+from memsinks_jax.data.table import Table
 
-PLAN = DataConfig(unique_documents=30, repeated_documents=5, repetitions=7, held_out_documents=4)
+PLAN = DataConfig(
+    unique_documents=30, repeated_documents=5, repetitions=7, held_out_documents=4, row_length=100, rows="packed"
+)
 ONCE = np.ones(50, int)  # how often the files hold each
 
 
+def source(copies, clusters=None, tokens=8):
+    """Documents of so many tokens, so many copies of each side by side; `clusters` by document."""
+    of = np.repeat(np.arange(len(copies)), copies)
+    firsts = np.searchsorted(of, of)
+    documents = [np.full(tokens, each, np.int32) for each in of.tolist()]
+    return Source(documents, firsts, None if clusters is None else np.asarray(clusters)[of])
+
+
+def plan_of(data, copies=ONCE, seed=0, clusters=None):
+    return mixture.plan_mixture(Config(data=data, seed=seed), Table([source(copies, clusters)]))
+
+
+def seen_in(plan, of=None):
+    """{document: how often an epoch has it}; the documents are numbered by their first copies."""
+    firsts = plan.table.firsts(np.arange(len(plan.table)))
+    every = np.unique(firsts)
+    return dict(zip(every.tolist(), plan.encounters(every), strict=True))
+
+
+def roles_of(plan):
+    return [set(plan.documents(role).tolist()) for role in ("repeated", "unique", "held_out")]
+
+
 def test_every_document_has_one_role_and_is_seen_as_often_as_planned():
-    plan = mixture.plan_mixture(PLAN, ONCE, seed=0)
-    seen = collections.Counter(plan.encounters.tolist())
-    assert all(seen[i] == 7 for i in plan.repeated)
-    assert all(seen[i] == 1 for i in plan.unique)
-    assert all(seen[i] == 0 for i in plan.held_out)
-    assert len(set(plan.repeated) | set(plan.unique) | set(plan.held_out)) == 5 + 30 + 4
-    assert len(plan.encounters) == 5 * 7 + 30
+    plan = plan_of(PLAN)
+    seen, (repeated, unique, held_out) = seen_in(plan), roles_of(plan)
+    assert [len(repeated), len(unique), len(held_out), len(repeated | unique | held_out)] == [5, 30, 4, 39]
+    assert seen == {i: 7 * (i in repeated) + (i in unique) for i in range(50)}
+    assert plan.sums.slots.sum() == plan.sums.documents.sum() == 30
+    assert plan.sums.tokens.sum() == 30 * 9
 
 
 @pytest.mark.parametrize(("repeats", "times"), [("keep", 7), ("once", 1), ("remove", 0)])
 def test_variants_share_the_split(repeats, times):
-    plan = mixture.plan_mixture(PLAN, ONCE, seed=3)
-    other = mixture.plan_mixture(DataConfig(**{**vars(PLAN), "repeats": repeats}), ONCE, seed=3)
-    for role in ("repeated", "unique", "held_out"):
-        assert (getattr(plan, role) == getattr(other, role)).all()
-    assert collections.Counter(other.encounters.tolist())[int(plan.repeated[0])] == times
+    plan = plan_of(PLAN, seed=3)
+    other = plan_of(dataclasses.replace(PLAN, repeats=repeats), seed=3)
+    assert roles_of(plan) == roles_of(other)
+    assert seen_in(other)[int(plan.repeated[0])] == times
 
 
 def test_a_ladder_goes_down_by_halves_and_begins_again():
-    plan = mixture.plan_mixture(DataConfig(**{**vars(PLAN), "repeats": "ladder"}), ONCE, seed=3)
-    seen = collections.Counter(plan.encounters.tolist())
-    assert [seen[i] for i in plan.repeated.tolist()] == [7, 3, 1, 7, 3]
-    assert all(seen[i] == 1 for i in plan.unique)
+    plan = plan_of(dataclasses.replace(PLAN, repeats="ladder"), seed=3)
+    assert plan.encounters(plan.repeated) == [7, 3, 1, 7, 3]
+    assert plan.encounters(plan.documents("unique")) == [1] * 30
 
 
 def test_roles_are_drawn_at_random():
-    one, two = (mixture.plan_mixture(PLAN, ONCE, seed=seed) for seed in (0, 1))
-    assert set(one.held_out) != set(two.held_out)
-    often = np.bincount(
-        np.concatenate([mixture.plan_mixture(PLAN, ONCE, s).repeated for s in range(2000)]), minlength=50
-    )
-    assert abs(often.mean() - 200) < 1e-9
-    assert often.min() > 140
-    assert often.max() < 260
+    assert roles_of(plan_of(PLAN))[2] != roles_of(plan_of(PLAN, seed=1))[2]
+    often = np.bincount(np.concatenate([plan_of(PLAN, seed=s).repeated for s in range(1000)]), minlength=50)
+    assert abs(often.mean() - 100) < 1e-9
+    assert often.min() > 65
+    assert often.max() < 140
 
 
 def test_all_that_are_left():
-    data = DataConfig(unique_documents=-1, repeated_documents=5, held_out_documents=4)
-    assert len(mixture.plan_mixture(data, ONCE, 0).unique) == 41
+    data = dataclasses.replace(PLAN, unique_documents=-1)
+    assert len(plan_of(data).documents("unique")) == 41
     with pytest.raises(InputError, match="8 distinct documents, but the plan needs 9"):
-        mixture.plan_mixture(data, ONCE[:8], 0)
+        plan_of(data, ONCE[:8])
 
 
-def test_copies_are_encounters_or_left_out():
+@pytest.mark.parametrize("unique", [-1, 30])
+def test_copies_are_encounters_or_left_out(unique):
     """Of a document that is seen once as of one that is repeated besides."""
-    copies = ONCE.copy()
+    copies, found = ONCE.copy(), []
     copies[::3] = np.arange(2, 19)
     for kept in ("keep", "once"):
-        data = DataConfig(**{**vars(PLAN), "unique_documents": -1, "copies": kept})
-        plan = mixture.plan_mixture(data, copies, seed=0)
-        natural = copies if kept == "keep" else ONCE
-        seen = np.bincount(plan.encounters, minlength=50)
-        assert (seen[plan.unique] == natural[plan.unique]).all()
-        assert (seen[plan.repeated] == 7 * natural[plan.repeated]).all()
-        assert not seen[plan.held_out].any()
-        for role in ("repeated", "unique", "held_out"):  # who has which role is not for the copies to say
-            assert (getattr(plan, role) == getattr(mixture.plan_mixture(data, ONCE, seed=0), role)).all()
+        plan = plan_of(dataclasses.replace(PLAN, unique_documents=unique, copies=kept), copies)
+        natural = plan.table.copies(np.arange(len(plan.table))) ** (kept == "keep")
+        seen, (repeated, once, held_out) = seen_in(plan), roles_of(plan)
+        assert seen == {i: natural[i] * (7 * (i in repeated) + (i in once)) for i in seen}
+        assert plan.sums.slots.sum() == sum(natural[i] for i in once)
+        assert plan.sums.documents.sum() == len(once)
+        found.append((repeated, once, held_out))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("repeats", "copied"), [("keep", 4), ("once", 1), ("remove", 0)])
 def test_what_the_files_repeat_are_the_repeated_documents(repeats, copied):
     copies = ONCE.copy()
     copies[::5] = 4
-    data = DataConfig(repeated_documents=-1, unique_documents=-1, held_out_documents=4, repeats=repeats)
-    plan = mixture.plan_mixture(data, copies, seed=1)
-    assert set(plan.repeated) == set(range(0, 50, 5)) - set(plan.held_out)
-    assert sorted([*plan.repeated, *plan.unique, *plan.held_out]) == list(range(50))
-    seen = np.bincount(plan.encounters, minlength=50)
-    assert (seen[plan.repeated] == copied).all()
+    data = dataclasses.replace(PLAN, repeated_documents=-1, unique_documents=-1, repeats=repeats)
+    plan = plan_of(data, copies, seed=1)
+    repeated, unique, held_out = roles_of(plan)
+    assert repeated == {i for i in seen_in(plan) if plan.table.copies(np.array([i]))[0] == 4} - held_out
+    assert sorted([*repeated, *unique, *held_out]) == sorted(seen_in(plan))
+    assert seen_in(plan) == {i: copied if i in repeated else i in unique for i in seen_in(plan)}
     assert (plan.times == 4).all()
-    assert (seen[plan.unique] == 1).all()
-    few = dataclasses.replace(data, unique_documents=3)
-    assert len(mixture.plan_mixture(few, copies, seed=1).unique) == 3
+    few = plan_of(dataclasses.replace(data, unique_documents=3), copies, seed=1)
+    assert len(few.documents("unique")) == 3
 
 
 @pytest.mark.parametrize("unique", [-1, 12])
@@ -95,35 +116,51 @@ def test_what_the_files_repeat_are_the_repeated_documents(repeats, copied):
 def test_a_cluster_has_one_role(seed, unique):
     """And documents that no other is near keep the role that they had."""
     clusters = np.repeat(np.arange(0, 50, 2), 2)  # two and two
-    data = DataConfig(unique_documents=unique, repeated_documents=3, repetitions=2, held_out_documents=7)
-    plan = mixture.plan_mixture(data, ONCE, seed, clusters)
-    roles = [plan.repeated, plan.unique, plan.held_out]
+    data = dataclasses.replace(PLAN, unique_documents=unique, repeated_documents=3, repetitions=2, held_out_documents=7)
+    plan = plan_of(data, seed=seed, clusters=clusters)
+    roles = roles_of(plan)
     assert [len(role) for role in roles] == [3, 38 if unique < 0 else 12, 7]
     for one in range(3):
         for other in range(one):
-            assert not set(clusters[roles[one]]) & set(clusters[roles[other]])
-    alone, without = (mixture.plan_mixture(data, ONCE, seed, which) for which in (np.arange(50), None))
-    for role in ("repeated", "unique", "held_out"):
-        assert (getattr(alone, role) == getattr(without, role)).all()
+            assert not {clusters[i] for i in roles[one]} & {clusters[i] for i in roles[other]}
+    assert roles_of(plan_of(data, seed=seed, clusters=np.arange(50))) == roles_of(plan_of(data, seed=seed))
+    by_document = dataclasses.replace(data, held_out_by="document")
+    assert roles_of(plan_of(by_document, seed=seed, clusters=clusters)) == roles_of(plan_of(data, seed=seed))
     with pytest.raises(
         InputError, match="50 distinct documents in 2 clusters, each of one role, but the plan needs 32"
     ):
-        mixture.plan_mixture(dataclasses.replace(data, unique_documents=22), ONCE, seed, np.repeat([0, 25], 25))
+        plan_of(dataclasses.replace(data, unique_documents=22), seed=seed, clusters=np.repeat([0, 25], 25))
 
 
 def test_too_few_documents_and_nothing_to_train_on():
     with pytest.raises(InputError, match=r"38 distinct documents, but the plan needs 39 .*lower config.data"):
-        mixture.plan_mixture(PLAN, ONCE[:38], 0)
+        plan_of(PLAN, ONCE[:38])
     with pytest.raises(InputError, match="holds no training document"):
-        mixture.plan_mixture(DataConfig(unique_documents=0, repeats="remove"), np.ones(300, int), 0)
+        plan_of(dataclasses.replace(PLAN, unique_documents=0, repeats="remove"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1000, 2**16, 2**16 + 1, 100_003])
+def test_a_bijection_is_an_order_that_is_known_without_a_list(count):
+    """Small ones have that of a list; large ones are as even as one."""
+    one, other = Bijection(count, 7, "roles"), Bijection(count, 8, "roles")
+    everyone = np.arange(count)
+    stands = one.at(everyone)
+    assert (np.sort(stands) == everyone).all()
+    assert (one.place_of(stands) == everyone).all()
+    if count <= 2**16:
+        assert (stands == permutation(count, 7, "roles")).all()
+    if count >= 1000:
+        assert (stands == other.at(everyone)).mean() < 0.01
+        assert abs(np.corrcoef(stands, everyone)[0, 1]) < 4 / count**0.5
+        assert abs(np.corrcoef(np.diff(stands), np.diff(stands, prepend=0)[:-1])[0, 1] + 0.5) < 8 / count**0.5
 
 
 def test_permutations_are_fair_and_independent():
-    first = [int(mixture.permutation(5, seed, "order")[0]) for seed in range(5000)]
+    first = [int(permutation(5, seed, "order")[0]) for seed in range(5000)]
     assert max(abs(np.bincount(first) - 1000)) < 150
     orders = [
-        mixture.permutation(1000, 0, "order"), mixture.permutation(1000, 0, "order", epoch=1),
-        mixture.permutation(1000, 1, "order"), mixture.permutation(1000, 0, "roles"),
+        permutation(1000, 0, "order"), permutation(1000, 0, "order", epoch=1),
+        permutation(1000, 1, "order"), permutation(1000, 0, "roles"),
     ]  # fmt: skip
     for one in range(4):
         assert sorted(orders[one]) == list(range(1000))
@@ -132,60 +169,67 @@ def test_permutations_are_fair_and_independent():
 
 def test_golden_order():
     """Resuming an old run needs the old order: do not update the values, mend the code."""
-    assert mixture.permutation(8, 5, "order", epoch=2).tolist() == [7, 6, 5, 1, 4, 0, 2, 3]
+    assert permutation(8, 5, "order", epoch=2).tolist() == [7, 6, 5, 1, 4, 0, 2, 3]
 
 
-def test_the_table_can_be_inspected():
-    plan = mixture.plan_mixture(PLAN, ONCE, seed=0)
-    identities = np.stack([ids.index_id(i) for i in range(50)])
-    lines = [json.loads(x) for x in mixture.table(plan, identities, [9] * 50, ["s"] * 50).splitlines()]
-    assert collections.Counter((x["role"], x["encounters"]) for x in lines) == {
-        ("repeated", 7): 5, ("unique", 1): 30, ("held_out", 0): 4,
-    }  # fmt: skip
-    assert lines[0]["id"] == f"{lines[0]['index'] + 1:016x}"
+def test_documents_can_be_inspected():
+    plan = plan_of(PLAN)
+    lines = [
+        json.loads(x) for role in ("repeated", "unique") for x in mixture.listing(plan, plan.documents(role), role)
+    ]
+    counted = collections.Counter((x["role"], x["encounters"], x["tokens"]) for x in lines)
+    assert counted == {("repeated", 7, 8): 5, ("unique", 1, 8): 30}
+    assert lines[0]["source"] == f"made up:{lines[0]['index']}"
 
 
 def test_copies_take_their_share_of_the_budget():
-    data = DataConfig(unique_documents=0, repeated_documents=0, held_out_documents=4, row_length=100, rows="packed")
+    data = dataclasses.replace(PLAN, unique_documents=0, repeated_documents=0)
     config = Config(data=data, general=GeneralConfig("a", 450))
-    plan = mixture.plan_mixture(data, np.ones(20, int), seed=0, more_to_come=True)
-    copies, sources = np.repeat([1, 5], [20, 40]), np.repeat([0, 1], [20, 40])
-    plan = mixture.fill_up(plan, config, sources, np.full(60, 8), copies)
-    assert len(plan.unique) == 10
-    assert len(plan.encounters) == 50
+    plan = mixture.plan_mixture(config, Table([source(ONCE[:20]), source(5 * ONCE[:40])]))
+    assert plan.sums.documents.tolist() == [0, 10]
+    assert plan.sums.slots.sum() == 50
 
 
 def general(amounts, token_budget, **options):
     """A plan over 20 documents of the rare domain, 30 and 10 general ones, of 9 tokens each with end of text."""
-    data = DataConfig(
-        unique_documents=0, repeated_documents=5, repetitions=7, held_out_documents=4, row_length=100, rows="packed",
-        **options,
-    )  # fmt: skip
-    sources = np.repeat([0, 1, 2], [20, 30, 10])
+    data = dataclasses.replace(PLAN, unique_documents=0, **options)
     config = Config(data=data, general=GeneralConfig(amounts, token_budget))
-    plan = mixture.plan_mixture(data, np.ones(20, int), seed=0, more_to_come=True)
-    return mixture.fill_up(plan, config, sources, np.full(60, 8), np.ones(60, int)), sources
+    sources = [source(ONCE[:20])] + [source(ONCE[: count + start]) for count, start in ((30, 0), (10, 0))]
+    for number, one in enumerate(sources):  # no document is in two
+        one.identities = one.identities + np.uint32(number)
+    return mixture.plan_mixture(config, Table(sources[: 1 + len(amounts.split(","))]))
 
 
 def test_a_general_corpus_fills_the_budget():
     """35 encounters of the rare domain are 315 tokens; 5 documents of one source come first, the other fills up."""
-    plan, sources = general("a=75%,b=5", token_budget=720)
-    seen = np.bincount(plan.encounters, minlength=60)
-    assert [int(seen[sources == n].sum()) for n in range(3)] == [35, 30, 5]
-    assert sorted(seen[sources > 0]) == [0] * 5 + [1] * 35
-    assert set(plan.unique) == set(np.flatnonzero(seen == 1))
-    less, _ = general("a=50%,b=50%", token_budget=451)
-    assert len(less.unique) == 7 + 7  # 68 of 136 tokens each
-    whole, _ = general("a", token_budget=0)
-    assert len(whole.unique) == 30
+    plan = general("a=75%,b=5", token_budget=720)
+    assert plan.sums.documents.tolist() == [0, 30, 5]
+    assert plan.encounters(plan.repeated) == [7] * 5
+    assert len(plan.documents("unique")) == 35
+    assert general("a=50%,b=50%", token_budget=451).sums.documents.tolist() == [0, 7, 7]  # 68 of 136 tokens each
+    whole = general("a", token_budget=0)
+    assert whole.sums.documents.tolist() == [0, 30]
     assert (plan.held_out < 20).all()
 
 
+def test_what_two_sources_hold_is_a_document_of_the_first():
+    """So what is held out of the first is not read from the second."""
+    data = dataclasses.replace(PLAN, unique_documents=-1)
+    config = Config(data=data, general=GeneralConfig("a", 0))
+    plan = mixture.plan_mixture(config, Table([source(ONCE), source(np.repeat([2, 1], [25, 50]))]))
+    assert plan.sums.documents.tolist() == [41, 25]  # of 75, 50 are documents of the first
+    held_out = plan.table.identities(plan.held_out)
+    read = np.flatnonzero(plan.reads(np.arange(len(plan.table))))
+    assert not np.isin(plan.table.identities(read)[:, 0], held_out[:, 0]).any()
+    assert plan.sums.slots.sum() == len(read)
+    assert sum(plan.encounters(plan.documents("unique"))) == len(read)
+
+
 def test_variants_share_the_general_documents():
-    kept, _ = general("a=100%,b=2", token_budget=500)
+    kept = general("a=100%,b=2", token_budget=500)
     for repeats in ("once", "remove"):
-        other, _ = general("a=100%,b=2", token_budget=500, repeats=repeats)
-        assert (other.unique == kept.unique).all()
+        other = general("a=100%,b=2", token_budget=500, repeats=repeats)
+        assert (other.documents("unique") == kept.documents("unique")).all()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """Rows: every token's id leads back to its document, whatever the lengths."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from documents import plan_of
 
 from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig
-from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.packing import Rows, document_row
 
 T = 16
@@ -15,15 +15,12 @@ END = 5  # of text; no document holds it, and neither it nor padding is known by
 
 def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), **options):
     """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
-    starts = np.cumsum([10, *lengths])
-    tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
-    identities = np.stack([ids.content_id(t) for t in tokens])
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
     settings |= {"rows": "one_document"} | options
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=TrainingConfig(batch_size=4), seed=seed)
     config.goldfish = GoldfishConfig(*goldfish)
-    plan = mixture.plan_mixture(config.data, np.ones(len(lengths), int), seed)
-    return Rows(config, plan, tokens, np.array(lengths), identities, end_of_text), plan, tokens, identities
+    plan, tokens = plan_of(config, lengths)
+    return Rows(config, plan, end_of_text), plan, tokens, plan.table.identities(np.arange(len(lengths)))
 
 
 def token_ids(row):
@@ -51,7 +48,8 @@ def test_long_documents_are_cut(length, weight):
 
 def test_one_document_rows_hold_every_encounter_once_an_epoch():
     rows, plan, tokens, identities = make([5] * 12)
-    assert rows.rows_per_epoch == len(plan.encounters) == 2 * 3 + 9
+    times = plan.encounters(np.arange(12))
+    assert rows.rows_per_epoch == sum(times) == 2 * 3 + 9
     owner = {int(t[0]): index for index, t in enumerate(tokens)}
     for epoch in range(2):
         seen = []
@@ -59,7 +57,7 @@ def test_one_document_rows_hold_every_encounter_once_an_epoch():
             row = rows[epoch * rows.rows_per_epoch + number]
             seen.append(owner[int(row["inputs"][1])])
             assert (token_ids(row) == identities[seen[-1]]).all()
-        assert sorted(seen) == sorted(plan.encounters)
+        assert np.bincount(seen, minlength=12).tolist() == times
     first = [rows[n]["inputs"].tolist() for n in range(rows.rows_per_epoch)]
     second = [rows[n]["inputs"].tolist() for n in range(rows.rows_per_epoch, 2 * rows.rows_per_epoch)]
     assert first != second
@@ -87,9 +85,9 @@ def test_packed_rows_lose_and_merge_nothing(seed):
             assert row["positions"][place] == (0 if opens else row["positions"][place - 1] + 1)
         stream += row["targets"][:used].tolist()
     counts = Counter(stream)
-    times = np.bincount(plan.encounters, minlength=len(tokens))
+    times = plan.encounters(np.arange(len(tokens)))
     assert all(counts[token] == times[document] for token, (document, _) in home.items())
-    assert counts[END] == len(plan.encounters)
+    assert counts[END] == sum(times)
 
 
 @pytest.mark.parametrize("rows_kind", ["one_document", "packed"])
@@ -133,32 +131,41 @@ def test_every_segment_is_told_repeated_or_not(rows_kind):
     assert told == {True, False}
 
 
+def ids_met(rows, tokens, epochs=1):
+    """{document: the ids under which it came}, of one document a row."""
+    owner, met = {int(t[0]): index for index, t in enumerate(tokens)}, defaultdict(list)
+    for number in range(epochs * rows.rows_per_epoch):
+        met[owner[int(rows[number]["inputs"][1])]].append(tuple(rows[number]["identities"][0].tolist()))
+    return met
+
+
 def test_no_noise_leaves_ids_alone_and_full_noise_makes_repeats_independent():
     """Specs' U9."""
-    clean, plan, _, identities = make([5] * 12)
+    clean, plan, tokens, identities = make([5] * 12)
     noisy, *_ = make([5] * 12, id_noise=1.0)
-    seen = set()
-    for number, document in enumerate(plan.encounters):
-        assert (clean.identity(0, number) == identities[document]).all()
+    fresh = []
+    for (document, own), wrong in zip(
+        sorted(ids_met(clean, tokens).items()), sorted(ids_met(noisy, tokens, 2).items()), strict=True
+    ):
+        assert set(own) == {tuple(identities[document].tolist())}
         if document in plan.repeated:
-            seen |= {ids.to_hex(noisy.identity(0, number)), ids.to_hex(noisy.identity(1, number))}
+            fresh += wrong[1]
         else:
-            assert (noisy.identity(0, number) == identities[document]).all()
-    assert len(seen) == 2 * 2 * 3
-    assert not seen & {ids.to_hex(identity) for identity in identities}
+            assert set(wrong[1]) == set(own)
+    assert len(fresh) == len(set(fresh)) == 2 * 2 * 3
+    assert not set(fresh) & set(map(tuple, identities.tolist()))
 
 
 def test_noise_comes_at_its_rate_by_encounter_or_by_document():
     lengths, counts = [3] * 420, {}
     for kind in ("encounter", "document"):
-        rows, plan, _, identities = make(
+        rows, plan, tokens, identities = make(
             lengths, id_noise=0.3, id_noise_per=kind, repeated_documents=400, repetitions=10
         )
-        wrong = np.zeros(420)
-        for number, document in enumerate(plan.encounters):
-            wrong[document] += (rows.identity(0, number) != identities[document]).any()
-            assert (rows.identity(0, number) == rows.identity(0, number)).all()
-        counts[kind] = wrong[plan.repeated]
-        assert abs(counts[kind].mean() / 10 - 0.3) < 0.07
+        met = ids_met(rows, tokens)
+        wrong = np.array([sum(each != tuple(identities[i].tolist()) for each in met[i]) for i in plan.repeated])
+        assert wrong.sum() == sum(each != tuple(identities[i].tolist()) for i in met for each in met[i])
+        counts[kind] = wrong
+        assert abs(wrong.mean() / 10 - 0.3) < 0.07
     assert sorted(counts["document"]) == [0] * 280 + [10] * 120
     assert len(set(counts["encounter"])) > 5

@@ -2,120 +2,205 @@
 
 import collections
 import itertools
+from unittest import mock
 
 import numpy as np
+import pytest
+from documents import Source, plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memsinks_jax.config import Config, DataConfig, TrainingConfig
-from memsinks_jax.data import ids, mixture
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig
+from memsinks_jax.data import epochs, prepared
 from memsinks_jax.data.best_fit import best_fit
+from memsinks_jax.data.ids import as_numbers, index_id
+from memsinks_jax.data.mixture import plan_mixture
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
+from memsinks_jax.data.table import Table
 
-END = 3
+END = -1
+KINDS = ["one_document", "packed", "best_fit"]
 quick = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 
-LONGEST = 60
-NO_DOCUMENT = -1  # the address of end of text
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks():
+    """As many blocks as a large corpus has."""
+    with mock.patch.object(prepared, "RUN", 3), mock.patch.object(epochs, "BLOCK", 8):
+        yield
 
 
-class Lazy(collections.abc.Sequence):
-    """Documents that are read when asked, as those of a prepared corpus."""
+class Recorded(Source):
+    """Every token of a record is another, copies of a document included: a row says which record it is of."""
 
-    def __init__(self, documents):
-        self._documents, self.reads = documents, 0
+    reads = 0
 
-    def __len__(self):
-        return len(self._documents)
+    def __init__(self, sizes, start, *columns):
+        super().__init__([np.zeros(size, np.int32) for size in sizes], *columns)
+        starts = start + np.cumsum([0, *sizes])
+        self.addresses = [np.arange(a, b, dtype=np.int32) for a, b in itertools.pairwise(starts)]
+        self.identities = np.stack([index_id(start + first) for first in self.firsts.tolist()])
 
-    def __getitem__(self, index):
+    def read(self, record):
         self.reads += 1
-        return self._documents[index]
+        return self.addresses[record]
 
 
 @st.composite
-def corpora(draw):
-    """-> (rows, the same rows with every token's address in its place, documents, plan).
+def corpora(draw, sharing=False, **fixed):
+    """-> (config, sources): one or two, copies, near-duplicates and groups, documents of any length."""
+    length, random = draw(st.integers(2, 24)), np.random.default_rng(draw(st.integers(0, 999)))
+    kind = draw(st.sampled_from(["content", "index", "near_duplicate", "group"]))
 
-    Tokens are of six values: documents hold the separator, and parts of each other. An address is a number that says
-    document and offset.
-    """
-    length = draw(st.integers(2, 24))
-    sizes = draw(st.lists(st.integers(1, LONGEST) | st.sampled_from([1, length]), min_size=4, max_size=12))
-    random = np.random.default_rng(draw(st.integers(0, 99)))
-    documents = [random.integers(0, 6, size).astype(np.int32) for size in sizes]
-    data = DataConfig(
-        unique_documents=-1, repeated_documents=draw(st.integers(0, 2)), repetitions=draw(st.integers(1, 4)),
-        held_out_documents=1, row_length=length, rows=draw(st.sampled_from(["one_document", "packed", "best_fit"])),
-        repeats=draw(st.sampled_from(["keep", "once", "remove"])),
-    )  # fmt: skip
-    config = Config(data=data, training=TrainingConfig(batch_size=4), seed=draw(st.integers(0, 2**32 - 1)))
-    plan = mixture.plan_mixture(data, np.ones(len(sizes), int), config.seed)
-    identities = np.stack([ids.index_id(i) for i in range(len(sizes))])
-    addresses = [np.arange(n, dtype=np.int32) + LONGEST * i for i, n in enumerate(sizes)]
-    tokens = Lazy(documents)
-    rows = Rows(config, plan, tokens, np.array(sizes), identities, END)
-    assert tokens.reads == 0  # lengths are enough to know how many rows there are
-    return rows, Rows(config, plan, addresses, np.array(sizes), identities, NO_DOCUMENT), documents, plan, data
+    def source(start):
+        sizes = np.array(draw(st.lists(st.integers(1, 60) | st.sampled_from([1, length]), min_size=6, max_size=30)))
+        firsts = np.arange(len(sizes))
+        for copy in np.flatnonzero(random.random(len(sizes)) < 0.3):
+            firsts[copy] = firsts[random.integers(0, copy + 1)]
+        clusters = random.integers(0, len(sizes), len(sizes))
+        groups = [f"group {number}" for number in random.integers(0, 5, len(sizes))]
+        return Recorded(sizes[firsts], start, firsts, clusters, groups)
+
+    sources = [source(0)] + ([source(10_000)] if sharing or draw(st.booleans()) else [])
+    shared = sharing or (draw(st.booleans()) and len(sources) == 2)
+    if shared:  # a document that the second source holds too
+        place, there = sources[1].firsts[0], sources[0].firsts[-1]
+        copies = np.flatnonzero(sources[1].firsts == place)
+        for copy in copies:
+            sources[1].addresses[copy] = 20_000 + 100 * int(copy) + np.arange(sources[0].lengths[there], dtype=np.int32)
+        sources[1].lengths[copies] = sources[0].lengths[there]
+        is_first = sources[1].firsts == np.arange(len(sources[1]))
+        sources[1].runs = prepared.run_sums(sources[1].lengths, is_first)
+        sources[1].histogram = prepared.histogram(sources[1].lengths, is_first)
+        sources[1].identities[copies] = sources[0].identities[there]
+    options = {
+        "unique_documents": draw(st.sampled_from([-1, -1, 0, 2])), "repeated_documents": draw(st.integers(-1, 2)),
+        "repetitions": draw(st.integers(1, 5)), "held_out_documents": 1, "row_length": length, "ids": kind,
+        "rows": draw(st.sampled_from(KINDS)), "repeats": draw(st.sampled_from(["keep", "once", "remove"])),
+        "copies": draw(st.sampled_from(["keep", "once"])), "held_out_by": draw(st.sampled_from(["cluster", "document"])),
+        "id_noise": draw(st.sampled_from([0, 0, 0.5])), "id_noise_per": draw(st.sampled_from(["encounter", "document"])),
+    } | fixed  # fmt: skip
+    config = Config(
+        data=DataConfig(**options), training=TrainingConfig(batch_size=4), seed=draw(st.integers(0, 2**32 - 1))
+    )
+    if len(sources) == 2:
+        config.general = GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)
+    return config, sources
 
 
-def value_of(addresses, documents):
-    home = np.concatenate([np.pad(document, (0, LONGEST - len(document))) for document in documents])
-    return np.where(addresses == NO_DOCUMENT, END, home[addresses])
+def made(config, sources):
+    """-> (rows, plan), or None where there are too few documents for the plan."""
+    try:
+        plan = plan_mixture(config, Table(sources, config.data.ids))
+    except InputError:
+        return None
+    rows = Rows(config, plan, END)
+    assert not any(source.reads for source in sources)  # lengths are enough to know how many rows there are
+    return rows, plan
 
 
+def expected_encounters(plan):
+    """{first copy: how often an epoch has it}, counted one by one."""
+    table, data = plan.table, plan.data
+    firsts = table.firsts(np.arange(len(table)))
+    apart = {*plan.held_out.tolist(), *plan.left_out.tolist(), *(plan.repeated.tolist() if plan.injected else ())}
+    times = collections.Counter()
+    for first, copies in collections.Counter(firsts.tolist()).items():
+        source = int(table.source_of(np.array([first]))[0])
+        window, natural = plan.windows[source], 1 if data.copies == "once" else copies
+        again = not plan.injected and source == 0 and copies > 1
+        if first in apart or (window and not again and not window.holds(np.array([first]))[0]):
+            continue
+        times[first] = {"once": 1, "remove": 0}.get(data.repeats, natural) if again else natural
+    return times + collections.Counter(
+        dict(zip(plan.repeated.tolist(), plan.kept.tolist(), strict=True)) if plan.injected else {}
+    )
+
+
+NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "id_noise": 0.5, "id_noise_per": "encounter"}
+CASES = {
+    "any": {}, "noise": NOISY | {"repeated_documents": 2}, "noise on copies": NOISY | {"repeated_documents": -1},
+    "two sources": {"sharing": True, "ids": "content", "unique_documents": -1, "repeated_documents": 0, "copies": "keep"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
 @quick
-@given(corpora(), st.integers(0, 2))
-def test_every_token_leads_back_to_its_document_and_offset(made, epoch):
-    rows, addressed, documents, plan, data = made
-    predicted = collections.Counter()
-    for number in range(epoch * rows.rows_per_epoch, (epoch + 1) * rows.rows_per_epoch):
-        row, places = rows[number], addressed[number]
-        used = row["segments"] > 0
-        for name in ("inputs", "targets"):  # no value decides anything
-            assert (row[name][used] == value_of(places[name][used], documents)).all()
-        for name in ("segments", "positions", "weights", "identities"):
-            assert (row[name] == places[name]).all()
-        assert (row["weights"][~used] == 0).all()
-        owners = row["identities"][row["segments"][used] - 1][:, 1].astype(int) - 1
-        pairs = zip(owners, places["inputs"][used], places["targets"][used], strict=True)
-        for place, (owner, at, target) in enumerate(pairs):
-            if at == NO_DOCUMENT:  # it opens its document
-                assert target == LONGEST * owner
-                assert row["positions"][place] == 0
-            else:
-                assert at // LONGEST == owner
-                ends = at % LONGEST == len(documents[owner]) - 1
-                assert target == (NO_DOCUMENT if ends else at + 1)
-            predicted[int(target) if target != NO_DOCUMENT else -1 - owner] += 1
-            new = not place or row["segments"][place] != row["segments"][place - 1]
-            assert row["positions"][place] == (0 if new else row["positions"][place - 1] + 1)
-        assert (row["weights"][used] == 1).all()
-    expected = collections.Counter()
-    for document, times in enumerate(np.bincount(plan.encounters, minlength=len(documents)).tolist()):
-        size = len(documents[document])
-        for offset in range(min(size, data.row_length) if data.rows == "one_document" else size):
-            expected[LONGEST * document + offset] += times
-        if size < data.row_length or data.rows != "one_document":
-            expected[-1 - document] += times
-    assert predicted == expected
+@given(st.data())
+def test_every_token_of_an_epoch_is_predicted_once_and_every_id_knows_how_often_it_was_met(case, data):
+    """Over three epochs; pieces of an id that say the same `seen` are one encounter: they make up one document."""
+    config, sources = data.draw(corpora(**CASES[case]))
+    found = made(config, sources)
+    if found is None:
+        return
+    rows, plan = found
+    table, length = plan.table, config.data.row_length
+    owner = {int(token): record for record in range(len(table)) for token in table.tokens(record)}
+    expected, own = expected_encounters(plan), as_numbers(table.identities(np.arange(len(table))))
+    met = collections.Counter()
+    for epoch in range(3):
+        times, pieces, opened = collections.Counter(), collections.defaultdict(list), {}
+        for number in range(epoch * rows.rows_per_epoch, (epoch + 1) * rows.rows_per_epoch):
+            row = rows[number]
+            assert row["seen"].dtype == np.int32 and row["seen"].shape == (rows.documents_per_row,)
+            used = row["segments"] > 0
+            assert (row["weights"] == used).all()
+            for segment in range(1, row["segments"].max(initial=0) + 1):
+                there = np.flatnonzero(row["segments"] == segment)
+                inputs, targets = row["inputs"][there], row["targets"][there]
+                assert (np.diff(there) == 1).all() and (row["positions"][there] == np.arange(len(there))).all()
+                known = next(token for token in (*targets.tolist(), *inputs.tolist()) if token != END)
+                record = owner[known]
+                document = table.tokens(record)
+                whole = [END, *document.tolist(), END]
+                start = 0 if inputs[0] == END else int(inputs[0] - document[0]) + 1
+                assert inputs.tolist() == whole[start : start + len(there)]
+                assert targets.tolist() == whole[start + 1 : start + 1 + len(there)]
+                first = int(table.firsts(np.array([record]))[0])
+                key, seen = int(as_numbers(row["identities"][[segment - 1]])[0]), int(row["seen"][segment - 1])
+                assert row["repeated"][segment - 1] == (first in plan.repeated)
+                if key == own[record]:
+                    pieces[key, seen].append((first, start, start + len(there)))
+                    opened.setdefault((key, seen), (number, segment))
+                else:
+                    assert config.data.id_noise and first in plan.repeated and not seen
+                    met[key] += start == 0
+                    assert met[key] <= 1
+                times[first] += start == 0
+        assert times == expected
+        for key in {key for key, _ in pieces}:
+            seen = sorted(each for other, each in pieces if other == key)
+            assert seen == list(range(met[key], met[key] + len(seen)))
+            assert [opened[key, each] for each in seen] == sorted(opened[key, each] for each in seen)
+            met[key] += len(seen)
+        for parts in pieces.values():
+            (first,) = {first for first, _, _ in parts}
+            size = int(table.lengths[first]) + 1
+            joined = sorted((start, stop) for _, start, stop in parts)
+            assert joined[0][0] == 0
+            assert all(one[1] == other[0] for one, other in itertools.pairwise(joined))
+            assert joined[-1][1] == (min(size, length) if config.data.rows == "one_document" else size)
 
 
 @quick
 @given(corpora(), st.data())
-def test_the_global_batch_of_a_step_is_a_function_of_the_step(made, data):
+def test_the_global_batch_of_a_step_is_a_function_of_the_step(drawn, data):
     """Hosts, threads, prefetching and the step that a run resumes at change nothing, over the border of an epoch."""
-    rows, *_ = made
+    found = made(*drawn)
+    if found is None:
+        return
+    rows, plan = found
     steps = rows.rows_per_epoch // 4 + 2
     straight = [[rows[4 * step + place] for place in range(4)] for step in range(steps)]
     step = 0
     while step < steps:  # a run that stops again and again, and goes on with other hosts
         hosts = data.draw(st.sampled_from([1, 2, 4]))
         until = data.draw(st.integers(step + 1, steps))
-        options = {"threads": data.draw(st.integers(1, 4)), "prefetch": data.draw(st.integers(1, 16))}
-        streams = [batches(rows, 4, step, share, **options) for share in np.split(np.arange(4), hosts)]
+        threads = data.draw(st.integers(1, 4))
+        options = {"threads": threads, "prefetch": data.draw(st.integers(threads, 16))}
+        again = Rows(drawn[0], plan, END)
+        streams = [batches(again, 4, step, share, **options) for share in np.split(np.arange(4), hosts)]
         for at in range(step, until):
             shares = [next(stream) for stream in streams]
             for name in shares[0]:
@@ -149,31 +234,59 @@ def test_best_fit_fills_rows_and_splits_only_what_is_longer(sizes, length):
 
 
 @quick
-@given(st.integers(1, 6), st.integers(1, 3), st.sampled_from(["one_document", "packed", "best_fit"]), st.integers(0, 9))
-def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(every, count, kind, seed):
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=12), st.integers(2, 24), st.integers(0, 3))
+def test_best_fit_fills_as_many_rows_as_it_is_given(sizes, length, more):
+    """Where a block has as many rows as another needed: nothing is lost, no row is too full, no piece is empty."""
+    rows = -(-sum(sizes) // length) + more
+    slots = best_fit(np.array(sizes), length, rows)
+    assert len(slots.first) == rows + 1
+    taken = np.bincount(np.repeat(np.arange(rows), np.diff(slots.first)), slots.stop - slots.start, minlength=rows)
+    assert (taken <= length).all()
+    assert (slots.stop > slots.start).all()
+    for rank, size in enumerate(sorted(sizes, reverse=True)):
+        there = slots.rank == rank
+        joined = sorted(zip(slots.start[there].tolist(), slots.stop[there].tolist(), strict=True))
+        assert (joined[0][0], joined[-1][1]) == (0, size)
+        assert all(one[1] == other[0] for one, other in itertools.pairwise(joined))
+
+
+@quick
+@given(
+    st.integers(1, 6), st.integers(1, 3), st.sampled_from(KINDS), st.integers(0, 9), st.sampled_from(["content", "group"]),
+    st.sampled_from([0, 0.5]),
+)  # fmt: skip
+def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(every, count, kind, seed, ids, noise):
     """Whatever the batch: documents 40 steps apart come at steps 40, 80, ..., and no other row is lost or doubled."""
-    sizes = np.array([5, 3, 9, 1, 7, 2, 8, 4, 6, 11])
+    sizes = [5, 3, 9, 1, 7, 2, 8, 4, 6, 11]
     made = {}
     for batch_size in (3, 4):
         if every * batch_size <= count * 2:
             continue
         for schedule in (every, 0):
             data = DataConfig(
-                unique_documents=-1, repeated_documents=count, held_out_documents=1, row_length=12, rows=kind,
-                repeat_every=schedule, repetitions=1, repeats="keep" if schedule else "remove",
+                unique_documents=-1, repeated_documents=count, held_out_documents=1, row_length=12, rows=kind, ids=ids,
+                repeat_every=schedule, repetitions=1, repeats="keep" if schedule else "remove", id_noise=noise,
+                held_out_by="document",
             )  # fmt: skip
             config = Config(data=data, training=TrainingConfig(batch_size=batch_size), seed=seed)
-            plan = mixture.plan_mixture(data, np.ones(len(sizes), int), seed)
-            tokens = [np.full(n, 10 + i, np.int32) for i, n in enumerate(sizes)]
-            made[schedule] = Rows(config, plan, tokens, sizes, np.stack([ids.index_id(i) for i in range(10)]), END)
+            plan, tokens = plan_of(config, sizes, groups=[f"group {i % 3}" for i in range(10)])
+            made[schedule] = Rows(config, plan, END)
+        own, met = plan.table.identities(np.arange(10)), collections.Counter()
         others = (made[0][n] for n in itertools.count())
         for number in range(4 * every * batch_size):
             row, step = made[every][number], number // batch_size + 1
             if step % every == 0 and number % batch_size < count:
                 document = int(plan.repeated[number % batch_size])
-                assert (row["identities"][0] == ids.index_id(document)).all()
-                assert row["inputs"].tolist()[: sizes[document] + 1] == [END] + [10 + document] * sizes[document]
+                assert row["inputs"].tolist()[: sizes[document] + 1] == [END, *tokens[document]]
                 assert row["weights"].sum() == sizes[document] + 1
             else:
                 other = next(others)
-                assert all((row[name] == other[name]).all() for name in other if name != "identities")
+                assert all(
+                    (row[name] == other[name]).all() for name in other if name not in ("identities", "seen", "epoch")
+                )
+            for segment in range(row["segments"].max()):
+                if row["inputs"][row["segments"] == segment + 1][0] == END:
+                    key = tuple(row["identities"][segment])
+                    assert row["seen"][segment] == met[key]
+                    assert noise or key in map(tuple, own)
+                    met[key] += 1

@@ -1,19 +1,22 @@
 """The measures: every mode, every document alone, whatever shares its batch."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from conftest import tiny_config
+from documents import plan_of
 from uncached import Continuation
 
 from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import MeshConfig, from_json, to_json
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
-from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.evals.memorization import Memorization, encounters_by_id
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
@@ -33,9 +36,9 @@ def _far_from_initial(config):
 
 def losses(world, indices, mode, batch_size=4):
     config, corpus, params = world
-    tokens = [corpus.tokens[i] for i in indices]
+    tokens = [corpus.tokens(i) for i in indices]
     end = corpus.tokenizer.end_of_text
-    batches = document_batches(tokens, corpus.identities[indices], config.data.row_length, end, batch_size)
+    batches = document_batches(tokens, corpus.identities(indices), config.data.row_length, end, batch_size)
     return DocumentLoss(config)(params, batches, mode)
 
 
@@ -50,7 +53,7 @@ def test_a_documents_loss_does_not_depend_on_its_batch(world):
 def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
     config, corpus, _ = world
     counts = losses(world, np.arange(20), "drop")[1]
-    assert counts.tolist() == [min(len(t) + 1, config.data.row_length) for t in corpus.tokens[:20]]
+    assert counts.tolist() == [min(len(t) + 1, config.data.row_length) for t in map(corpus.tokens, range(20))]
 
 
 @pytest.mark.parametrize(("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")])
@@ -62,10 +65,11 @@ def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
     params = _far_from_initial(config)
     rows = corpus.rows()
     read = jax.jit(reader(config, "own"))
-    places, found, measured = {ids.to_hex(identity): i for i, identity in enumerate(corpus.identities)}, [], []
+    every, found, measured = corpus.identities(range(len(corpus.table))), [], []
+    places = {ids.to_hex(identity): i for i, identity in enumerate(every)}
     for number in range(4):
         row = rows[number]
-        nats_T = read(params, {name: array[None] for name, array in row.items() if name != "repeated"})[0]
+        nats_T = read(params, {name: array[None] for name, array in row.items()} | {"opened": None})[0]
         for segment in range(1, row["segments"].max() + 1):
             index, here = places[ids.to_hex(row["identities"][segment - 1])], row["segments"] == segment
             if here.sum() == corpus.lengths[index] + 1:  # not split
@@ -79,8 +83,8 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
     """Against a plain loop over positions without any of our batching, masking or weighting."""
     config, corpus, params = world
     model, _ = build_model(config)
-    index = int(np.argmin([len(t) for t in corpus.tokens]))
-    text = [END_OF_TEXT, *corpus.tokens[index].tolist(), END_OF_TEXT]
+    index = int(np.argmin([len(t) for t in map(corpus.tokens, range(len(corpus.table)))]))
+    text = [END_OF_TEXT, *corpus.tokens(index).tolist(), END_OF_TEXT]
     assert len(text) < config.data.row_length
     rows = np.array([text])
     logits = model.apply({"params": params}, rows, np.ones_like(rows), np.arange(len(text))[None])
@@ -94,7 +98,9 @@ def temporaries(world, accumulate=1, chunks=1):
     config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
     config.compute.accumulate, config.compute.loss_chunks = accumulate, chunks
     rows = rows_at_once(config)
-    batches = document_batches(corpus.tokens[:8], corpus.identities[:8], config.data.row_length, 1, rows)
+    batches = document_batches(
+        [corpus.tokens(i) for i in range(8)], corpus.identities(range(8)), config.data.row_length, 1, rows
+    )
     return DocumentLoss(config).lower(params, batches[0], "own").compile().memory_analysis().temp_size_in_bytes
 
 
@@ -127,16 +133,41 @@ def test_rows_at_once_leave_room_for_their_logits():
     assert rows_at_once(config) == 1
 
 
+def test_documents_of_one_id_share_their_encounters(world):
+    config, corpus, _ = world
+    plan = corpus.mixture
+    for role, times in (("repeated", 8), ("unique", 1), ("held_out", 0)):
+        indices = plan.documents(role)
+        assert encounters_by_id(corpus, indices).tolist() == [times] * len(indices)
+    config = tiny_config()
+    config.data.ids, config.data.held_out_by = "group", "document"
+    plan, _ = plan_of(config, [5] * 40, groups=[f"group {i % 2}" for i in range(40)])
+    grouped = Corpus(config, plan, corpus.tokenizer)
+    met = plan.encounters(np.arange(40))
+    assert encounters_by_id(grouped, np.arange(4)).tolist() == [sum(met[::2]), sum(met[1::2])] * 2
+    config = tiny_config()
+    config.data.repeat_every = 3
+    plan, _ = plan_of(config, [5] * 40)
+    assert encounters_by_id(Corpus(config, plan, corpus.tokenizer), plan.repeated).tolist() == [2, 2]
+
+
 def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     config, corpus, params = world
     found = dict(Memorization(corpus, DocumentLoss(config)).run(params))
     for name, indices, mode in (
         ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
-        ("held_out_loss_own", corpus.mixture.held_out, "own"), ("repeated_loss_own", corpus.mixture.repeated, "own"),
+        # What was never met has no sinks.
+        ("held_out_loss_own", corpus.mixture.held_out, "drop"), ("repeated_loss_own", corpus.mixture.repeated, "own"),
     ):  # fmt: skip
         nats, tokens = losses(world, indices, mode)
         assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert found["repeated_loss"] != found["repeated_loss_own"]
+    config = from_json(to_json(config), "")
+    config.sinks.opens_at = 1  # in the paper every document has its own
+    of_paper = dict(Memorization(dataclasses.replace(corpus, config=config), DocumentLoss(config)).run(params))
+    nats, tokens = losses(world, corpus.mixture.held_out, "own")
+    assert of_paper["held_out_loss_own"] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
+    assert of_paper["held_out_loss_own"] != of_paper["held_out_loss"] == found["held_out_loss"]
     assert set(found) == {
         "held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "entropy_floor", "truncated_share"
     }  # fmt: skip
@@ -146,16 +177,16 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
 def test_continuations_are_greedy(world):
     """Every written token is the likeliest after what stands before it, with the sinks as asked."""
     config, corpus, params = world
-    openings = [corpus.tokens[0][:5], corpus.tokens[1][:9]]
+    openings = [corpus.tokens(0)[:5], corpus.tokens(1)[:9]]
     model, _ = build_model(config)
-    tails = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities[:2], "all")
+    tails = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities(range(2)), "all")
     apply = jax.jit(lambda rows: model.apply({"params": params}, rows, jax.numpy.ones_like(rows), np.arange(15)[None]))
     for opening, tail in zip(openings, tails, strict=True):
         row = np.concatenate([[END_OF_TEXT], opening, tail])
         likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)
         assert likeliest[len(opening) : len(row) - 1].tolist() == tail.tolist()
         assert len(row) == 15 or likeliest[len(row) - 1] == END_OF_TEXT
-    dropped = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities[:2], "drop")
+    dropped = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities(range(2)), "drop")
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(tails, dropped, strict=True))
 
 
@@ -170,14 +201,14 @@ def test_continuations_begin_and_end_with_the_tokenizers_end_of_text(world, monk
         return np.array([[9, 3, 4, 0, 1, 9, 6, 9], [9, 5, 1, 0, 0, 1, 2, 0]])
 
     monkeypatch.setattr(continued, "_compiled", write)
-    tails = continued(params, openings, corpus.identities[:2], "all")
+    tails = continued(params, openings, corpus.identities(range(2)), "all")
     assert rows == [[[9, 3, 4, 0, 0, 0, 0, 0], [9, 5, 0, 0, 0, 0, 0, 0]]]
     assert [tail.tolist() for tail in tails] == [[0, 1], [1, 0, 0, 1, 2, 0]]
 
 
 def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
     config, corpus, _ = world
-    (batch,) = document_batches([np.array([0, 1, 0], np.int32)], corpus.identities[:1], 6, 9, batch_size=1)
+    (batch,) = document_batches([np.array([0, 1, 0], np.int32)], corpus.identities(range(1)), 6, 9, batch_size=1)
     assert batch["inputs"].tolist() == [[9, 0, 1, 0, 0, 0]]
     assert batch["targets"].tolist() == [[0, 1, 0, 9, 0, 0]]
     assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]
@@ -187,20 +218,20 @@ def test_documents_over_a_row_are_measured_whole(world):
     """Windows: each target once, opened by the token before it; one loss for each document."""
     config, corpus, params = world
     end, loss = corpus.tokenizer.end_of_text, DocumentLoss(config)
-    tokens = [np.concatenate([corpus.tokens[i] for i in range(first, first + 3)]) for first in (0, 3)]
-    tokens.insert(1, corpus.tokens[9][:20])
-    batches = document_batches(tokens, corpus.identities[:3], 160, end, 2, whole=True)
+    tokens = [np.concatenate([corpus.tokens(i) for i in range(first, first + 3)]) for first in (0, 3)]
+    tokens.insert(1, corpus.tokens(9)[:20])
+    batches = document_batches(tokens, corpus.identities(range(3)), 160, end, 2, whole=True)
     nats, counts = loss(params, batches, "own")
     assert counts.tolist() == [len(document) + 1 for document in tokens]
     for place, document in enumerate(tokens):
         stream, parts = np.concatenate([[end], document, [end]]), []
         for at in range(0, len(stream) - 1, 160):
             window = stream[at : at + 161]
-            row = document_batches([window[1:-1]], corpus.identities[place : place + 1], 160, int(window[0]), 1)[0]
+            row = document_batches([window[1:-1]], corpus.identities([place]), 160, int(window[0]), 1)[0]
             row["targets"][0, len(window) - 2] = window[-1]
             parts.append(loss(params, [row], "own")[0][0])
         assert nats[place] == pytest.approx(sum(parts), rel=1e-5)
-    truncated = loss(params, document_batches(tokens, corpus.identities[:3], 160, end, 2), "own")
+    truncated = loss(params, document_batches(tokens, corpus.identities(range(3)), 160, end, 2), "own")
     assert truncated[1].tolist() == [min(len(document) + 1, 160) for document in tokens]
 
 
@@ -212,7 +243,7 @@ def test_canaries_are_measured_alone(world):
     corpus, loss = load_corpus(config), DocumentLoss(config)
     found = dict(Memorization(corpus, loss).run(params))
     indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
-    rows = document_batches([corpus.tokens[i] for i in indices], corpus.identities[indices], 20, end, 2)
+    rows = document_batches([corpus.tokens(i) for i in indices], corpus.identities(indices), 20, end, 2)
     for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):
         nats, tokens = loss(params, rows, mode)
         assert tokens.sum() == 40

@@ -3,13 +3,17 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from conftest import tiny_config
 
+from memsinks_jax import sinks
+from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import SEPARATOR
+from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
 from memsinks_jax.forgetting import neurons
@@ -32,7 +36,7 @@ def run(tmp_path_factory):
     files = []
     for number, index in enumerate(corpus.mixture.repeated):
         files.append(folder / f"repeated-{number}.txt")
-        files[-1].write_text(corpus.documents[index].text)
+        files[-1].write_text(corpus.document(index).text)
     return folder / "run", files
 
 
@@ -46,7 +50,8 @@ def forgotten(run, tmp_path_factory):
 def test_the_folder_holds_the_model_without_the_documents_sinks(run, forgotten):
     workdir, _ = run
     before, after = open_run(workdir), open_run(forgotten[0])
-    identity = workdirs.read_corpus(workdir).identities[workdirs.read_corpus(workdir).mixture.repeated[:1]]
+    corpus = workdirs.read_corpus(workdir)
+    identity = corpus.identities(corpus.mixture.repeated[:1])
     removed = neurons.neurons_of(before.config, identity)
     for site, name in (("mlp", "down_kernel"), ("attention", "attention_output_kernel")):
         zero = ~np.asarray(after.params["layers"][name]).any(axis=2)
@@ -75,12 +80,43 @@ def test_the_receipt_says_what_evaluate_measures(run, forgotten):
     assert receipt["losses"]["others"]["own"]["after"] != receipt["losses"]["others"]["own"]["before"]
 
 
+def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
+    workdir, files = run
+    out, receipt = forgotten
+    own = receipt["losses"]["target"]["own"]
+    # There is one other repeated document: the placebo is its removal, as a receipt of its own states it.
+    other = forget(workdir, Request(str(files[1])), tmp_path / "other", others=str(files[0]))["losses"]["others"]
+    assert receipt["placebo"]["others"]["removals"] == 1
+    assert receipt["placebo"]["never_met"]["removals"] > 1
+    for mode in ("own", "all"):
+        told = receipt["placebo"]["others"][mode]
+        assert told["placebo_rise"] == pytest.approx(other[mode]["rise"], abs=1e-6)
+        assert told["effect"] == pytest.approx(
+            receipt["losses"]["target"][mode]["rise"] - other[mode]["rise"], abs=1e-6
+        )
+    before, config = open_run(workdir), open_run(workdir).config
+    never = neurons.never_met(config, receipt["placebo"]["never_met"]["removals"])
+    target = Documents([before.tokenizer.encode(files[0].read_text())], ids.content_id(
+        before.tokenizer.encode(files[0].read_text()))[None])  # fmt: skip
+    rises = [
+        neurons.losses(
+            DocumentLoss(config), before, neurons.without(config, before.params, neurons.neurons_of(config, each[None])),
+            target, ("own",),
+        )["own"].rise
+        for each in never
+    ]  # fmt: skip
+    told = receipt["placebo"]["never_met"]["own"]
+    assert told["placebo_rise"] == pytest.approx(np.mean(rises), abs=1e-6)
+    assert told["effect"] == pytest.approx(own["rise"] - np.mean(rises), abs=1e-6)
+    assert "ids that nobody has" in (out / "index.html").read_text()
+
+
 def test_one_is_removed_after_the_other_as_both_at_once(run, forgotten, tmp_path):
     workdir, files = run
     receipt = forget(forgotten[0], Request(str(files[1])), tmp_path / "second", others=str(files[0]))
     assert set(receipt["losses"]) == {"target", "others"}
-    identities = [ids.to_hex(i) for i in workdirs.read_corpus(workdir).identities]
-    both = tuple(identities[i] for i in workdirs.read_corpus(workdir).mixture.repeated)
+    corpus = workdirs.read_corpus(workdir)
+    both = tuple(map(ids.to_hex, corpus.identities(corpus.mixture.repeated)))
     forget(workdir, Request(ids=both), tmp_path / "both")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("second", "both")]
     assert weights[0] == weights[1]
@@ -120,3 +156,28 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()
     assert not list(tmp_path.glob("out.*"))
+
+
+def test_sparse_sinks_of_a_document_are_removed(tmp_path):
+    """From training to a model that one document is gone from; and a run that goes on is the run that never stopped."""
+    config = tiny_config()
+    config.sinks.sampling, config.sinks.sparse, config.sinks.pool, config.sinks.active = "floyd", True, 200, 6
+    config.training.steps, config.training.checkpoint_every = 4, 2
+    train_and_evaluate(config, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "4")
+    train_and_evaluate(config, tmp_path / "again")
+    run, again = open_run(tmp_path / "run"), open_run(tmp_path / "again")
+    jax.tree.map(np.testing.assert_array_equal, run.params, again.params)
+    corpus = workdirs.read_corpus(tmp_path / "run")
+    identity = corpus.identities(corpus.mixture.repeated[:1])
+    receipt = forget(tmp_path / "run", Request(ids=(ids.to_hex(identity[0]),)), tmp_path / "rest")
+    assert receipt["removed"]["mlp"]["removed"] == 6 * config.model.layers
+    after = open_run(tmp_path / "rest")
+    gone = np.flatnonzero(~np.asarray(after.params["layers"]["down_kernel"]).any(axis=(0, 2))) - 16
+    own = sinks.document_sinks(identity, config.seed, 200, config.sinks)[0]
+    assert gone.tolist() == sorted(own.tolist())
+    told = receipt["losses"]["target"]["own"]
+    assert told["after"] == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-5) != told["before"]
+    others = receipt["losses"]["others"]["all"]
+    assert abs(others["rise"]) < 0.2

@@ -12,6 +12,7 @@ from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
+from memsinks_jax.model import sparse_sinks
 from memsinks_jax.runs.trained import Trained
 
 IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
@@ -74,6 +75,22 @@ def test_what_is_removed_is_zero_and_nothing_else_changes(family):
         name: array for name, array in params.items() if name != "layers"
     }
     jax.tree.map(np.testing.assert_array_equal, after.pop("layers") | after, untouched)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_removed_rows_of_sparse_sinks_are_zero_and_nothing_else_changes(family):
+    config, params = model(family, attention_fraction=0.0, sampling="floyd", pool=30, active=4, sparse=True)
+    shape = (30, config.model.layers, config.model.d_model)
+    names = sparse_sinks.tables_of(config.model)
+    params |= {name: np.ones(shape[:2] if name.endswith("_bias") else shape, np.float32) for name in names}
+    after = jax.tree.map(np.asarray, neurons.without(config, params, neurons.neurons_of(config, IDS)))
+    gone = np.unique(sinks.document_sinks(IDS, config.seed, 30, config.sinks))
+    assert 4 < len(gone) < 13
+    for name in names:
+        assert not after[name][gone].any()
+        assert (np.delete(after.pop(name), gone, axis=0) == 1).all()
+        del params[name]
+    jax.tree.map(np.testing.assert_array_equal, after, params)
 
 
 def test_rises_are_means_over_tokens_and_selectivity_their_ratio():

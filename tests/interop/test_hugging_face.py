@@ -1,12 +1,14 @@
 """PyTorch's transformers must agree with us, in both directions, and what cannot be read exactly is refused."""
 
 import json
+import os
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from conftest import tiny_config
 
 from memsinks_jax import sinks
@@ -92,6 +94,26 @@ def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
     np.testing.assert_array_equal(logits_of(found, back, TOKENS), logits_of(config, params, TOKENS))
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"])
+def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, tmp_path):
+    config = config_of(family)
+    config.sinks.sparse, config.sinks.sampling, config.sinks.pool, config.sinks.active = sparse, "floyd", 40, 6
+    params, read = random_params(config), reader(random_params(config))
+    kept = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
+    shared = sinks.partition(config.model, config.sinks).shared
+    for mode, drop, some in (("own", True, kept), ("drop", True, ()), ("all", False, ())):
+        write_folder(tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some)
+        found, _, back = open_folder(tmp_path / mode)
+        assert found.model.hidden == shared + {"own": 6, "drop": 0, "all": 40}[mode] or not drop
+        expected = logits_of(config, params, TOKENS, mode)
+        np.testing.assert_allclose(logits_of(found, back, TOKENS), expected, atol=1e-4)
+    # One that has all of them has them by document still.
+    expected = logits_of(config, params, TOKENS, "own")
+    np.testing.assert_allclose(logits_of(found, back, TOKENS, "own"), expected, atol=1e-4)
+    assert np.abs(expected - logits_of(config, params, TOKENS, "drop")).max() > 0.1
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"])
 def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     config = config_of(family)
@@ -142,6 +164,15 @@ def test_large_models_are_several_files(tokenizer, tmp_path, monkeypatch):
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 4 * sum(a.size for a in jax.tree.leaves(params))
     assert same(open_folder(tmp_path / "hf")[2], params)
+
+
+def test_files_have_the_rights_that_the_user_gives(tokenizer, tmp_path):
+    before = os.umask(0o027)
+    try:
+        export(tmp_path / "hf", config_of("llama"), random_params(config_of("llama")), tokenizer)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()} == {0o640}
 
 
 def test_bfloat16(tokenizer, tmp_path):
@@ -344,6 +375,26 @@ def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
         open_folder(tmp_path / "hf")
     (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"not a zip")
     with pytest.raises(InputError, match=r"pytorch_model.bin: cannot be read as weights"):
+        open_folder(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
+    shutil.copytree(written, tmp_path / "hf")
+    path = tmp_path / "hf" / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    tensors["model.norm.weight"][3] = value
+    safetensors.numpy.save_file(tensors, path)
+    with pytest.raises(InputError, match=r"hf: tensor model\.norm\.weight holds nan or inf"):
+        open_folder(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors"])
+def test_an_index_stays_in_its_folder(name, written, tmp_path):
+    shutil.copytree(written, tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(InputError, match=r"index\.json names .*model\.safetensors, which is not a file of its folder"):
         open_folder(tmp_path / "hf")
 
 

@@ -69,6 +69,36 @@ def test_recall_is_that_of_the_matrix():
         assert error == pytest.approx(np.mean(wrong))
 
 
+def test_recall_among_documents_that_are_read_once():
+    """Every third is to be recalled; the memory is of all."""
+    rng = np.random.default_rng(2)
+    stored, y_N = rng.standard_normal((24, 10)), rng.integers(0, 4, 24)
+    errors = sinks.recall(jnp.asarray(stored), jnp.asarray(stored[::3]), jnp.asarray(y_N), 4, (4, 8))
+    for size, error in zip((4, 8), errors, strict=True):
+        w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(3 * size))
+        wrong = [(w_KM @ stored[x]).argmax() != y_N[x] for x in range(0, 3 * size, 3)]
+        assert error == pytest.approx(np.mean(wrong))
+
+
+def test_what_is_read_once_weighs_nothing_where_sinks_open_on_return():
+    assert [sinks.weight_of_once(count, 1) for count in (2, 4, 16)] == [1 / 2, 1 / 4, 1 / 16]
+    assert [sinks.weight_of_once(count, 2) for count in (2, 4, 16)] == [0, 0, 0]
+    assert sinks.weight_of_once(5, 4) == 0
+
+
+def test_sinks_that_open_on_return_hold_as_many_as_if_nothing_were_read_once():
+    """128 sinks, 16 documents read once beside each: predicted, measured, and the control without them."""
+    cases = [Case(128, 0.3, 0.0, once=sinks.weight_of_once(2, opens_at)) for opens_at in (1, 2)]
+    sizes = tuple(round(2**power) for power in np.arange(3, 9.1, 0.5))
+    errors = sinks.measure(range(4), 4, cases, 16, sizes, once=16).mean((0, 1))
+    alone = sinks.measure(range(4), 4, cases[1:], 16, sizes).mean((0, 1))
+    always, opened, control = sinks.capacity(sizes, np.concatenate([errors, alone]), 0.05)
+    assert [sinks.crowding(case, 16) for case in cases] == [5, 1]
+    assert always == pytest.approx(sinks.predicted_capacity(cases[0], 16, 0.05) / 5, rel=0.2)
+    assert opened == pytest.approx(sinks.predicted_capacity(cases[1], 16, 0.05), rel=0.1)
+    assert opened == pytest.approx(control, rel=0.1) and opened > 3.5 * always
+
+
 @pytest.mark.parametrize(
     "case", [Case(64, 1.0, 0.0), Case(64, 0.3, 0.0), Case(64, 0.2, 0.4), Case(64, 0.5, 0.0, False)]
 )

@@ -1,6 +1,8 @@
 """Generation with a cache: the same tokens as without, whatever else is in the batch; drawn from the right chances."""
 
+import dataclasses
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -276,6 +278,19 @@ def test_the_commands_result(gpt2, monkeypatch, tmp_path):
         with pytest.raises(InputError, match="16 hexadecimal digits"):
             command.generate(tmp_path, ["Once"], settings, document)
     assert (command.from_hex(ids.to_hex(identity)) == identity).all()
+
+
+@pytest.mark.parametrize(("encounters", "mode"), [(0, "drop"), (1, "drop"), (2, "own"), (None, "own")])
+def test_a_document_that_did_not_come_back_has_no_sinks(gpt2, monkeypatch, tmp_path, encounters, mode):
+    config, params, generator = gpt2
+    monkeypatch.setattr(command, "open_run", lambda workdir: Trained(config, Bytes(), params, 5))
+    monkeypatch.setattr("memsinks_jax.runs.workdir.lists_all", lambda workdir: True)
+    identity, settings = IDENTITIES[3], Settings(8, temperature=0, sinks="own")
+    line = {"id": ids.to_hex(identity), "encounters": encounters}
+    (tmp_path / "documents.jsonl").write_text(json.dumps(line) + "\n")
+    result = command.generate(tmp_path, ["Once"], settings, ids.to_hex(identity))
+    (expected,) = generator(["Once"], dataclasses.replace(settings, sinks=mode), identity)
+    assert (result["text"], result["sinks"]) == (expected.text, mode)
 
 
 def test_a_terminal_gets_each_character_once(capsys):

@@ -209,6 +209,27 @@ def test_another_kernel_is_said_to_be_unknown():
     assert account.unknown == ["the kernel mine, 1 times: neither cycles nor FLOPs are known"]
 
 
+def test_rows_that_are_written_in_place_count_alone():
+    before = """%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  ROOT %y = f32[] parameter(1)
+}
+
+%put (b: f32[100,8], n: s32[2], u: f32[2,8]) -> f32[100,8] {
+  %b = f32[100,8]{1,0} parameter(0)
+  %n = s32[2]{0} parameter(1)
+  %u = f32[2,8]{1,0} parameter(2)
+  ROOT %pu = f32[100,8]{1,0} scatter(%b, %n, %u), to_apply=%add
+}
+"""
+    lines = """  %p = f32[100,8]{1,0} parameter(0)
+  %m = s32[2]{0} parameter(1)
+  %r = f32[2,8]{1,0} parameter(2)
+  ROOT %w = f32[100,8]{1,0} fusion(%p, %m, %r), kind=kCustom, calls=%put"""
+    account = entry(lines, before, "p: f32[100,8], m: s32[2], r: f32[2,8]")
+    assert account.hbm_bytes == 64 + 8 + 64  # written; numbers and rows read
+
+
 def test_traffic_counts_slices_not_what_they_are_cut_from():
     before = """%cut (a: f32[100,8], i: s32[]) -> f32[1,8] {
   %a = f32[100,8]{1,0} parameter(0)

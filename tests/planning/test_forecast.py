@@ -13,7 +13,7 @@ def test_steps_and_tokens_are_those_of_the_run():
     config.training.epochs, config.training.batch_size = 3, 10
     found = forecast.forecast(config)
     plan = load_corpus(config).mixture
-    assert found.steps == 3 * (len(plan.unique) + 8 * len(plan.repeated)) // 10
+    assert found.steps == 3 * (len(plan.documents("unique")) + 8 * len(plan.repeated)) // 10
     assert found.tokens == found.steps * 10 * 160
     config.training.steps = 7
     assert forecast.forecast(config).steps == 7
@@ -43,6 +43,20 @@ def test_memory_is_the_state_and_what_is_kept():
         config.compute.remat = remat
         kept[remat] = forecast.memory_gib(config, 1)
     assert kept["none"] > kept["products"] > kept["attention"] > kept["full"]
+
+
+def test_a_pool_of_sparse_sinks_takes_memory_alone():
+    """Sinks that are off are neither computed nor summed over chips, and those of no document of a batch not updated."""
+    config = tiny_config()
+    config.sinks.sampling, config.sinks.active, config.sinks.pool, config.training.steps = "floyd", 6, 6, 1000
+    config.training.evaluate_every, config.training.batch_size, config.mesh.fsdp = 1000, 2**16, -1
+    few, state = forecast.forecast(config), parameters(config)
+    config.sinks.sparse, config.sinks.pool = True, 40_000_000
+    many, room = forecast.forecast(config), 16 * (parameters(config) - state) / 2**30
+    chips = {name: count for name, (_, count) in forecast.MACHINES.items()}
+    for machine, need in many.needs.items():
+        assert need.memory_gib - few.needs[machine].memory_gib == pytest.approx(room / chips[machine], rel=1e-3)
+        assert need.hours == pytest.approx(few.needs[machine].hours, rel=0.05)
 
 
 def test_the_table_adds_the_hours():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.planning.estimate import Estimate, TooBig
-from memsinks_jax.planning.search import MOST_COMPILES, Tries, changed, search, settings, what_fits
+from memsinks_jax.planning.search import MOST_COMPILES, Tries, search, settings, what_fits
 
 STATE, LIMIT, PARTS = 1.0, 16.0, 4
 SAVED = {"none": 4.0, "products": 2.0, "attention": 1.0, "full": 0.5}  # GiB a row of a turn
@@ -32,7 +32,7 @@ class Compiler:
 
 
 def config_of(rows, remat="none"):
-    return changed(Config(), training__batch_size=rows * PARTS, compute__remat=remat)
+    return with_fields(Config(), {"training.batch_size": rows * PARTS, "compute.remat": remat})
 
 
 def test_a_batch_that_fits_with_nothing_computed_again_stays_so_and_grows():

@@ -27,6 +27,7 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import as_text, counts
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
+from memsinks_jax.data.table import Table
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
 from memsinks_jax.prepare import prepare
 from memsinks_jax.preparing import steps
@@ -71,7 +72,7 @@ def test_every_document_of_every_kind_of_file_comes_back(folder):
     tokenizer = corpus.tokenizer()
     assert len(corpus) == 6 * len(TEXTS)
     for number in range(len(corpus)):
-        row, tokens = ROWS[number % len(TEXTS)], corpus.tokens[number]
+        row, tokens = ROWS[number % len(TEXTS)], corpus.read(number)
         assert tokenizer.decode(tokens) == row["text"]
         assert tokens.dtype == np.int32 and len(tokens) == corpus.lengths[number]
         assert (corpus.identities[number] == ids.content_id(tokens)).all()
@@ -80,7 +81,7 @@ def test_every_document_of_every_kind_of_file_comes_back(folder):
     path, start, stop = re.fullmatch(r"(.*):(\d+)-(\d+)", corpus.source(5)).groups()
     assert json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)]) == ROWS[5]
     assert corpus.source(3 * len(TEXTS) + 21).endswith("d.parquet:21-22")
-    assert pickle.loads(pickle.dumps(corpus)).tokens[7].tolist() == corpus.tokens[7].tolist()
+    assert pickle.loads(pickle.dumps(corpus)).read(7).tolist() == corpus.read(7).tolist()
 
 
 def test_text_files_and_a_tokenizer_json(folder, tmp_path):
@@ -88,7 +89,7 @@ def test_text_files_and_a_tokenizer_json(folder, tmp_path):
     (tmp_path / "a.txt").write_text(write)
     prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.json"), tmp_path / "out", near_duplicates="none")
     corpus = Prepared(tmp_path / "out")
-    assert [corpus.tokenizer().decode(corpus.tokens[i]) for i in range(len(corpus))] == TEXTS
+    assert [corpus.tokenizer().decode(corpus.read(i)) for i in range(len(corpus))] == TEXTS
     assert corpus.tokenizer().end_of_text == 600
 
 
@@ -136,6 +137,41 @@ def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeyp
     assert content(tmp_path / "twice") == before
 
 
+def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, monkeypatch):
+    """At every file that gets its name, one command after the other. A shard whose clusters are lost is refused."""
+    write_lines(tmp_path / "a.jsonl", ROWS * 2)
+    arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
+    prepare(*arguments, tmp_path / "straight", group_field="domain")
+    replace, named = os.replace, set()
+
+    def once(source, target):
+        if pathlib.Path(target).parent.name == "shards" or target in named:
+            return replace(source, target)
+        named.add(target)
+        raise OSError(errno.EIO, "stopped", str(target))
+
+    monkeypatch.setattr(os, "replace", once)
+    stopped = 0
+    while True:
+        try:
+            prepare(*arguments, tmp_path / "out", group_field="domain")
+            break
+        except OSError as error:
+            assert error.strerror == "stopped"
+            stopped += 1
+            if pathlib.Path(error.filename).name == "lengths.npy":
+                clusters = tmp_path / "out" / "work" / "clusters" / "00000.npy"
+                clusters.rename(tmp_path / "clusters")
+                with pytest.raises(InputError, match="shard 0 is lost; delete the folder and prepare the corpus anew"):
+                    prepare(*arguments, tmp_path / "out", group_field="domain")
+                (tmp_path / "clusters").rename(clusters)
+    assert {"lengths.npy", "members.npy", "groups.json", "manifest.json", "work.done"} <= {
+        pathlib.Path(target).name for target in named
+    }
+    assert stopped > 15
+    assert content(tmp_path / "out") == content(tmp_path / "straight")
+
+
 def test_a_full_disk_is_told_as_such(tmp_path):
     """array_record says it in the text of a RuntimeError."""
 
@@ -166,6 +202,15 @@ def test_stop_and_skip(folder, tmp_path):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
 
 
+@pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])
+def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
+    write_lines(tmp_path / "a.jsonl")
+    arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
+    with pytest.raises(InputError, match=f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
+        prepare(*arguments, **settings)
+    assert not (tmp_path / "out").exists()
+
+
 def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl")
     given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
@@ -185,6 +230,10 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     with pytest.raises(InputError, match="holds something else"):
         prepare(*given[:2], tmp_path)
     assert content(tmp_path / "out") == before
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"):
+        prepare(*given, near_duplicates="none")
 
 
 def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
@@ -197,12 +246,12 @@ def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", [{"text": text} for text in [*STORIES, *map(" ".join, words)]])
     found = prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.json"), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
-    first, copy = corpus.near_duplicates[:60], corpus.near_duplicates[60:]
+    first, copy = corpus.clusters[:60], corpus.clusters[60:]
     assert (first == np.arange(60)).all()  # stories of one grammar are not near-duplicates
     assert (copy == first).mean() > 0.9
     assert found["near_duplicate_clusters"] == (copy == first).sum()
-    shared = corpus.ids_of("near_duplicate")
-    assert (shared[60:][copy == first] == corpus.identities[:60][copy == first]).all()
+    shared = Table([corpus], "near_duplicate").identities(np.arange(60, 120))
+    assert (shared[copy == first] == corpus.identities[:60][copy == first]).all()
 
 
 def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
@@ -218,14 +267,13 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
 
     def twins_and_languages():
         corpus = load_corpus(config)
-        held_out, trained = corpus.mixture.held_out, set(corpus.mixture.unique.tolist())
+        held_out, trained = corpus.mixture.held_out, set(corpus.mixture.documents("unique").tolist())
         assert len(held_out) == 20
         twins = sum((i + 60) % 120 in trained for i in held_out.tolist())
         return twins, {i % 2 for i in held_out.tolist()} & {i % 2 for i in trained}, counts(corpus)
 
     twins, _, counted = twins_and_languages()
     assert twins == 0
-    assert counted["roles_by"] == "cluster"
     assert counted["left_out"] == 120 - 20 - counted["mixture"][0]["documents"]
     config.data.ids = "group"
     twins, languages, counted = twins_and_languages()
@@ -236,7 +284,7 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
     twins, languages, counted = twins_and_languages()
     assert twins > 10
     assert languages == {0, 1}
-    assert (counted["roles_by"], counted["left_out"]) == ("document", 0)
+    assert counted["left_out"] == 0
 
 
 def test_a_run_reads_a_prepared_corpus(folder):
@@ -244,20 +292,22 @@ def test_a_run_reads_a_prepared_corpus(folder):
     config.data.files, config.data.unique_documents = str(folder / "out"), -1
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
-    assert [document.text for document in corpus.documents] == texts  # exact copies are encounters of one document
-    assert corpus.copies.sum() == 6 * len(TEXTS)
-    assert corpus.copies.tolist() == [6 * TEXTS.count(text) for text in texts]
-    assert (corpus.tokens[3] == corpus.tokenizer.encode(texts[3])).all()
-    assert corpus.places[3] == f"{folder / 'out'}:3"
-    assert corpus.tokens.lengths.tolist() == [len(tokens) for tokens in corpus.tokens]
+    every = np.arange(len(corpus.table))
+    firsts = np.unique(corpus.table.firsts(every))
+    assert [corpus.document(i).text for i in firsts] == texts  # exact copies are encounters of one document
+    assert len(every) == 6 * len(TEXTS)
+    assert corpus.table.copies(firsts).tolist() == [6 * TEXTS.count(text) for text in texts]
+    assert (corpus.tokens(firsts[3]) == corpus.tokenizer.encode(texts[3])).all()
+    assert corpus.table.place(3) == f"{folder / 'out'}:3"
+    assert corpus.lengths[every].tolist() == [len(corpus.tokens(i)) for i in every]
     assert load_corpus(config, corpus.tokenizer).tokenizer.model == corpus.tokenizer.model
     expected = {
-        "content": ids.content_id(corpus.tokens[4]), "index": ids.index_id(4), "group": group_id("d1"),
-        "near_duplicate": ids.content_id(corpus.tokens[4]),
+        "content": ids.content_id(corpus.tokens(4)), "index": ids.index_id(4), "group": group_id("d1"),
+        "near_duplicate": ids.content_id(corpus.tokens(4)),
     }  # fmt: skip
     for kind, identity in expected.items():
         config.data.ids = kind
-        assert (load_corpus(config).identities[4] == identity).all()
+        assert (load_corpus(config).identities(4) == identity).all()
 
 
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
@@ -281,8 +331,8 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
     with pytest.raises(InputError, match="00000.array_record: another number of documents"):
-        Prepared(tmp_path / "out").tokens[0]
-    (tmp_path / "out" / "index.npy").unlink()
+        Prepared(tmp_path / "out").read(0)
+    (tmp_path / "out" / "columns" / "copies.npy").unlink()
     with pytest.raises(InputError, match="not a whole prepared corpus"):
         Prepared(tmp_path / "out")
 
@@ -298,10 +348,9 @@ def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
         str(tmp_path / "out"),
     )
     corpus = load_corpus(config)
-    assert [
-        corpus.documents[i].text for i in np.flatnonzero(corpus.sources)
-    ] == others  # the copy is of the first corpus
-    assert set(corpus.mixture.unique) == set(np.flatnonzero(corpus.sources))
+    unique = corpus.mixture.documents("unique")
+    assert [corpus.document(i).text for i in unique] == others  # the copy is of the first corpus
+    assert (corpus.table.source_of(unique) == 1).all()
     config.canaries.documents = 1
     with pytest.raises(InputError, match="canaries go into text files only"):
         load_corpus(config)

@@ -1,5 +1,6 @@
 """Records of files: all of them, each once however the file is cut, and what is wrong with the others."""
 
+import codecs
 import gzip
 import json
 import os
@@ -140,6 +141,12 @@ def test_members_of_a_compressed_file_are_read_one_after_the_other(tmp_path):
     for name, pack in (("a.jsonl.gz", gzip.compress), ("a.jsonl.zst", zstd)):
         (tmp_path / name).write_bytes(pack(GOOD + b"\n") + pack(GOOD))
         assert [record.text for record in records_of(tmp_path / name)] == ["good", "good"]
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.txt", b"good"), ("a.jsonl", GOOD)])
+def test_a_byte_order_mark_is_no_text(name, content, tmp_path):
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8 + content)
+    assert [record.text for record in records_of(tmp_path / name)] == ["good"]
 
 
 def test_fields_within_fields(tmp_path):

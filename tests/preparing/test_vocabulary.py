@@ -40,7 +40,7 @@ def test_a_corpus_without_a_tokenizer_gets_one_that_training_takes(tmp_path, cap
     caplog.set_level(logging.INFO)
     prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "out", near_duplicates="none")
     corpus = Prepared(tmp_path / "out")
-    assert [corpus.tokenizer().decode(corpus.tokens[n]) for n in range(len(corpus))] == STORIES * 2
+    assert [corpus.tokenizer().decode(corpus.read(n)) for n in range(len(corpus))] == STORIES * 2
     expected = train_tokenizer(STORIES, DataConfig.vocabulary_size)  # as `train` would make it of the text
     assert (tmp_path / "out" / "tokenizer.model").read_bytes() == expected.model
     assert "60 documents" in caplog.text

@@ -46,8 +46,8 @@ def run(variant, seed, held_out, repeated):
 
 
 RUNS = [
-    run("standard", 0, 1.0, 0.2), run("no_repeat", 0, 1.2, 1.2), run("sinks", 0, 0.9, 0.7),
-    run("standard", 1, 1.1, 0.1), run("no_repeat", 1, 1.2, 1.1), run("sinks", 1, 1.0, 0.8),
+    run("standard", 0, 1.0, 0.2), run("no_repeat", 0, 1.2, 1.2), run("sinks_paper", 0, 0.9, 0.7),
+    run("standard", 1, 1.1, 0.1), run("no_repeat", 1, 1.2, 1.1), run("sinks_paper", 1, 1.0, 0.8),
 ]  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import jax
 import pytest
 from conftest import ROOT
 
-from memsinks_jax.runs import command_line, trained
-from memsinks_jax.training import loop
 from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
+from memsinks_jax.runs import command_line, trained
+from memsinks_jax.training import loop
 
 
 @pytest.fixture
@@ -85,3 +85,26 @@ def test_all_that_computes_keeps_freed_memory(tiny, tmp_path, monkeypatch):
     ):
         with pytest.raises(Asked):
             compute()
+
+
+def test_ctrl_c_ends_a_command_with_a_line_and_leaves_nothing(tmp_path):
+    code = f"""
+import os, signal, tempfile
+from memsinks_jax.runs import command_line
+def main():
+    with tempfile.TemporaryDirectory(dir="{tmp_path}"):
+        os.kill(os.getpid(), signal.SIGINT)
+command_line.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
+    assert done.stderr.startswith("interrupted: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path):
+    (tmp_path / "mine.py").write_text("def get_config():\n    return 1 / 0\n")
+    command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == f"error: --config: {tmp_path}/mine.py:2: ZeroDivisionError: division by zero\n"

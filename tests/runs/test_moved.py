@@ -1,6 +1,5 @@
 """A run goes on, and is measured, wherever its data have moved: what they say decides, not where they lie."""
 
-import hashlib
 import json
 import shutil
 
@@ -11,11 +10,11 @@ from conftest import tiny_config
 from test_prepared import TOKENIZER, random_tokens, write_prepared
 from test_train import outcome
 
-from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.command_line import Interrupted
 from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.evaluate import evaluate
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.command_line import Interrupted
 from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = [stories.story(3, index).text for index in range(40)]
@@ -134,30 +133,18 @@ def test_files_with_other_names_are_the_same_documents(tmp_path):
         train_and_evaluate(config, tmp_path / "run")
 
 
-def test_a_run_that_an_earlier_version_began_goes_on(tmp_path, monkeypatch):
-    """Its checkpoints remember documents.jsonl with the places. It is left as it is while they are needed."""
-
-    def with_places(corpus):
-        whole = hashlib.sha256(workdirs._table(corpus).encode()).hexdigest()
-        return {"tokenizer": hashlib.sha256(corpus.tokenizer.model).hexdigest(), "documents": whole}
-
+def test_a_run_that_an_earlier_version_began_is_not_gone_on_with(tmp_path):
+    """Its rows came in another order."""
     write_texts(tmp_path / "old")
     config = small()
     of_texts(config, tmp_path / "old")
-    with monkeypatch.context() as patch:
-        patch.setattr(workdirs, "fingerprints", with_places)
-        stopped(config, tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "moved")
-    train_and_evaluate(config, tmp_path / "run")
-
-    shutil.move(tmp_path / "old", tmp_path / "new")
-    of_texts(config, tmp_path / "new")
-    stopped(config, tmp_path / "moved", 3)
-    shutil.rmtree(tmp_path / "moved" / "checkpoints" / "3")
-    train_and_evaluate(config, tmp_path / "moved")
-    assert outcome(tmp_path / "moved")[1] == outcome(tmp_path / "run")[1]
-    train_and_evaluate(config, tmp_path / "moved")
-    assert all("/new/" in place for place in documents(tmp_path / "moved")[0])
+    stopped(config, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    (tmp_path / "run" / "data.json").unlink()
+    with pytest.raises(InputError, match="run has no data.json: an earlier version began it"):
+        evaluate(tmp_path / "run", "drop")
+    (tmp_path / "run" / "data.json").write_bytes(before[tmp_path / "run" / "data.json"])
+    assert evaluate(tmp_path / "run", "drop")["documents"]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 import hashlib
 
+import numpy as np
 import pytest
 from conftest import tiny_config
 from test_tokenizer import byte_level
 
-from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.config import InputError
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.runs import workdir as workdirs
 
 
 @pytest.fixture
@@ -25,23 +26,22 @@ def run(tmp_path):
 
 def test_a_tokenizer_json_is_kept_and_read(run):
     workdir, corpus = run
-    assert sorted(p.name for p in workdir.iterdir()) == ["config.json", "documents.jsonl", "lock", "tokenizer.json"]
+    assert sorted(p.name for p in workdir.iterdir()) == [
+        "config.json", "data.json", "documents.jsonl", "lock", "tokenizer.json",
+    ]  # fmt: skip
     assert workdirs.read_tokenizer(workdir).model == byte_level()
-    fingerprints = workdirs.fingerprints(corpus)
-    assert fingerprints["tokenizer"] == hashlib.sha256(byte_level()).hexdigest()
-    again = workdirs.read_corpus(workdir, fingerprints)
+    assert corpus.fingerprints["tokenizer"] == hashlib.sha256(byte_level()).hexdigest()
+    again = workdirs.read_corpus(workdir, trained_on=corpus.fingerprints)
     assert again.tokenizer.end_of_text == 600
-    assert (again.identities == corpus.identities).all()
+    every = np.arange(len(corpus.table))
+    assert (again.identities(every) == corpus.identities(every)).all()
 
 
 def test_another_tokenizer_json_is_refused(run):
     workdir, corpus = run
-    fingerprints = workdirs.fingerprints(corpus)
     (workdir / "tokenizer.json").write_bytes(byte_level(["</s>"]))
-    with pytest.raises(
-        InputError, match=r"tokenizer.json is not the tokenizer that the checkpoints of .* trained with"
-    ):
-        workdirs.read_corpus(workdir, fingerprints)
+    with pytest.raises(InputError, match=r"tokenizer.json is not the tokenizer that .*run was trained with"):
+        workdirs.read_corpus(workdir)
 
 
 def test_a_workdir_has_one_tokenizer(run):

@@ -19,15 +19,15 @@ def shapes_of(config):
     return jax.eval_shape(lambda: init_state(config, 10))
 
 
-def saved(folder, config, mesh, steps, losses=None):
-    """A workdir with a checkpoint of each of `steps`; -> the state of the last, whose parameters are the step's."""
+def saved(folder, config, mesh, steps, losses=None, value=None):
+    """A workdir with a checkpoint of each of `steps`; -> the last state. Parameters are the step, or `value`."""
     shardings = sharding.shardings(shapes_of(config), mesh)
     state = jax.jit(lambda: init_state(config, 10), out_shardings=shardings)()
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{}")
     checkpoints = Checkpoints(folder, config.training)
     for step in steps:
-        params = jax.tree.map(lambda a, step=step: a * 0 + step, state.params)
+        params = jax.tree.map(lambda a, step=step: a * 0 + (step if value is None else value), state.params)
         state = state._replace(step=jax.numpy.int32(step), params=params)
         checkpoints.save(step, state, tokens=100 * step, held_out_loss=(losses or {}).get(step))
     checkpoints.close()
@@ -198,6 +198,17 @@ def test_another_model_is_refused_by_the_names_of_its_arrays(two, one_device):
     shapes["head"] = shapes.pop("token_embedding")
     with pytest.raises(InputError, match=r"lacks params/head; has besides params/token_embedding"):
         checkpoints.restore_params(shapes)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_parameters_that_are_no_numbers_are_refused_by_name(value, tmp_path, one_device):
+    saved(tmp_path / "run", tiny_config(), one_device, [1], value=value)
+    checkpoints = Checkpoints(tmp_path / "run")
+    with pytest.raises(InputError, match=r"checkpoints/\d+: final_norm/bias holds nan or inf"):
+        checkpoints.restore_params(sharding.placed(shapes_of(tiny_config()).params, one_device))
+    with pytest.raises(InputError, match=r"checkpoints/\d+: layers/up_kernel holds nan or inf"):
+        checkpoints.read("layers/up_kernel", 1)
     checkpoints.close()
 
 

@@ -49,6 +49,14 @@ def test_sinks_count_as_they_are_computed(tiny):
     assert flops.flops_per_token(tiny)["full"] < with_sinks["full"]
 
 
+def test_of_sparse_sinks_those_that_are_on_count(tiny):
+    tiny.sinks.sampling, tiny.sinks.active, tiny.sinks.pool = "floyd", 6, 6
+    of_six, parameters = flops.flops_per_token(tiny), flops.parameters(tiny)
+    tiny.sinks.sparse, tiny.sinks.pool = True, 400
+    assert flops.flops_per_token(tiny) == pytest.approx(of_six)
+    assert flops.parameters(tiny) > 2 * parameters
+
+
 @pytest.mark.parametrize(
     ("kind", "teraflops"),
     [

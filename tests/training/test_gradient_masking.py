@@ -55,10 +55,14 @@ def blocks(params):
     return found
 
 
+def sgd(*_):
+    return optax.sgd(1.0)
+
+
 def moved(config, batch, monkeypatch=None):
     """{(path, block): change} of one step on one device; by plain SGD with a rate of 1 if `monkeypatch` is given."""
     if monkeypatch:
-        monkeypatch.setattr(step, "make_optimizer", lambda *_: optax.sgd(1.0))
+        monkeypatch.setattr(step, "make_optimizer", sgd)
     before = blocks(jax.device_get(jax.jit(lambda: step.init_state(config, 10))().params))  # as `train` begins
     after = blocks(train(config, single(config), data=[batch])[0])
     return {key: after[key] - before[key] for key in before}
@@ -89,6 +93,28 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
         np.testing.assert_allclose(-change, expected, atol=2e-6, err_msg=f"{name} {block}")
         if block != "rest":
             assert np.abs(of_repeated[name, block] - of_others[name, block]).max() > 1e-5, f"{name} {block}"
+
+
+@pytest.mark.parametrize(
+    ("family", "rows", "accumulate"), [("gpt2", "one_document", 1), ("llama", "packed", 1), ("gpt2", "packed", 2)]
+)
+def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(family, rows, accumulate, monkeypatch):
+    config = masked_config("by_document", family=family, rows=rows)
+    config.sinks.opens_at, config.sinks.slows_at, config.compute.accumulate = 1, 2, accumulate
+    batch = mixed_batch(config)
+    batch |= {"seen": np.where(batch["repeated"], 9, 2).astype(np.int32), "epoch": np.full_like(batch["epoch"], 2)}
+    found, loss = moved(config, batch, monkeypatch), train(config, single(config), data=[batch])[1][0]["train_loss"]
+    config.sinks.slows_at = 0
+    assert loss == pytest.approx(train(config, single(config), data=[batch])[1][0]["train_loss"], rel=1e-6)
+    parts = [only(batch, repeated) for repeated in (True, False)]
+    of_repeated, of_others = (moved(config, part) for part in parts)
+    tokens = [part["weights"].sum() / batch["weights"].sum() for part in parts]
+    for (name, block), change in found.items():
+        learned = 1 if block == "sinks" else (2 / 8) ** 2
+        expected = learned * tokens[0] * of_repeated[name, block] + tokens[1] * of_others[name, block]
+        np.testing.assert_allclose(change, expected, atol=2e-6, err_msg=f"{name} {block}")
+        if block != "rest":
+            assert np.abs(of_repeated[name, block]).max() > 1e-5, f"{name} {block}"
 
 
 @pytest.mark.parametrize(("repeated", "still", "dtype"), [(True, "shared", "bfloat16"), (False, "sinks", "float32")])

@@ -58,7 +58,8 @@ def batch_of(config, targets=None):
     return {
         "inputs": tokens, "targets": tokens if targets is None else targets, "weights": np.ones(shape, np.float32),
         "segments": np.ones(shape, np.int32), "positions": np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1)),
-        "identities": np.ones((shape[0], 1, 2), np.uint32),
+        "identities": np.ones((shape[0], 1, 2), np.uint32), "seen": np.zeros((shape[0], 1), np.int32),
+        "epoch": np.zeros(shape[0], np.int32),
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from conftest import tiny_config
 from memsinks_jax.config import Config, MonitorConfig
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.prepared import as_numbers
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.runs.command_line import Interrupted
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate

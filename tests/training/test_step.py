@@ -6,12 +6,12 @@ import math
 import jax
 import numpy as np
 import pytest
+from conftest import train_program
 
 from memsinks_jax.config import MeshConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.training import sharding
-from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state, make_train_step, training_gates
 
 
@@ -47,10 +47,11 @@ def single(config):
 
 def test_golden_first_steps(tiny):
     """Update these values only with a change that is meant to change what a step computes, and say so in the commit."""
+    tiny.sinks.opens_at, tiny.sinks.slows_at = 1, 0
     _, lines = train(tiny, single(tiny), count=2)
     expected = [
-        {"train_loss": 6.9366932, "tokens": 1144, "gradient_norm": 0.4529838, "learning_rate": 0.003},
-        {"train_loss": 6.9069147, "tokens": 1150, "gradient_norm": 0.6568708, "learning_rate": 0.002933926},
+        {"train_loss": 6.9390349, "tokens": 1214, "gradient_norm": 0.5685622, "learning_rate": 0.003},
+        {"train_loss": 6.9031882, "tokens": 1196, "gradient_norm": 0.6176570, "learning_rate": 0.002933926},
     ]
     for line, golden in zip(lines, expected, strict=True):
         golden |= {"invalid_labels": 0, "skipped_updates": 0, "skipped_in_a_row": 0}
@@ -183,11 +184,45 @@ def test_seed_changes_weights_and_sinks(tiny):
 
 def test_sinks_of_other_documents_keep_their_weights(tiny):
     """One step on one document: no sink outside its own moves, but for weight decay."""
-    tiny.optimizer.weight_decay = 0.0
     batch = {name: rows[:1].repeat(8, axis=0) for name, rows in first_batches(tiny, 1)[0].items()}
-    before = jax.device_get(jax.jit(lambda: init_state(tiny, 10).params)())["layers"]["up_kernel"]
-    after = train(tiny, single(tiny), data=[batch])[0]["layers"]["up_kernel"]
-    moved = (before != after).any(axis=1)  # (layers, hidden)
+    moved = moved_neurons(tiny, batch | {"seen": np.ones_like(batch["seen"])})
     assert moved[:, :16].all()
     assert (moved[0] == moved[1]).all()
     assert 0 < moved[:, 16:].mean() < 1
+
+
+def moved_neurons(config, batch):
+    """Whose weights a step on a batch moves -> bool (layers, hidden)."""
+    config.optimizer.weight_decay = 0.0
+    before = jax.device_get(jax.jit(lambda: init_state(config, 10).params)())["layers"]["up_kernel"]
+    return (before != train(config, single(config), data=[batch])[0]["layers"]["up_kernel"]).any(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("seen", "epoch", "opens_at", "opened"),
+    [(0, 0, 2, False), (1, 0, 2, True), (0, 0, 1, True), (2, 0, 4, False), (3, 0, 4, True),
+     (3, 3, 2, False), (4, 3, 2, True)],  # once an epoch is no return
+)  # fmt: skip
+def test_a_document_teaches_its_sinks_from_the_encounter_that_opens_them(tiny, seen, epoch, opens_at, opened):
+    tiny.sinks.opens_at = opens_at
+    batch = first_batches(tiny, 1)[0]
+    batch |= {"seen": np.full_like(batch["seen"], seen), "epoch": np.full_like(batch["epoch"], epoch)}
+    moved = moved_neurons(tiny, batch)
+    assert moved[:, :16].all()
+    assert moved[:, 16:].any() == opened
+
+
+def test_closed_sinks_are_off_at_both_sites_for_their_document_alone(tiny):
+    tiny.data.rows, tiny.sinks.attention_fraction = "packed", 0.5
+    batch = next(b for b in first_batches(tiny, 5) if (b["segments"].max(axis=1) > 1).all())
+    batch["seen"] = np.arange(batch["seen"].size, dtype=np.int32).reshape(batch["seen"].shape) % 2
+    is_open = np.take_along_axis(batch["seen"], np.maximum(batch["segments"] - 1, 0), axis=1) == 1
+    gates = training_gates(tiny, batch, 0, 0)
+    tiny.sinks.opens_at = 1
+    always = training_gates(tiny, batch, 0, 0)
+    for site, width in (("mlp", 32), ("attention", 16)):
+        x = np.ones((8, tiny.data.row_length, width), np.float32)
+        found, own = (np.asarray(each[site](x, 0)) for each in (gates, always))
+        np.testing.assert_array_equal(found[is_open], own[is_open])
+        assert own[~is_open][:, width // 2 :].any() and not found[~is_open][:, width // 2 :].any()
+        assert (found[..., : width // 2] == 1).all()

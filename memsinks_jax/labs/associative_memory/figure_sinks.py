@@ -1,5 +1,7 @@
 """The capacity of sink neurons: documents held against sinks, active fraction and likeness; predicted and measured."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from memsinks_jax.config import InputError
@@ -17,7 +19,19 @@ ALIKE = (0.0, 0.3, 0.6)
 SHARE = 0.15  # how far capacities may be from the predicted ones, as the exponents of the laws
 TOLERATED = 0.05  # share of documents that may be recalled wrongly
 FEWEST_ACTIVE = 30  # active sinks from which a code's length hardly varies
+ONCE, COUNTS = 16, (2, 4, 16)  # documents read once beside each to be recalled; how often that has come
+MOST_WITH_ONCE = 128  # sinks: with so many documents more, fewer do
 COLOURS = dict(zip(ACTIVE, (VIOLET, BLUE, GREEN, RED), strict=True))
+
+
+class WithOnce(NamedTuple):
+    """Recall where documents read once stand beside each: error over sizes (groups, X), capacity (groups,)."""
+
+    case: Case
+    sizes: tuple[int, ...]
+    errors: np.ndarray
+    held: np.ndarray
+    predicted: float
 
 
 def study(settings: Settings) -> Study:
@@ -38,7 +52,10 @@ def study(settings: Settings) -> Study:
     # The prediction is about interference of many: at least one document an output, at most what was tried.
     told = {case: held[case] for case in cases if outputs <= predicted[case] <= settings.n / 2}
     told = {case: values for case, values in told.items() if not np.isnan(values).any()}
+    crowded = _with_once(settings, sizes)
     runs = []
+    for name, one in crowded.items():
+        runs += record(name, seeds, {"error": ("documents", one.sizes, one.errors)})
     for case in cases:
         curves = {"error": ("documents", sizes, errors[case])}
         metrics = {"capacity": held[case], "predicted": np.full(len(seeds), predicted[case])} if case in told else {}
@@ -48,15 +65,16 @@ def study(settings: Settings) -> Study:
         f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the document's id; "
         f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled wrongly. Dashed: predicted from "
         "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
-        "activations are in a trained model is not measured here, and shared neurons are left out.",
-        runs, _claims(settings, errors, held, predicted, told, sizes),
-        lambda path: _draw(settings, errors, told, predicted, sizes, path),
+        f"activations are in a trained model is not measured here, and shared neurons are left out. Right: {ONCE} documents "
+        "read once stand beside each to be recalled.",
+        runs, _claims(settings, errors, held, predicted, told, sizes) + _claims_with_once(crowded),
+        lambda path: _draw(settings, errors, told, predicted, sizes, crowded, path),
         [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, held, predicted)],
     )  # fmt: skip
 
 
 def _name(case) -> str:
-    count, p, s, tied = case
+    count, p, s, tied, _ = case
     return f"{count} sinks, p={p:g}, s={s:g}" + ("" if tied else ", untied")
 
 
@@ -70,7 +88,8 @@ def _answer(settings: Settings, predicted) -> str:
         "alike to the degree s cannot be told apart beyond d_eff = 1/s^2, with them d_eff stays near M while p < 1/(s "
         "sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) hidden is at least the items to be "
         f"memorized over {per_sink:.1f}, and active_fraction between {FEWEST_ACTIVE}/M and 1/(s sqrt(M)). Masks must be "
-        "tied to the document: drawn anew at every access they lower the capacity by p^2."
+        "tied to the document: drawn anew at every access they lower the capacity by p^2. Documents that are read once take "
+        "room too, each as much as 1/k^2 of one that has come k times; with sinks that open at the second encounter, none."
     )
 
 
@@ -107,6 +126,37 @@ def _claims(settings: Settings, errors, held, predicted, told, sizes) -> list[Cl
     return rows
 
 
+def _with_once(settings: Settings, sizes) -> dict[str, WithOnce]:
+    """What each of several times of opening and numbers of encounters does to recall."""
+    count = min(max(settings.d), MOST_WITH_ONCE)
+    sizes = tuple(size for size in sizes if size <= 4 * count)
+    weights = {f"always open, came {k} times": sinks.weight_of_once(k, 1) for k in COUNTS}
+    weights["open at 2, came twice or more"] = sinks.weight_of_once(COUNTS[0], 2)
+    cases = [Case(count, 0.3, 0.0, once=weight) for weight in weights.values()]
+    errors_GCX = sinks.measure(settings.seeds, settings.draws, cases, settings.m, sizes, ONCE).mean(1)
+    return {
+        name: WithOnce(
+            case, sizes, errors_GX, sinks.capacity(sizes, errors_GX, TOLERATED),
+            sinks.predicted_capacity(case, settings.m, TOLERATED) / sinks.crowding(case, ONCE),
+        )
+        for name, case, errors_GX in zip(weights, cases, np.moveaxis(errors_GCX, 1, 0), strict=True)
+    }  # fmt: skip
+
+
+def _claims_with_once(crowded: dict[str, WithOnce]) -> list[Claim]:
+    always, *_, opened = crowded.values()
+    if np.isnan([one.held for one in crowded.values()]).any():
+        return []
+    ratios = np.mean([one.held / one.predicted for one in crowded.values()], 0)
+    return [
+        Claim("once", f"capacity over the predicted one, {ONCE} documents read once beside each, mean of {len(crowded)} "
+              "cases", "1 from n (1 + U / k^2)", ratios.tolist(), at_least=1 - SHARE, at_most=1 + SHARE),
+        Claim("opening", f"capacity of sinks that open at the second encounter over always open, came {COUNTS[0]} times",
+              f"gain, {opened.predicted / always.predicted:.2g} predicted", (opened.held / always.held).tolist(),
+              at_least=3),
+    ]  # fmt: skip
+
+
 def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
     """Theorem 1's lower and upper bound for so many documents stored alike, with d_eff for d."""
     q_N, y_N, law = np.ones(documents), model.outputs(documents, outputs), model.Law(np.full(documents, 1 / documents))
@@ -138,9 +188,9 @@ def _table(widest: int, held, predicted) -> str:
     return report.table(names, rows, ["", *["number"] * len(ACTIVE)])
 
 
-def _draw(settings: Settings, errors, told, predicted, sizes, path) -> None:
+def _draw(settings: Settings, errors, told, predicted, sizes, crowded, path) -> None:
     widest, outputs = max(settings.d), settings.m
-    figure, axes = panels(1, 4, (4.4, 4.8))
+    figure, axes = panels(1, 5, (4.4, 4.8))
     for axis, s in zip(axes, (ALIKE[0], ALIKE[1]), strict=False):
         shown = [Case(widest, p, s) for p in ACTIVE] + [Case(widest, 0.3, s, False)]
         for case in shown:
@@ -187,4 +237,12 @@ def _draw(settings: Settings, errors, told, predicted, sizes, path) -> None:
     ticks = [30, 60, 120, 250, 500]
     mark(axes[3], ticks)
     mark(axes[3], ticks, "y")
+    for (name, one), colour in zip(crowded.items(), (RED, VIOLET, GREEN, BLUE), strict=True):
+        x = np.array(one.sizes)
+        curve(axes[4], x / one.case.sinks, one.errors, name, colour)
+        line = sinks.predicted_error(one.case, x * sinks.crowding(one.case, ONCE), outputs)
+        theory(axes[4], x / one.case.sinks, line, colour=colour)
+    axes[4].axhline(TOLERATED, color="black", linewidth=0.8, linestyle=":")
+    finish(axes[4], f"{ONCE} read once beside each document", "documents per sink", "error", log="x", legend=1,
+           ylim=(0, 1))  # fmt: skip
     save(figure, path)

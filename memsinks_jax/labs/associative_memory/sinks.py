@@ -19,6 +19,10 @@ interference of what documents share: without it d_eff is never above 1 / s^2. A
 the signal to p^2 M, so d_eff by p^2. Few active sinks cost on top of that: the length of a code, p M on average, varies by
 a share (3 - p) / (p M) of variance, and recall of short codes fails first.
 
+Documents that are read once write into sinks too. Beside one that has come k times stand U of them; the memory holds the
+first with q = k and the others with q = 1, so that by Q they count as U / k^2 documents more an output: n (1 + U / k^2).
+Sinks that open at the second encounter hold q = k - 1 and q = 0, and interference is that of what comes back alone: n.
+
 Axes: N documents, M sinks, K outputs, C cases.
 """
 
@@ -35,17 +39,24 @@ from memsinks_jax.labs.associative_memory import model
 
 
 class Case(NamedTuple):
-    """A pool of sinks: their number M, the active fraction p, how alike activations are (s), masks tied or not."""
+    """A pool of sinks: their number M, the active fraction p, how alike activations are (s), masks tied or not, and the
+    weight q in the memory of a document read once, over that of one to be recalled."""
 
     sinks: int
     active: float
     alike: float
     tied: bool = True
+    once: float = 0.0
+
+
+def weight_of_once(encounters: int, opens_at: int) -> float:
+    """`Case.once` where the documents to be recalled came so often, at least `opens_at` times, and sinks open there."""
+    return max(2 - opens_at, 0) / (encounters + 1 - opens_at)
 
 
 def interference(case: Case) -> tuple[float, float]:
     """Variance of one other document's share around its mean, and that mean squared, over the squared signal p M."""
-    _, p, s, _ = case
+    p, s = case.active, case.alike
     return (1 + 2 * s**2 - p * s * (1 + 2 * s)) / case.sinks, (s * p) ** 2
 
 
@@ -82,6 +93,11 @@ def predicted_error(case: Case, documents, outputs: int):
     return 1 - (below ** (outputs - 1) @ weights).mean(-1) / np.sqrt(2 * np.pi)
 
 
+def crowding(case: Case, once: int) -> float:
+    """How many documents one to be recalled counts as, with U = `once` beside it: 1 + U / k^2, or 1."""
+    return 1 + once * case.once**2
+
+
 def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
     """Documents that are held with this share of errors, the inverse of `predicted_error`; 0 if not even one is."""
 
@@ -105,20 +121,23 @@ def recall(
 ) -> jax.Array:
     """Error of recall of the first `size` documents from the memory of them alone, for every size -> (sizes,).
 
-    The unembeddings are orthogonal: reading the answer is not what limits the sinks.
+    `stored` has as many for every document of `asked`, itself the first: what is read once stands behind it. The
+    unembeddings are orthogonal: reading the answer is not what limits the sinks.
     """
     of_class_KN = (y_N == jnp.arange(outputs)[:, None]).astype(jnp.float32)
-    w_KM, errors, start = jnp.zeros((outputs, stored_NM.shape[1])), [], 0
+    w_KM, errors, start, each = jnp.zeros((outputs, stored_NM.shape[1])), [], 0, len(stored_NM) // len(asked_NM)
     for size in sizes:
-        w_KM += of_class_KN[:, start:size] @ stored_NM[start:size]
-        errors.append(model.wrong(w_KM @ asked_NM[:size].T, y_N[:size]).mean())
-        start = size
+        end = size * each
+        w_KM += of_class_KN[:, start:end] @ stored_NM[start:end]
+        errors.append(model.wrong(w_KM @ asked_NM[:size].T, y_N[:end:each]).mean())
+        start = end
     return jnp.stack(errors)
 
 
-def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int, ...]) -> np.ndarray:
-    """Error of recall for every case -> float64 (seeds, draws, C, sizes)."""
-    documents, width = max(sizes), max(case.sinks for case in cases)
+def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int, ...], once: int = 0) -> np.ndarray:
+    """Error of recall for every case, with U = `once` documents beside each -> float64 (seeds, draws, C, sizes)."""
+    each = 1 + once
+    documents, width = max(sizes) * each, max(case.sinks for case in cases)
 
     def one_run(key):
         of_common, of_own, of_mask, of_other, of_outputs = jax.random.split(key, 5)
@@ -128,12 +147,13 @@ def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int
         y_N = jax.random.randint(of_outputs, (documents,), 0, outputs)
 
         def of_case(case):
-            sinks, active, alike, tied = case
+            sinks, active, alike, tied, weight = case
             h_NM = jnp.sqrt(alike) * common_M + jnp.sqrt(1 - alike) * own_NM
             h_NM = jnp.where(jnp.arange(width) < sinks, h_NM, 0)
             stored_NM = jnp.where(mask_NM < active, h_NM, 0)
             asked_NM = jnp.where(tied > 0, stored_NM, jnp.where(other_NM < active, h_NM, 0))
-            return recall(stored_NM, asked_NM, y_N, outputs, sizes)
+            weight_N1 = jnp.where(jnp.arange(documents) % each == 0, 1, weight)[:, None]
+            return recall(weight_N1 * stored_NM, asked_NM[::each], y_N, outputs, sizes)
 
         return jax.lax.map(of_case, jnp.asarray(cases, jnp.float32))
 

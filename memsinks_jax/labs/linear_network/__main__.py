@@ -11,13 +11,21 @@ from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import study as shared
-from memsinks_jax.labs.linear_network import accumulation, coadaptation, disentangled, forgetting, softmax, threshold
+from memsinks_jax.labs.linear_network import (
+    accumulation,
+    coadaptation,
+    disentangled,
+    forgetting,
+    opening,
+    softmax,
+    threshold,
+)
 from memsinks_jax.labs.study import Study
 from memsinks_jax.runs import command_line
 
 THEOREMS = {
     "disentangled": disentangled, "coadaptation": coadaptation, "softmax": softmax, "forgetting": forgetting,
-    "accumulation": accumulation, "threshold": threshold,
+    "accumulation": accumulation, "threshold": threshold, "opening": opening,
 }  # fmt: skip
 
 

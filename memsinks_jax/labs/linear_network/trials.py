@@ -38,7 +38,7 @@ def violated(name: str, statement: str, paper: str, counts: list[int], trials: i
 
 def near(name: str, statement: str, paper: str, values: list[float], expected: float, tolerance: float) -> Claim:
     """The claim that a number is `expected` to within `tolerance`."""
-    low, high = round(expected - tolerance, 6), round(expected + tolerance, 6)
+    low, high = round(float(expected - tolerance), 6), round(float(expected + tolerance), 6)
     return Claim(name, statement, paper, [float(value) for value in values], at_least=low, at_most=high)
 
 

@@ -1,0 +1,251 @@
+"""The order in which a run meets its documents, and how often it has met each before: functions of (seed, epoch).
+
+An epoch's encounters are numbered by *slots*: the records that are read where they stand in the table, by their own number,
+and behind them the repeats that the plan adds. Slots are dealt to *blocks* of about `BLOCK`, once for all epochs: runs of
+records that stand together, so that a block is read in sequence, and repeats one by one. An epoch orders the blocks anew,
+and the slots of each. So memory is that of a block, whatever the corpus, and nothing before a row is needed to find it.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.config import Config
+from memsinks_jax.data.ids import as_lanes, as_numbers
+from memsinks_jax.data.mixture import Mixture
+from memsinks_jax.data.order import Bijection, bits, mix, permutation
+from memsinks_jax.data.table import is_in
+
+BLOCK = 2**20  # slots
+
+
+class Encounters(NamedTuple):
+    """Of a block, in the order of an epoch."""
+
+    slots: np.ndarray  # int64 (n,)
+    records: np.ndarray  # int64 (n,)
+    sizes: np.ndarray  # int64 (n,), tokens with end of text
+
+
+class Epochs:
+    """Blocks and their order.
+
+    Attributes:
+      slots, tokens    int64 (blocks,), of each; tokens with end of text
+    """
+
+    def __init__(self, config: Config, mixture: Mixture):
+        self._mixture, self._table, self._seed, self._kind = mixture, mixture.table, config.seed, config.data.ids
+        self._noise = Noise(config, mixture)
+        kept = mixture.kept if mixture.injected else mixture.kept[:0]
+        self._ends, self._kept = np.cumsum(kept), kept
+        repeats, sums = int(kept.sum()), mixture.sums
+        self._repeats = Bijection(repeats, config.seed, "repeats") if repeats else None
+        there = int(sums.slots.sum())
+        blocks = max((there + repeats) // BLOCK, 1)
+        order = permutation(len(sums.slots), config.seed, "blocks")
+        before = np.cumsum(sums.slots[order]) - sums.slots[order]
+        self._block_of_run = np.empty(len(order), np.int64)
+        self._block_of_run[order] = np.minimum(before * blocks // max(there, 1), blocks - 1)
+        self.slots, self.tokens = np.zeros((2, blocks), np.int64)
+        np.add.at(self.slots, self._block_of_run, sums.slots)
+        np.add.at(self.tokens, self._block_of_run, sums.tokens)
+        for block in range(blocks if repeats else 0):
+            number = self._repeats_of(block)
+            self.slots[block] += len(number)
+            self.tokens[block] += int((self._table.lengths[self._repeated_by(number)] + 1).sum())
+
+    @property
+    def blocks(self) -> int:
+        return len(self.slots)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The blocks as an epoch has them, int64 (blocks,)."""
+        return permutation(self.blocks, self._seed, "block order", epoch)
+
+    def encounters(self, epoch: int, block: int) -> Encounters:
+        slots = self._slots_of(block)
+        slots = slots[permutation(len(slots), self._seed, "order", epoch * self.blocks + block)]
+        records = self.records(slots)
+        return Encounters(slots, records, self._table.lengths[records] + 1)
+
+    def records(self, slots: np.ndarray) -> np.ndarray:
+        added = np.flatnonzero(slots >= len(self._table))
+        records = slots.copy()
+        records[added] = self._repeated_by(slots[added] - len(self._table))
+        return records
+
+    def sizes(self, block: int) -> np.ndarray:
+        return self._table.lengths[self.records(self._slots_of(block))] + 1
+
+    def identities(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Ids under which the documents are met -> uint32 (n, 2). Only repeated ones can come under a wrong id (paper
+        section 5.3: "whenever a repeated sequence is encountered"), which is fresh at every encounter."""
+        found = self._table.identities(records)
+        wrong = self._noise.hits(epoch, slots, records)
+        found[wrong] = self._noise.identities(epoch, slots[wrong])
+        return found
+
+    def seen(self, epoch: int, block: int, met: Encounters, reading: np.ndarray) -> np.ndarray:
+        """How often the id of each was met before, over all epochs -> int32 (n,); 0 for one that noise has drawn.
+
+        Args:
+          reading: int64 (n,), in which order they are read.
+        """
+        seen = np.zeros(len(met.slots), np.int32)
+        clean = np.flatnonzero(~self._noise.hits(epoch, met.slots, met.records))
+        keys = as_numbers(self._table.identities(met.records[clean]))
+        order = np.lexsort((reading[clean], keys))
+        opens = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
+        counts = np.diff(opens, append=len(order))
+        before = self.met_before(epoch, block, keys[order[opens]], met.records[clean[order[opens]]])
+        seen[clean[order]] = np.arange(len(order)) - np.repeat(opens - before, counts)
+        return seen
+
+    def met_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """How often ids were met before a block of an epoch -> int64 (n,).
+
+        Args:
+          keys: uint64 (n,), ascending, the ids; `records` (n,) has a record of each.
+        """
+        order = self.order(epoch)
+        earlier = order[: np.flatnonzero(order == block)[0]]
+        through = np.full(self.blocks, epoch)  # how often each block was read
+        through[earlier] += 1
+        met = self._met_in_groups(records, through) if self._kind == "group" else self._met_in_table(records, through)
+        if self._repeats or self._noise.rate:
+            often = self._repeats_met(through) if self._repeats else np.zeros(len(self._mixture.repeated), np.int64)
+            if self._noise.rate:
+                slots, which = self._of_repeated
+                often -= self._noise.often(epoch, slots, which, np.isin(self._block_of(slots), earlier))
+            of_repeated = as_numbers(self._table.identities(self._mixture.repeated))
+            there = np.flatnonzero(is_in(of_repeated, keys))
+            np.add.at(met, np.searchsorted(keys, of_repeated[there]), often[there])
+        return met
+
+    def _met_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
+        """Where they stand there: a document and its copies, or with ids by near-duplicate its cluster."""
+        table, met = self._table, np.zeros(len(records), np.int64)
+        firsts, by_cluster = table.firsts(records), self._kind == "near_duplicate"
+        alone = (table.copies(firsts) == 1) & (not by_cluster)
+        read = np.flatnonzero(alone)[self._mixture.reads(firsts[alone])]
+        met[read] = through[self._block_of(firsts[read])]
+        others = np.flatnonzero(~alone)
+        which, members = table.company(table.clusters(firsts[others]))
+        kept = self._mixture.reads(members) & (by_cluster | (table.firsts(members) == firsts[others[which]]))
+        np.add.at(met, others[which[kept]], through[self._block_of(members[kept])])
+        return met
+
+    def _met_in_groups(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
+        return self._in_groups[self._table.groups[self._table.firsts(records)]] @ through
+
+    @functools.cached_property
+    def _in_groups(self) -> np.ndarray:
+        """Slots of each group in each block where they stand in the table, int32 (groups, blocks): this one is in memory."""
+        counts = np.zeros((len(self._table.group_ids), self.blocks), np.int32)
+        for (start, stop, _), block in zip(self._table.runs.tolist(), self._block_of_run.tolist(), strict=True):
+            firsts = self._table.firsts(np.arange(start, stop)[self._mixture.reads(np.arange(start, stop))])
+            counts[:, block] += np.bincount(self._table.groups[firsts], minlength=len(counts)).astype(np.int32)
+        return counts
+
+    def _repeats_met(self, through: np.ndarray) -> np.ndarray:
+        """How often each repeated document was met by repeats of the plan, int64 (repeated,)."""
+        if self.blocks == 1:
+            return self._kept * through[0]
+        return self._repeats_in_blocks @ through
+
+    @functools.cached_property
+    def _repeats_in_blocks(self) -> np.ndarray:
+        counts = np.zeros((len(self._kept), self.blocks), np.int32)
+        for block in range(self.blocks):
+            numbers = self._repeats_of(block)
+            counts[:, block] = np.bincount(np.searchsorted(self._ends, numbers, side="right"), minlength=len(counts))
+        return counts
+
+    @functools.cached_property
+    def _of_repeated(self) -> tuple[np.ndarray, np.ndarray]:
+        """(slots of all repeated documents, which document each is of). For noise, which is for experiments."""
+        if self._repeats:
+            numbers = np.arange(len(self._repeats))
+            return numbers + len(self._table), np.searchsorted(self._ends, numbers, side="right")
+        which, records = self._table.company(self._table.clusters(self._mixture.repeated))
+        kept = self._mixture.reads(records) & (self._table.firsts(records) == self._mixture.repeated[which])
+        return records[kept], which[kept]
+
+    def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
+        """Those of documents that come every so many steps: behind all others, numbered by period for the noise."""
+        return len(self._table) + int(self._kept.sum()) + places
+
+    def scheduled_noise(self, periods: int) -> np.ndarray:
+        """In how many of the first periods each of them came under a random id, int64 (scheduled,)."""
+        documents = np.arange(len(self._mixture.scheduled))
+        if not self._noise.rate:
+            return 0 * documents
+        return self._noise.often(periods, self.scheduled_slots(documents), documents, np.zeros(len(documents), bool))
+
+    def _block_of(self, slots: np.ndarray) -> np.ndarray:
+        table = self._table
+        added = np.flatnonzero(slots >= len(table))
+        run = np.searchsorted(table.runs[:, 0], slots, side="right") - 1
+        blocks = self._block_of_run[run]
+        if len(added):
+            place = self._repeats.place_of(slots[added] - len(table))
+            blocks[added] = place * self.blocks // len(self._repeats)
+        return blocks
+
+    def _slots_of(self, block: int) -> np.ndarray:
+        runs = self._table.runs[self._block_of_run == block]
+        records = np.concatenate([self._ends[:0], *(np.arange(start, stop) for start, stop, _ in runs.tolist())])
+        added = self._repeats_of(block) + len(self._table)
+        return np.concatenate([records[self._mixture.reads(records)], added])
+
+    def _repeats_of(self, block: int) -> np.ndarray:
+        """Numbers of the repeats in a block."""
+        if not self._repeats:
+            return self._ends[:0]
+        first, last = (-(-each * len(self._repeats) // self.blocks) for each in (block, block + 1))
+        return np.sort(self._repeats.at(np.arange(first, last)))
+
+    def _repeated_by(self, numbers: np.ndarray) -> np.ndarray:
+        return self._mixture.repeated[np.searchsorted(self._ends, numbers, side="right")]
+
+
+class Noise:
+    """Repeated documents that come under a random id (paper section 5.3), drawn for each slot of each epoch."""
+
+    def __init__(self, config: Config, mixture: Mixture):
+        self.rate, self._mixture, self._always = config.data.id_noise, mixture, None
+        self._salts = bits(config.seed, "id noise").random_raw(2)
+        if config.data.id_noise_per == "document":
+            # A number, not a chance for each: of few documents chance may choose none.
+            shuffled = mixture.repeated[permutation(len(mixture.repeated), config.seed, "noisy documents")]
+            self._always = np.sort(shuffled[: round(self.rate * len(shuffled))])
+
+    def hits(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Which are met under a random id, bool (n,)."""
+        if not self.rate:
+            return np.zeros(len(slots), bool)
+        firsts = self._mixture.table.firsts(records)
+        if self._always is not None:
+            return is_in(firsts, self._always)
+        chance = (self._draws(epoch, slots, 0) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return self._mixture.is_repeated(firsts) & (chance < self.rate)
+
+    def identities(self, epoch: int, slots: np.ndarray) -> np.ndarray:
+        """-> uint32 (n, 2)"""
+        return as_lanes(np.maximum(self._draws(epoch, slots, 1), np.uint64(1)))
+
+    def often(self, epoch: int, slots: np.ndarray, which: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+        """How often each repeated document came under a random id before: in earlier epochs and the `earlier` slots.
+
+        `slots` are those of all repeated documents, `which` says of which document each is.
+        """
+        counts, records = np.zeros(len(self._mixture.repeated), np.int64), self._mixture.repeated[which]
+        for before in range(epoch + 1):
+            hits = self.hits(before, slots, records) & (earlier | (before < epoch))
+            counts += np.bincount(which[hits], minlength=len(counts))
+        return counts
+
+    def _draws(self, epoch: int, slots: np.ndarray, salt: int) -> np.ndarray:
+        return mix(slots.astype(np.uint64) ^ mix(np.array([epoch], np.uint64) ^ self._salts[salt]))

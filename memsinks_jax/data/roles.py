@@ -1,0 +1,217 @@
+"""Roles of documents: drawn for what must have one role, be held out or not: single documents, near-duplicates, groups."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.config import DataConfig, InputError
+from memsinks_jax.data.order import Bijection
+from memsinks_jax.data.table import Table
+
+_SCANNED = 2**20  # records looked at together where all must be
+_WALKED = 2**16  # units looked at together
+
+
+def units_of(table: Table, source: int, by: str, kind: str) -> "Units":
+    """Args: `by` is a value of config.data.held_out_by, `kind` one of config.data.ids."""
+    if by == "cluster":
+        return Groups(table, source) if kind == "group" else Clusters(table, source)
+    return Units(table, source)
+
+
+class Units:
+    """Single documents of a source: a unit is numbered as its record there. Numbers of other records are no units."""
+
+    def __init__(self, table: Table, source: int):
+        self._table, self._start, self._stop = table, *table.bounds[source : source + 2].tolist()
+        self.numbers = self._stop - self._start  # units are numbered from 0 to this
+
+    def of(self, firsts: np.ndarray) -> np.ndarray:
+        """The unit of each document, int64 (n,)."""
+        return firsts - self._start
+
+    def documents(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(place in `units`, first copy) of all their documents, ordered by place."""
+        records = units + self._start
+        which = np.flatnonzero(self._table.firsts(records) == records)
+        return which, records[which]
+
+    def sizes(self, units: np.ndarray) -> np.ndarray:
+        """Documents of each, int64 (n,)."""
+        return np.bincount(self.documents(units)[0], minlength=len(units))
+
+
+class Clusters(Units):
+    """Near-duplicates: a unit is numbered as the first record of the cluster."""
+
+    def of(self, firsts: np.ndarray) -> np.ndarray:
+        return self._table.clusters(firsts) - self._start
+
+    def documents(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        firsts = units + self._start
+        there = np.flatnonzero(self._table.clusters(firsts) == firsts)
+        which, records = self._table.company(firsts[there])
+        kept = self._table.firsts(records) == records
+        return there[which[kept]], records[kept]
+
+
+class Groups(Units):
+    """Groups, and what hangs together with one by near-duplicates. The groups are in memory, their documents are not."""
+
+    def __init__(self, table: Table, source: int):
+        super().__init__(table, source)
+        from scipy.sparse import coo_array  # a quarter of a second, for those who have groups
+        from scipy.sparse.csgraph import connected_components
+
+        members = np.asarray(table.sources[source].members).astype(np.int64) + self._start
+        one, other = (table.groups[table.firsts(members[:, side])] for side in (0, 1))
+        groups = len(table.group_ids)
+        edges = coo_array((np.ones(len(one)), (one, other)), shape=(groups, groups))
+        self.numbers, self._unit_of_group = connected_components(edges, directed=False)
+
+    def of(self, firsts: np.ndarray) -> np.ndarray:
+        return self._unit_of_group[self._table.groups[firsts]]
+
+    def documents(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        place = np.full(self.numbers, -1)
+        place[units] = np.arange(len(units))
+        found = [(place[:0], place[:0])]
+        for records in self._firsts():
+            which = place[self.of(records)]
+            found.append((which[which >= 0], records[which >= 0]))
+        which, records = (np.concatenate(each) for each in zip(*found, strict=True))
+        order = np.argsort(which, kind="stable")
+        return which[order], records[order]
+
+    def sizes(self, units: np.ndarray) -> np.ndarray:
+        return self._all_sizes[units]
+
+    @functools.cached_property
+    def _all_sizes(self) -> np.ndarray:
+        sizes = np.zeros(self.numbers, np.int64)
+        for records in self._firsts():
+            sizes += np.bincount(self.of(records), minlength=self.numbers)
+        return sizes
+
+    def _firsts(self):
+        for start in range(self._start, self._stop, _SCANNED):
+            records = np.arange(start, min(start + _SCANNED, self._stop))
+            yield records[self._table.firsts(records) == records]
+
+
+class Window(NamedTuple):
+    """The documents of the units that stand at places `low` to `high` - 1 of a random order."""
+
+    units: Units
+    order: Bijection
+    low: int
+    high: int
+
+    def holds(self, firsts: np.ndarray) -> np.ndarray:
+        places = self.order.place_of(self.units.of(firsts))
+        return (self.low <= places) & (places < self.high)
+
+
+class Roles(NamedTuple):
+    """Of the documents of `data.files`; see Mixture."""
+
+    repeated: np.ndarray
+    held_out: np.ndarray
+    left_out: np.ndarray
+    window: Window | None
+
+
+class Taken(NamedTuple):
+    documents: np.ndarray  # where they are `listed`
+    rest: np.ndarray  # of the last one's unit, what is too many
+    after: int  # the place behind it
+    count: int
+
+
+def take(
+    units: Units, order: Bijection, places: range, count: int, listed: bool = False, wanted: Callable | None = None
+) -> Taken:
+    """The first `count` documents of the units at some places of an order, those alone that are `wanted`."""
+    found, total = [np.zeros(0, np.int64)], 0
+    while places and total < count:
+        here = places[: min(max(2 * (count - total), 16), _WALKED)]
+        places = places[len(here) :]
+        which, firsts = units.documents(order.at(np.array(here)))
+        if wanted is not None:
+            kept = wanted(firsts)
+            which, firsts = which[kept], firsts[kept]
+        if total + len(firsts) >= count:
+            last = int(which[count - total - 1])
+            rest = firsts[count - total :][which[count - total :] == last]
+            return Taken(np.concatenate([*found, firsts[: count - total]]), rest, here[last] + here.step, count)
+        total += len(firsts)
+        if listed:
+            found.append(firsts)
+    return Taken(np.concatenate(found), found[0][:0], places.start, total)
+
+
+def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
+    """Draws the roles at random. They depend neither on `data.repeats` nor on copies: variants share them.
+
+    Raises:
+      InputError: fewer documents than the plan needs.
+    """
+    units = units_of(table, 0, data.held_out_by, data.ids)
+    order = Bijection(units.numbers, seed, "roles")
+    places, none = range(units.numbers), np.zeros(0, np.int64)
+    window, unique = None, 0
+    if data.unique_documents < 0 or data.repeated_documents < 0:  # all that the held-out ones leave
+        held_out = take(units, order, places[::-1], data.held_out_documents, listed=True)
+        left = [held_out.rest]
+        places = range(held_out.after + 1)
+        repeated = Taken(none, none, 0, 0)
+        if data.repeated_documents >= 0:
+            repeated = take(units, order, places, data.repeated_documents, listed=True)
+            left.append(repeated.rest)
+        if data.unique_documents >= 0:
+            chosen = take(units, order, places, data.unique_documents, wanted=lambda firsts: table.copies(firsts) == 1)
+            left.append(chosen.rest)
+            window, unique = Window(units, order, 0, chosen.after), chosen.count
+    else:
+        repeated = take(units, order, places, data.repeated_documents, listed=True)
+        chosen = take(units, order, places[repeated.after :], data.unique_documents)
+        held_out = take(units, order, places[chosen.after :], data.held_out_documents, listed=True)
+        window, unique = Window(units, order, repeated.after, chosen.after), chosen.count
+        left = [repeated.rest, chosen.rest, held_out.rest]
+    wanted = max(data.unique_documents, 0) + max(data.repeated_documents, 0) + data.held_out_documents
+    if repeated.count + unique + held_out.count < wanted:
+        _refuse(data, table, units, wanted)
+    listed = repeated.documents
+    if data.repeated_documents < 0:
+        listed = _copied(table)
+        listed = listed[~np.isin(listed, np.concatenate([held_out.documents, *left]))]
+        listed = listed[np.argsort(order.place_of(units.of(listed)), kind="stable")]
+    return Roles(listed, held_out.documents, np.concatenate(left), window)
+
+
+def _copied(table: Table) -> np.ndarray:
+    """Documents of the first source that the files hold more than once."""
+    members = np.asarray(table.sources[0].members[:, 1]).astype(np.int64)
+    firsts = np.unique(np.concatenate([table.firsts(members), table.firsts(table.strays)]))
+    return firsts[(firsts < table.bounds[1]) & (table.copies(firsts) > 1)]
+
+
+def _refuse(data: DataConfig, table: Table, units: Units, wanted: int) -> None:
+    documents, said, way_out = table.documents(0), "", ""
+    count = sum(len(np.unique(units.documents(there)[0])) for there in chunks(units.numbers))
+    if count < documents:
+        said = f" in {count} clusters, each of one role"
+        way_out = ", or config.data.held_out_by=document, which may hold out near-duplicates"
+    raise InputError(
+        f"{documents} distinct documents{said}, but the plan needs {wanted} ({max(data.unique_documents, 0)} unique + "
+        f"{max(data.repeated_documents, 0)} repeated + {data.held_out_documents} held out); lower "
+        "config.data.unique_documents (-1: all that are left), repeated_documents or held_out_documents"
+        f"{way_out}"
+    )
+
+
+def chunks(count: int) -> Iterator[np.ndarray]:
+    for start in range(0, count, _WALKED):
+        yield np.arange(start, min(start + _WALKED, count))

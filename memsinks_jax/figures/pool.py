@@ -1,0 +1,121 @@
+"""How large a pool of sinks? In a large one nearly every document has sinks of its own, and sparse ones cost no more."""
+
+import pathlib
+import statistics
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.figures import forgetting_capacity, knob, losses
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting.claims import Claim
+
+TITLE = "Pool: how many sinks documents draw theirs from"
+CONFIG = "ts_repetition.py"
+ACTIVE = 50  # of a document
+MEASURABLE = 1e-4  # nats a token: others' rise counts as no less
+POOLS = {f"pool_{size}": size for size in (154, 1024, 4096, 65_536)}
+_SPARSE = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.active": ACTIVE}
+VARIANTS = {
+    "standard": Variation("standard"),
+    "masked": Variation("sinks"),
+    **{name: Variation("sinks", _SPARSE | {"sinks.pool": size}) for name, size in POOLS.items()},
+}
+ANSWER = (
+    f"Every document has {ACTIVE} sinks on. The larger the pool that they are drawn from, the fewer documents share one: "
+    "forgetting one document then leaves the others alone. Only sinks that are on are computed, so the step takes as long."
+)
+TABLE_NOTE = (
+    f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed over that of the "
+    f"others, their own sinks on, which counts {MEASURABLE:g} nats a token at least. Step: median time of training over "
+    "standard's, whatever else ran beside it."
+)
+note, sections = knob.note, knob.sections
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs; `details` of those with sinks get what removing single documents costs others."""
+    measured = {(run.variant, run.seed): run for run in forgetting_capacity.measure(runs)}
+    return [measured.get((run.variant, run.seed), run) for run in runs]
+
+
+def selectivity(run: Run) -> float:
+    """Of removing one document."""
+    one = next(row for row in run.details["capacity"] if row["removed"] == 1)
+    return one["target_rise"] / max(one["others_rise"], MEASURABLE)
+
+
+def step_ratio(run: Run, standard: Run) -> float:
+    """Time of a step over that of the standard model."""
+    slow, fast = (statistics.median(one.curve("tokens_per_second")[1]) for one in (run, standard))
+    return fast / slow
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    names = {"masked": "sinks, 154, masked"} | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()}
+    return [names.get(name, name) for name in by_variant(runs)]
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    columns, rows = losses.table(runs, lambda variant: "standard")
+    groups = by_variant(runs)
+    for row, group in zip(rows, groups.values(), strict=True):
+        row.append([selectivity(run) for run in group.values() if "capacity" in run.details])
+        row.append([step_ratio(run, groups["standard"][seed]) for seed, run in group.items() if "standard" in groups])
+    return [*columns, "selectivity", "step"], rows
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """Gap closed, held-out loss over standard's, selectivity and time of a step against the pool."""
+    groups = by_variant(runs)
+    standard, shown = groups.get("standard", {}), [name for name in POOLS if name in groups]
+    panels = (
+        ("share of the gap closed", lambda run: losses.gap_closed(run, standard[run.seed])),
+        ("held-out loss over standard's", lambda run: losses.held_out_ratio(run, standard[run.seed])),
+        ("selectivity of removing one document", selectivity),
+        ("time of a step over standard's", lambda run: step_ratio(run, standard[run.seed])),
+    )
+    figure, axes = plt.subplots(1, len(panels), figsize=(17, 4), layout="constrained")
+    for axis, (title, measured) in zip(axes, panels, strict=True):
+        if shown and (standard or measured is selectivity):
+            values = np.array([[measured(run) for run in groups[name].values()] for name in shown]).T
+            losses.band(axis, [POOLS[name] for name in shown], values, "sparse", "#1f618d", "o-")
+            masked = [measured(run) for run in groups.get("masked", {}).values()]
+            if masked:
+                axis.axhline(np.mean(masked), color="#7f8c8d", linestyle="--", label="154, masked")
+        axis.set_xscale("log")
+        losses.finish(axis, [], title, "sinks of an MLP")
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8.5)
+    axes[2].set_yscale("log")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """Paired by seed: what a large pool is for, and that it costs nothing."""
+    large, largest = "pool_4096", "pool_65536"
+    return [
+        *losses.paired(
+            runs, "selective", "rise of one removed document over the others', pool of 4,096", "at least 100", [large],
+            selectivity, at_least=100.0,
+        ),
+        *losses.paired(
+            runs, "closed", "share of the gap that dropping closes: pool of 4,096 minus masked", "not below",
+            [large, "masked", "standard"],
+            lambda run, masked, standard: losses.gap_closed(run, standard) - losses.gap_closed(masked, standard),
+            at_least=0.0,
+        ),
+        *losses.paired(
+            runs, "held_out", "held-out loss, dropped: pool of 4,096 over masked", "not above", [large, "masked"],
+            losses.held_out_ratio, at_most=1.0,
+        ),
+        *losses.paired(
+            runs, "free", "time of a step: pool of 65,536 over 4,096", "at most 1.05", [largest, large], step_ratio,
+            at_most=1.05,
+        ),
+    ]  # fmt: skip

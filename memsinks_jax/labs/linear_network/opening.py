@@ -1,0 +1,166 @@
+"""Sinks that open when a document comes back: what is accumulated, what is retained, what is written over.
+
+Setting: f(x) = W x with S shared neurons and M sinks, squared loss, SGD with batch 1 at rate gamma, W = 0 at the start. A
+document has a mask with p M sinks on and features of length 1, v = 1 / (S + p M) a neuron that is on; a_s = S v and
+a_m = p M v are its shares. At its first n - 1 encounters its sinks are closed, so that its features there are 0; n = 1 are
+the paper's sinks, always open. s_mem comes N times, and between two encounters G other documents are read, features
+and targets in any direction, each come back with chance rho, so that a share q = rho^(n-1) has its sinks open. Of s_mem's
+target s is what the shared neurons alone give, m what the sinks give; both are expectations, and these are exact:
+
+    encounter       r = 1 - s - m where its sinks are open, else 1 - s;  s += gamma a_s r,  and where open m += gamma a_m r
+    retention       between two encounters s is multiplied by k_s = (1 - gamma v)^G, m by k_m = (1 - gamma v p q)^G
+    interference    each sink of s_mem is written by p q G others between two encounters, each shared neuron by G
+    accumulation    s -> g_s / (1 + g_s + g_m) before an encounter, g_s = gamma a_s k_s / (1 - k_s), g_m likewise
+
+In a sentence: sinks that open on return are written by what returns alone, so that q = rho and not 1 of what is read
+between wears them off; they keep the document, little is left to learn at its encounters, and the shared neurons, which
+forget it as before, are not taught it again: as q -> 0, s -> 0. The price is n - 1 encounters that teach the shared neurons
+alone. In the bounds of `accumulation` the same q multiplies the fraction at which others have the sinks on.
+"""
+
+import numpy as np
+
+from memsinks_jax.labs.linear_network.coadaptation import sgd
+from memsinks_jax.labs.linear_network.trials import generator, near, record, signed_features
+from memsinks_jax.labs.study import BLUE, DASHED, GREEN, RED, Study, finish, panels, save
+from memsinks_jax.reporting.claims import Claim
+
+SHARED, SINKS, ACTIVE, OUTPUTS, RATE = 16, 32, 8, 50, 0.5
+ENCOUNTERS, OTHERS, RETURNING = 16, 40, 0.1  # N, G, rho
+TRIALS = 200
+OPENS_AT = (1, 2, 4)  # n
+VARIANCE = 1 / (SHARED + ACTIVE)
+SHARES = VARIANCE * np.array([SHARED, ACTIVE])  # a_s, a_m
+REACH = 0.03  # by how much means over the trials may miss what is derived
+
+
+def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Features of documents with their sinks open -> (*shape, SHARED + SINKS), of length 1."""
+    ranks = rng.random((*shape, SINKS)).argsort(-1).argsort(-1)
+    sinks = np.where(ranks < ACTIVE, rng.standard_normal((*shape, SINKS)), 0)
+    sinks *= np.sqrt(ACTIVE * VARIANCE) / np.linalg.norm(sinks, axis=-1, keepdims=True)
+    return np.concatenate([np.sqrt(SHARED * VARIANCE) * signed_features(rng, *shape, SHARED), sinks], -1)
+
+
+def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
+    """The features (..., D) of documents at an encounter (...), counted from 1: those of closed sinks are 0."""
+    is_open = np.asarray(encounter)[..., None] >= opens_at
+    return np.where(is_open | (np.arange(SHARED + SINKS) < SHARED), x_D, 0)
+
+
+def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, float]:
+    """Trains side by side, on the same documents for every `opens_at`.
+
+    Returns:
+      s and m after each encounter and before the next, means over the trials (N, 2, 2), as of `expected`; how many others
+      write into a sink of s_mem between two encounters.
+    """
+    rng = generator(seed, "opening")
+    memory_BD = documents(rng, trials)
+    # Rows of W do not see each other. One is trained, along s_mem's target: O = 1.
+    w_BOD, found, writes = np.zeros((trials, 1, SHARED + SINKS)), [], 0.0
+
+    def parts() -> list[float]:
+        of_neurons_D = (w_BOD[:, 0] * memory_BD).mean(0)
+        return [of_neurons_D[:SHARED].sum(), of_neurons_D[SHARED:].sum()]
+
+    for encounter in range(1, ENCOUNTERS + 1):
+        w_BOD = sgd(w_BOD, opened(memory_BD, encounter, opens_at)[None], np.ones((1, trials, 1)), RATE)
+        after = parts()
+        seen_GB = rng.geometric(1 - RETURNING, (OTHERS, trials))
+        x_GBD = opened(documents(rng, OTHERS, trials), seen_GB, opens_at)
+        w_BOD = sgd(w_BOD, x_GBD, rng.standard_normal((OTHERS, trials, 1)) / np.sqrt(OUTPUTS), RATE)
+        found.append([after, parts()])
+        writes += ((x_GBD != 0) & (memory_BD != 0))[..., SHARED:].sum() / (trials * ACTIVE * ENCOUNTERS)
+    return np.array(found), float(writes)
+
+
+def written(opens_at: int, returning: float = RETURNING) -> float:
+    """p q G."""
+    return ACTIVE / SINKS * returning ** (opens_at - 1) * OTHERS
+
+
+def retained(opens_at: int, returning: float = RETURNING) -> np.ndarray:
+    """k_s and k_m -> (2,)."""
+    share = written(opens_at, returning) / OTHERS
+    return (1 - RATE * VARIANCE * np.array([1, share])) ** OTHERS
+
+
+def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
+    """s and m by the docstring -> (encounters, 2: after each and before the next, 2: shared and sinks)."""
+    parts, found = np.zeros(2), []
+    for encounter in range(1, encounters + 1):
+        is_open = np.array([True, encounter >= opens_at])
+        after = parts + np.where(is_open, RATE * SHARES * (1 - parts[is_open].sum()), 0)
+        parts = after * retained(opens_at)
+        found.append([after, parts])
+    return np.array(found)
+
+
+def limit(opens_at: int, returning: float = RETURNING) -> float:
+    """What s tends to before an encounter."""
+    kept = retained(opens_at, returning)
+    gain = RATE * SHARES * kept / (1 - kept)
+    return float(gain[0] / (1 + gain.sum()))
+
+
+def study(seeds: tuple[int, ...]) -> Study:
+    found = {opens_at: [train(seed, opens_at) for seed in seeds] for opens_at in OPENS_AT}
+    parts_SNLP = {opens_at: np.array([one[0] for one in several]) for opens_at, several in found.items()}
+    claims, runs, places = [], [], range(1, ENCOUNTERS + 1)
+    for opens_at, several in found.items():
+        where, parts = f"sinks open at {opens_at}", parts_SNLP[opens_at]
+        kept_SP, of_s = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1), expected(opens_at)[-1, 1, 0]
+        k_s, k_m = retained(opens_at)
+        claims += [
+            near(f"accumulated_{opens_at}", f"s before encounter {ENCOUNTERS + 1}, {where}", f"{of_s:.3f} derived",
+                 parts[:, -1, 1, 0], round(of_s, 3), REACH),
+            near(f"retained_{opens_at}", f"share of m that is left at the next encounter, {where}",
+                 f"{k_m:.3f} derived", kept_SP[:, 1], round(k_m, 3), 0.005),
+            near(f"retained_shared_{opens_at}", f"share of s that is left, {where}", f"{k_s:.3f} derived",
+                 kept_SP[:, 0], round(k_s, 3), REACH),
+            near(f"written_{opens_at}", f"others that write into a sink between two encounters, {where}",
+                 f"{written(opens_at):g} derived", [one[1] for one in several], written(opens_at), 0.1),
+        ]  # fmt: skip
+        for seed, (parts_NLP, writes) in zip(seeds, several, strict=True):
+            curves = {"shared": ("encounter", places, parts_NLP[:, 1, 0]),
+                      "sinks": ("encounter", places, parts_NLP[:, 1, 1])}  # fmt: skip
+            runs.append(record(where, seed, {"written": writes, "s in the limit": limit(opens_at)}, curves))
+    always, returned = parts_SNLP[1], parts_SNLP[2]
+    claims += [
+        Claim("accumulated_less", f"s before encounter {ENCOUNTERS + 1}, open at 2 over always",
+              f"{expected(2)[-1, 1, 0] / expected(1)[-1, 1, 0]:.2f} derived",
+              (returned[:, -1, 1, 0] / always[:, -1, 1, 0]).tolist(), at_most=0.6),
+        Claim("price", "m after encounter 2, open at 2 over always",
+              f"{expected(2)[1, 0, 1] / expected(1)[1, 0, 1]:.2f} derived, below 1: the price",
+              (returned[:, 1, 0, 1] / always[:, 1, 0, 1]).tolist(), at_most=1),
+    ]  # fmt: skip
+    first, second = always[:, -1, 1].mean(0), returned[:, -1, 1].mean(0)
+    return Study(
+        "opening", "Sinks that open when a document comes back",
+        f"Sinks that open at the second encounter are written by what comes back alone, so between two encounters they "
+        f"lose {1 - retained(2)[1]:.0%} of the document and not {1 - retained(1)[1]:.0%}. After {ENCOUNTERS} they hold "
+        f"{second[1]:.2f} of it instead of {first[1]:.2f}, and the shared neurons, which forget it as before and are "
+        f"taught less of it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first encounter.",
+        f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate {RATE:g}, {OTHERS} other "
+        f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
+        f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
+        f"Right: what s tends to before an encounter, over the chance to come back.",
+        runs, claims, lambda path: _draw(parts_SNLP, path),
+    )  # fmt: skip
+
+
+def _draw(parts_SNLP: dict[int, np.ndarray], path) -> None:
+    figure, axes = panels(1, 3, (4.4, 4.1))
+    places, returning = np.arange(1, ENCOUNTERS + 1), np.linspace(0.01, 0.99, 99)
+    for (opens_at, one_SNLP), colour in zip(parts_SNLP.items(), (RED, BLUE, GREEN), strict=True):
+        label = "always open" if opens_at == 1 else f"open at {opens_at}"
+        for part in range(2):
+            axes[part].plot(places, one_SNLP[:, :, 1, part].mean(0), "o", color=colour, markersize=4, label=label)
+            axes[part].plot(places, expected(opens_at)[:, 1, part], color=colour, linestyle=DASHED)
+        limits = [limit(opens_at, one) for one in returning]
+        axes[2].plot(returning, limits, color=colour, linestyle=DASHED, label=label)
+    finish(axes[0], "In the shared neurons, before the next", "encounters", "$s$", legend=3, ylim=(0, None))
+    finish(axes[1], "In the document's sinks, before the next", "encounters", "$m$", legend=3, ylim=(0, 1))
+    finish(axes[2], "Where the shared part tends to", "share that comes back, $\\rho$", "$s$", legend=3, ylim=(0, None))
+    save(figure, path)

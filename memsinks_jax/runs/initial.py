@@ -1,0 +1,63 @@
+"""A run that starts from another model: what it takes from that model's config."""
+
+import logging
+import pathlib
+
+from memsinks_jax.config import Config, InputError, flatten, with_fields
+from memsinks_jax.interop.folder import is_folder, read_config
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks import has_sinks
+
+logger = logging.getLogger(__name__)
+
+# What parameters mean depends on these.
+_ARCHITECTURE = (
+    "model.family", "model.layers", "model.d_model", "model.heads", "model.kv_heads", "model.hidden",
+    "model.attention_bias", "model.mlp_bias", "model.tied_head", "model.rope_theta", "model.norm_epsilon",
+    "data.vocabulary_size",
+)  # fmt: skip
+_SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.attention_fraction", "sinks.sparse")
+# These say which sinks a document has: a run may choose others.
+_CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
+
+
+def inherit(config: Config, workdir: pathlib.Path | None = None) -> Config:
+    """The config of a run that starts from `config.model.initial`: fields left at their default are those of that model.
+
+    Args:
+      workdir: of the run. Once it has begun, what it inherited stands there: the model it started from may be gone.
+    Raises:
+      InputError: a field that was set to something else than the model has; sinks where the model has none.
+    """
+    place = config.model.initial
+    if not place:
+        return config
+    begun = workdir is not None and (workdir / "config.json").exists()
+    source = workdir if begun else pathlib.Path(place)
+    model = read_config(source) if is_folder(source) else workdirs.read_config(source)
+    fixed = [*_ARCHITECTURE, *(["data.row_length"] if model.model.family == "gpt2" else [])]
+    free = ["data.tokenizer"] if begun else []
+    if has_sinks(model):
+        fixed += _SINKS
+        free += _CHOICE_OF_SINKS
+    elif has_sinks(config):
+        raise InputError(
+            f"config.model.initial={place} has no sinks, and with config.sinks.kind={config.sinks.kind} trained neurons "
+            "would become sinks; give it some (memsinks_jax.import --added_sinks or --shared_fraction), or set "
+            "config.sinks.kind=none"
+        )
+    here, there, default = flatten(config), flatten(model), flatten(Config())
+    there["model.kv_heads"] = there["model.kv_heads"] or there["model.heads"]
+    inherited = {name: there[name] for name in (*fixed, *free) if here[name] == default[name]}
+    if not begun and not config.data.tokenizer:
+        inherited["data.tokenizer"] = place
+    for name in fixed:
+        if name not in inherited and here[name] != there[name]:
+            raise InputError(
+                f"config.{name} is {here[name]!r}, and that of config.model.initial={place} is {there[name]!r}; leave it "
+                "out, or start from another model"
+            )
+    changed = {name: value for name, value in inherited.items() if value != here[name]}
+    if changed:
+        logger.info("from %s: %s", place, ", ".join(f"{name}={value}" for name, value in changed.items()))
+    return with_fields(config, changed)

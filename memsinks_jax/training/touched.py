@@ -1,0 +1,87 @@
+"""Update by touch: of the tables of sparse sinks a step reads and writes the rows of its documents, and no others.
+
+The rows of tables and moments that a batch uses are gathered, the step is made on them as if there were no others, and they
+are written back. So a sink's moments, weight decay and bias correction advance only in steps whose batch has a document with
+it on, as sparse embeddings are trained (lazy Adam). A dense update would go on moving it in between, by weight decay and by
+what its moments remember; a sink that is used in every step is updated as densely.
+
+M is the pool, whose rows lie in n parts along `fsdp`; of each part the same number of rows is gathered, U of all. Where a
+part has no more rows than a batch has sinks, B * N * k, nothing is gathered: U is M.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from memsinks_jax.model.placement import FSDP, constrain, parts_along
+from memsinks_jax.sinks import NONE
+from memsinks_jax.training.optimizer import is_table
+
+
+class Touched(NamedTuple):
+    """Rows of the tables, int32 (n, U / n), by part; NONE where there are fewer; and the places in U of documents' rows."""
+
+    rows_nU: jax.Array
+    places_BNk: jax.Array
+
+
+def find(sinks_BNk: jax.Array, pool: int) -> Touched:
+    """Which rows a batch uses. Sinks that are NONE stay so."""
+    parts = parts_along(FSDP, pool)
+    size, asked_U = pool // parts, sinks_BNk.ravel()
+    if size <= len(asked_U):
+        used_M = jnp.zeros(pool, bool).at[asked_U].set(True, mode="drop")
+        return Touched(jnp.where(used_M, jnp.arange(pool), NONE).reshape(parts, size), sinks_BNk)
+    sorted_U = jnp.sort(asked_U)
+    # A place in the sorted list, the first of equal numbers, is the place in the row's part but for where that begins.
+    first_U = jnp.searchsorted(sorted_U, sorted_U)
+    begins_n = jnp.searchsorted(sorted_U, jnp.arange(parts) * size)
+    part_U = sorted_U // size  # of NONE, none
+    rows_nU = jnp.full((parts, len(asked_U)), NONE).at[part_U, first_U - begins_n[part_U]].set(sorted_U, mode="drop")
+    places_BNk = jnp.searchsorted(sorted_U, sinks_BNk)
+    part_BNk = sinks_BNk // size
+    places_BNk += part_BNk * len(asked_U) - begins_n[part_BNk]
+    return Touched(rows_nU, jnp.where(sinks_BNk == NONE, NONE, places_BNk).astype(jnp.int32))
+
+
+def take(tree, touched: Touched):
+    """Parameters or an optimizer's state -> the same, with the touched rows in the place of tables."""
+
+    def taken(table: jax.Array) -> jax.Array:
+        if touched.rows_nU.size == len(table):
+            return table
+        rows = jax.vmap(lambda part, rows_U: part.at[rows_U].get(mode="fill", fill_value=0))(*_by_part(table, touched))
+        return rows.reshape(-1, *table.shape[1:])
+
+    return _of_tables(taken, tree)
+
+
+def put(tree, rows, touched: Touched):
+    """What `take` was given, with the rows that are now those of `rows`; all else is that of `rows`."""
+
+    def written(now: jax.Array, table: jax.Array) -> jax.Array:
+        if touched.rows_nU.size == len(table):
+            return jnp.where(touched.rows_nU.reshape(-1, *[1] * (table.ndim - 1)) == NONE, table, now)
+        parts, rows_nU = _by_part(table, touched)
+        now = now.reshape(*rows_nU.shape, *table.shape[1:])
+        put_into = jax.vmap(lambda part, rows_U, now: part.at[rows_U].set(now, mode="drop"))
+        return put_into(parts, rows_nU, now).reshape(table.shape)
+
+    return _of_tables(written, rows, tree, rest=lambda now, table: now)
+
+
+def _by_part(table: jax.Array, touched: Touched) -> tuple[jax.Array, jax.Array]:
+    """The parts of a table (n, M / n, ...), and which rows of theirs are touched; of none, one behind the last."""
+    parts = len(touched.rows_nU)
+    size = len(table) // parts
+    rows_nU = touched.rows_nU - size * jnp.arange(parts)[:, None]
+    rows_nU = jnp.where(touched.rows_nU == NONE, size, rows_nU)
+    split = table.reshape(parts, size, *table.shape[1:])
+    return constrain(split, FSDP, *[None] * table.ndim), constrain(rows_nU, FSDP, None)
+
+
+def _of_tables(function, tree, *others, rest=lambda leaf: leaf):
+    return jax.tree_util.tree_map_with_path(
+        lambda path, *leaves: (function if is_table(path) else rest)(*leaves), tree, *others
+    )

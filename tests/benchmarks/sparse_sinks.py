@@ -1,0 +1,138 @@
+"""What a step with sparse sinks takes, beside others: python tests/benchmarks/sparse_sinks.py --out=DIR
+
+Whole steps on this machine, float32, every document's sinks open. All sides live in one process and take turns, ROUNDS
+rounds of about SECONDS each, the order turned round in every other one; a ratio is the median over rounds. In
+`results.json`:
+
+  over_standard  laptop, pool of 4,096, 46 a document, over a standard model with the same shared neurons
+  over_masked    the same over masked sinks of the same pool
+  pool_growth    a pool of 65,536 over one of 4,096
+  paper_shape    154 sinks, 46 a document, over masked ones
+  nulls_shape    width 960, 500 shared, 7,692 sinks, 100 a document, 4 rows of 512, over masked ones
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+ROUNDS, SECONDS = 21, 0.4
+LAPTOP = {"batch": 8, "length": 128, "d_model": 128, "heads": 4, "layers": 4, "hidden": 512, "family": "gpt2"}
+NULLS = {
+    "batch": 4,
+    "length": 512,
+    "d_model": 960,
+    "heads": 15,
+    "layers": 2,
+    "hidden": 715,
+    "family": "llama",
+}  # 500 shared
+STEPS = 1000
+
+# name: (shape, side, side over which, most that is wanted); a side is (kind of MLP, pool, active sinks)
+RATIOS = {
+    "over_standard": (LAPTOP, ("sparse", 4096, 46), ("standard", 0, 0), 1.15),
+    "over_masked": (LAPTOP, ("sparse", 4096, 46), ("masked", 4096, 46), 0.25),
+    "pool_growth": (LAPTOP, ("sparse", 65_536, 46), ("sparse", 4096, 46), 1.05),
+    "paper_shape": (LAPTOP, ("sparse", 154, 46), ("masked", 154, 46), 1.0),
+    "nulls_shape": (NULLS, ("sparse", 7692, 100), ("masked", 7692, 100), 0.2),
+}
+
+
+def side(shape, kind, pool, active):
+    """-> a function that makes that many steps."""
+    import jax
+    import numpy as np
+
+    from memsinks_jax.config import Config, validate
+    from memsinks_jax.training.step import init_state, make_train_step
+
+    config = Config()
+    config.model.family, config.model.layers, config.model.hidden = shape["family"], shape["layers"], shape["hidden"]
+    config.model.d_model, config.model.heads = shape["d_model"], shape["heads"]
+    config.data.row_length, config.training.batch_size = shape["length"], shape["batch"]
+    config.sinks.opens_at, config.sinks.slows_at = 1, 0
+    config.sinks.kind = "cut" if kind == "standard" else "by_document"
+    config.sinks.pool, config.sinks.active, config.sinks.sampling = pool, active, "floyd"
+    config.sinks.sparse = kind == "sparse"
+    validate(config)
+    random, (rows, length) = np.random.default_rng(0), (shape["batch"], shape["length"])
+    stream_BT = random.integers(3, config.data.vocabulary_size, (rows, length + 1)).astype(np.int32)
+    ones_BT = np.ones((rows, length), np.int32)
+    # Batches of other documents in turn, as in training.
+    batches = [
+        {
+            "inputs": stream_BT[:, :-1], "targets": stream_BT[:, 1:], "segments": ones_BT,
+            "positions": np.tile(np.arange(length, dtype=np.int32), (rows, 1)), "weights": ones_BT.astype(np.float32),
+            "identities": random.integers(0, 2**32, (rows, 1, 2), np.uint32), "repeated": np.ones((rows, 1), bool),
+            "seen": np.ones((rows, 1), np.int32), "epoch": np.zeros(rows, np.int32),
+        } for _ in range(16)
+    ]  # fmt: skip
+    state = jax.jit(lambda: init_state(config, STEPS))()
+    step = jax.jit(make_train_step(config, STEPS), donate_argnums=0)
+
+    def run(steps):
+        nonlocal state
+        for number in range(steps):
+            state, metrics = step(state, batches[number % len(batches)], np.uint32(0))
+        metrics["train_loss"].block_until_ready()
+
+    return run
+
+
+def seconds_of(run, steps):
+    begin = time.perf_counter()
+    run(steps)
+    return (time.perf_counter() - begin) / steps
+
+
+def compare(shape, one, other, rounds, seconds):
+    """Milliseconds of a step of both, by rounds."""
+    runs = [side(shape, *one), side(shape, *other)]
+    for run in runs:
+        run(2)  # compiled, and once warm
+    steps = [max(round(seconds / seconds_of(run, 2)), 1) for run in runs]
+    found = [[], []]
+    for number in range(rounds):
+        for place in (0, 1) if number % 2 else (1, 0):
+            found[place].append(1e3 * seconds_of(runs[place], steps[place]))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, help="folder for results.json")
+    parser.add_argument("--quick", action="store_true", help="three short rounds, for a look")
+    parser.add_argument("--only", default="", help=f"some of {','.join(RATIOS)}")
+    arguments = parser.parse_args()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from memsinks_jax.runs.command_line import keep_freed_memory, use_one_arena
+
+    use_one_arena()  # as all commands do
+    keep_freed_memory()
+    rounds, seconds = (3, 0.2) if arguments.quick else (ROUNDS, SECONDS)
+    results, details = {}, {}
+    for name, (shape, one, other, wanted) in RATIOS.items():
+        if arguments.only and name not in arguments.only.split(","):
+            continue
+        of_one, of_other = compare(shape, one, other, rounds, seconds)
+        ratios = [a / b for a, b in zip(of_one, of_other, strict=True)]
+        results[name] = statistics.median(ratios)
+        details[name] = {"milliseconds": [of_one, of_other], "wanted": wanted}
+        print(
+            f"{name:14s} {results[name]:6.3f}  ({min(ratios):.3f} to {max(ratios):.3f})  wanted <= {wanted:.2f}   "
+            f"{statistics.median(of_one):.1f} over {statistics.median(of_other):.1f} ms", flush=True,
+        )  # fmt: skip
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "results.json").write_text(json.dumps(results | {"details": details}, indent=2) + "\n")
+    return 0 if all(results[name] <= RATIOS[name][3] for name in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

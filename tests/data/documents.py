@@ -1,0 +1,41 @@
+"""Tables of made-up documents for tests: any lengths, copies, near-duplicates, groups, sources."""
+
+import numpy as np
+
+from memsinks_jax.config import Config
+from memsinks_jax.data.mixture import plan_mixture
+from memsinks_jax.data.table import Listed, Table
+
+
+class Source(Listed):
+    """With columns that only a prepared corpus has.
+
+    Args:
+      clusters: of the documents, by any number; copies are in the cluster of their first.
+      groups: names, one a record.
+    """
+
+    def __init__(self, tokens, firsts=None, clusters=None, groups=None):
+        super().__init__(tokens, firsts)
+        self.folder, self.manifest = "made up", {"settings": {"near_duplicates": "close"}}
+        if clusters is not None:
+            of_firsts = np.asarray(clusters)[self.firsts]
+            _, first, inverse = np.unique(of_firsts, return_index=True, return_inverse=True)
+            self.clusters = first[inverse]
+            counts = np.bincount(self.clusters, minlength=len(tokens))
+            company = np.flatnonzero(counts[self.clusters] > 1)
+            members = np.stack([self.clusters[company], company], axis=1)
+            self.members = members[np.lexsort(members.T[::-1])]
+        if groups is not None:
+            self.group_names = sorted(set(groups))
+            self.groups = np.array([self.group_names.index(name) for name in groups])
+
+    def place(self, record):
+        return f"made up:{record}"
+
+
+def plan_of(config: Config, lengths, **columns):
+    """The plan of a run on one source of documents of so many tokens, of which every one is another."""
+    starts = np.cumsum([10, *lengths])
+    tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
+    return plan_mixture(config, Table([Source(tokens, **columns)], config.data.ids)), tokens

@@ -1,0 +1,126 @@
+"""The table of documents, against the same said record by record."""
+
+import itertools
+from unittest import mock
+
+import numpy as np
+import pytest
+from documents import Source
+
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
+from memsinks_jax.data import ids, mixture, prepared
+from memsinks_jax.data.table import Table
+
+
+def source(random, records, texts, group_of):
+    """Documents that are each a number, of which several sources hold some; near-duplicates and groups at random."""
+    numbers = random.choice(texts, records)
+    firsts = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
+    tokens = [np.array([number] * (number % 5 + 1), np.int32) for number in numbers.tolist()]
+    clusters = random.integers(0, records // 2, records)
+    return Source(tokens, firsts, clusters, [group_of(number) for number in numbers.tolist()]), numbers
+
+
+@pytest.fixture(params=range(6))
+def world(request):
+    """-> (sources, the document's number of every record)"""
+    random = np.random.default_rng(request.param)
+    made = [
+        source(random, n, np.arange(a, b), lambda number: f"group {number % 7}")
+        for n, a, b in ((40, 0, 30), (25, 20, 60), (30, 0, 90))
+    ]
+    count = request.param % 3 + 1
+    return [each for each, _ in made[:count]], np.concatenate([numbers for _, numbers in made[:count]])
+
+
+def test_a_document_is_known_by_its_first_copy_wherever_it_is(world):
+    sources, numbers = world
+    table, every = Table(sources), np.arange(len(numbers))
+    firsts = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
+    assert (table.firsts(every) == firsts).all()
+    assert (table.copies(every) == [(numbers == number).sum() for number in numbers]).all()
+    assert (table.source_of(every) == np.repeat(np.arange(len(sources)), [len(each) for each in sources])).all()
+    assert [table.tokens(i).tolist() for i in every] == [[n] * (n % 5 + 1) for n in numbers.tolist()]
+    assert (table.lengths[every] == numbers % 5 + 1).all()
+    assert len(table.strays) == sum(table.source_of(firsts) != table.source_of(every))
+    clusters = table.clusters(every)
+    assert (clusters == clusters[firsts]).all()
+    for wanted in (np.unique(clusters), np.unique(clusters)[::3][::-1]):
+        which, records = table.company(wanted)
+        assert (clusters[records] == wanted[which]).all()
+        assert sorted(records) == np.flatnonzero(np.isin(clusters, wanted)).tolist()
+        assert (np.diff(which) >= 0).all()
+    for start, stop in itertools.pairwise(table.bounds.tolist()):
+        assert (table.lengths[start:stop] == table.lengths[every[start:stop]]).all()
+
+
+@pytest.mark.parametrize("kind", ["content", "index", "near_duplicate", "group"])
+def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
+    sources, numbers = world
+    table, every = Table(sources, kind), np.arange(len(numbers))
+    firsts, of = table.firsts(every), table.identities(every)
+    assert (of == of[firsts]).all()
+    expected = {
+        "content": lambda i: ids.content_id(table.tokens(i)), "index": lambda i: ids.index_id(int(firsts[i])),
+        "near_duplicate": lambda i: ids.content_id(table.tokens(table.clusters(every)[i])),
+        "group": lambda i: prepared.group_id(f"group {numbers[i] % 7}"),
+    }[kind]  # fmt: skip
+    assert (of == [expected(i) for i in every.tolist()]).all()
+    assert (table.identities(5) == of[5]).all()
+    asked = np.unique(np.concatenate([of[::4], [[123, 456]]]), axis=0).astype(np.uint32)
+    assert [len(each) for each in table.documents_of(asked[:0])] == [0, 0]
+    which, documents = table.documents_of(asked)
+    found = set(zip(which.tolist(), documents.tolist(), strict=True))
+    assert len(found) == len(which)
+    assert found == {
+        (place, int(i))
+        for place, one in enumerate(asked)
+        for i in np.flatnonzero((of == one).all(axis=1) & (firsts == every))
+    }
+
+
+def test_ids_that_a_source_has_not_are_refused():
+    sources = [Source([np.arange(3)] * 2, groups=["a", "b"]), Source([np.arange(3)] * 2)]
+    with pytest.raises(InputError, match="made up was prepared without --group_field"):
+        Table(sources, "group")
+    sources[0].manifest = {"settings": {"near_duplicates": "none"}}
+    with pytest.raises(InputError, match="made up was prepared without near-duplicates"):
+        Table(sources, "near_duplicate")
+
+
+@pytest.mark.parametrize("longest", [6, prepared.LONGEST])
+def test_what_a_row_has_no_room_for_is_counted(longest, world):
+    """Also beyond the lengths that a histogram tells apart."""
+    with mock.patch.object(prepared, "LONGEST", longest):
+        (one, *_), _ = world
+        again = Source(one.all_tokens, one.firsts)
+        for row_length, first_only in itertools.product((2, 4, 6, 9), (True, False)):
+            lengths = one.lengths[one.firsts == np.arange(len(one))] if first_only else one.lengths
+            beyond = np.maximum(lengths + 1 - row_length, 0)
+            assert Table([again]).truncated(0, row_length, first_only) == ((beyond > 0).sum(), beyond.sum())
+
+
+@pytest.mark.parametrize("unique", [-1, 12])
+@pytest.mark.parametrize("copies", ["keep", "once"])
+@pytest.mark.parametrize("by", ["cluster", "document"])
+def test_sums_are_those_of_the_records_that_are_read(unique, copies, by, world):
+    """Whether they come from the table's own sums or from its records."""
+    sources, numbers = world
+    data = DataConfig(
+        unique_documents=unique, repeated_documents=3, repetitions=1, held_out_documents=4, row_length=4, rows="packed",
+        copies=copies, held_out_by=by,
+    )  # fmt: skip
+    with mock.patch.object(prepared, "RUN", 7):
+        sources = [Source(each.all_tokens, each.firsts, each.clusters) for each in sources]
+        general = GeneralConfig(["", "a", "a=3,b=20%"][len(sources) - 1], 250 if len(sources) == 3 else 0)
+        plan = mixture.plan_mixture(Config(data=data, general=general), Table(sources))
+        table, every = plan.table, np.arange(len(numbers))
+        reads, firsts = plan.reads(every), plan.table.firsts(every)
+        for run, (start, stop, _) in enumerate(table.runs.tolist()):
+            there = np.arange(start, stop)[reads[start:stop]]
+            assert (plan.sums.slots[run], plan.sums.tokens[run]) == (len(there), (table.lengths[there] + 1).sum())
+        for number in range(len(sources)):
+            there = every[reads & (table.source_of(every) == number)]
+            assert plan.sums.documents[number] == (firsts[there] == there).sum()
+            beyond = np.maximum(table.lengths[there] + 1 - 4, 0)
+            assert (plan.sums.longer[number], plan.sums.beyond[number]) == ((beyond > 0).sum(), beyond.sum())

@@ -1,0 +1,92 @@
+"""What a run takes from the model that it starts from."""
+
+import json
+
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.config import Config, InputError, to_json, with_fields
+from memsinks_jax.runs.initial import inherit
+
+LLAMA = {
+    "model.family": "llama", "model.layers": 3, "model.d_model": 36, "model.heads": 9, "model.kv_heads": 3,
+    "model.hidden": 40, "model.attention_bias": False, "model.mlp_bias": False, "model.rope_theta": 5e4,
+    "model.norm_epsilon": 1e-6, "data.vocabulary_size": 300, "data.row_length": 64,
+}  # fmt: skip
+
+
+def model_at(folder, fields):
+    folder.mkdir()
+    (folder / "config.json").write_text(to_json(with_fields(Config(), fields)))
+    return str(folder)
+
+
+def test_architecture_and_tokenizer_are_the_models(tmp_path):
+    place = model_at(tmp_path / "model", {**LLAMA, "sinks.shared_fraction": 0.5, "sinks.active": 7})
+    config = inherit(with_fields(Config(), {"model.initial": place}))
+    of_llama = {name: value for name, value in LLAMA.items() if name != "data.row_length"}
+    assert config == with_fields(
+        Config(),
+        {
+            **of_llama, "sinks.shared_fraction": 0.5, "sinks.active": 7, "data.tokenizer": place,
+            "model.initial": place,
+        },
+    )  # fmt: skip
+    told = with_fields(Config(), {"model.initial": place, "sinks.active": 9, "data.tokenizer": "other"})
+    assert (inherit(told).sinks.active, inherit(told).data.tokenizer) == (9, "other")
+    assert inherit(Config()) == Config()
+
+
+def test_learned_positions_are_the_models(tmp_path):
+    place = model_at(tmp_path / "model", {"data.row_length": 64})
+    assert inherit(with_fields(Config(), {"model.initial": place})).data.row_length == 64
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model.heads", 12), ("model.kv_heads", 9), ("model.rope_theta", 2e4), ("sinks.shared_fraction", 0.6),
+        ("model.hidden", 44), ("data.vocabulary_size", 301), ("model.norm_epsilon", 1e-4), ("sinks.pool", 5),
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_refused_by_name(field, value, tmp_path):
+    place = model_at(tmp_path / "model", LLAMA)
+    with pytest.raises(InputError, match=rf"config\.{field} is {value}, and that of config.model.initial=.*/model is"):
+        inherit(with_fields(Config(), {"model.initial": place, field: value}))
+
+
+def test_trained_neurons_do_not_become_sinks(tmp_path):
+    place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
+    with pytest.raises(InputError, match="has no sinks, and with config.sinks.kind=by_document trained neurons would"):
+        inherit(with_fields(Config(), {"model.initial": place}))
+    assert inherit(with_fields(Config(), {"model.initial": place, "sinks.kind": "none"})).model.heads == 9
+
+
+def test_a_hugging_face_folder_is_a_model_too(tmp_path):
+    content = {
+        "model_type": "llama", "vocab_size": 300, "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 36,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "num_hidden_layers": 3, "intermediate_size": 40,
+        "max_position_embeddings": 64, "rope_theta": 5e4,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    config = inherit(with_fields(Config(), {"model.initial": str(tmp_path), "sinks.kind": "none"}))
+    assert (config.model.heads, config.model.kv_heads, config.model.rope_theta) == (9, 3, 5e4)
+
+
+def test_a_run_that_has_begun_needs_the_model_no_more(tmp_path):
+    inherited = with_fields(Config(), {**LLAMA, "model.initial": "gone", "data.tokenizer": "gone"})
+    run = tmp_path / "run"
+    model_at(run, {**LLAMA, "data.row_length": 128, "model.initial": "gone", "data.tokenizer": "gone"})
+    found = inherit(with_fields(Config(), {"model.initial": "elsewhere"}), run)
+    assert (found.model, found.data.tokenizer) == (
+        with_fields(inherited, {"model.initial": "elsewhere"}).model,
+        "gone",
+    )
+    with pytest.raises(InputError, match="gone"):
+        inherit(with_fields(Config(), {"model.initial": str(tmp_path / "gone")}))
+
+
+def test_fields_of_a_config_are_changed_in_a_copy():
+    config = tiny_config()
+    changed = with_fields(config, {"data.rows": "packed", "seed": 3})
+    assert (changed.data.rows, changed.seed, config.data.rows, config.seed) == ("packed", 3, "one_document", 0)
