@@ -26,16 +26,17 @@ class DataConfig:
     unique_documents: int = 4000  # documents seen once; -1: all that are left
     # documents seen `repetitions` times; -1: those that the files hold more than once, as often as they hold them
     repeated_documents: int = 20
-    repetitions: int = 128
+    repetitions: int = 128  # encounters of a repeated document, an epoch
     held_out_documents: int = 200  # documents never seen, for measuring
     # cluster: nor are their near-duplicates, as `prepare` found them, and their group with ids by group | document: they are
     held_out_by: str = "cluster"
     copies: str = "keep"  # exact copies in the files are further encounters of the document | once: they are left out
     # keep | ladder (repetitions, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)
     repeats: str = "keep"
-    repeat_every: int = 0  # steps; all repeated documents come in each so manyth batch. 0: `repetitions`, anywhere
-    # Of a prepared corpus also group: hash of the group's name | near_duplicate: id of the first of an edited copy's cluster
-    ids: str = "content"  # content: 64-bit hash of the tokens | index: position in the corpus
+    repeat_every: int = 0  # all repeated documents come in every N-th batch; 0: `repetitions` times, anywhere
+    # content: 64-bit hash of the tokens | index: position in the corpus; of a prepared corpus also group: hash of the
+    # group's name | near_duplicate: id of the first of an edited copy's cluster
+    ids: str = "content"
     id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
     id_noise_per: str = "encounter"  # encounter: the chance at every repeat | document: such a share of them, always
     # one_document: one a row, padded and truncated | packed: one after the other, split at the end of a row | best_fit:
@@ -111,9 +112,8 @@ class ModelConfig:
     tied_head: bool = True  # the embedding is the head too
     rope_theta: float = 10000.0  # llama: base of the rotary angles
     norm_epsilon: float = 1e-5
-    initial: str = (
-        ""  # workdir or Hugging Face folder to start from; its architecture is taken. Empty: drawn from the seed
-    )
+    # workdir or Hugging Face folder to start from; its architecture is taken. Empty: drawn from the seed
+    initial: str = ""
     dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax, loss are float32
 
 
@@ -124,8 +124,8 @@ class ComputeConfig:
     attention: str = "auto"  # the kernel, see model/attention.py: auto (the best) | xla | blocks | splash | cudnn
     # what of a layer is saved for the backward pass: none (all) | products | attention | full (nothing)
     remat: str = "none"
-    loss_chunks: int = 1  # parts in which the vocabulary is gone through for the loss: less memory, one more product
-    accumulate: int = 1  # parts of the batch that are gone through one after the other: less memory
+    loss_chunks: int = 1  # parts of the vocabulary, one at a time, in the loss: less memory, one more product
+    accumulate: int = 1  # gradient-accumulation microbatches of a step: less memory
 
 
 @dataclasses.dataclass

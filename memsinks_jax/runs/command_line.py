@@ -20,7 +20,9 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, nearest_field, validate
+from memsinks_jax.runs.help_text import help_text
 from memsinks_jax.runs.interruption import EXIT_AT_ONCE, EXIT_INTERRUPTED
 
 EXIT_BAD_INPUT = 2
@@ -99,6 +101,11 @@ def run(main: Callable[[], dict]) -> None:
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
+    asked = set(argv[1:]) & {"--help", "-h", "--helpfull", "--version"}
+    if asked:
+        full, about = "--helpfull" in asked, sys.modules["__main__"].__doc__ or ""
+        print(__version__ if "--version" in asked else help_text(about, flags.FLAGS, full))
+        sys.exit()
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:

@@ -1,0 +1,84 @@
+"""What --help and --helpfull print: what a command does, its options, and settings of a run."""
+
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+
+from absl import flags
+
+from memsinks_jax import config
+
+# Those that are changed most; --helpfull lists all.
+COMMON = (
+    "data.files", "data.repeated_documents", "data.repetitions", "data.row_length", "model.layers", "model.d_model",
+    "model.hidden", "training.batch_size", "training.epochs", "optimizer.learning_rate",
+)  # fmt: skip
+_WIDTH, _COLUMN = 120, 34
+_FIELD = re.compile(r"(\w+): \w+ = [^#]*?(?:  # (.*))?")
+
+
+def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
+    """The whole text.
+
+    Args:
+      about: docstring of the command.
+      defined: its flags, parsed or not; those of absl itself are left out.
+      full: every setting of a run, instead of COMMON.
+    """
+    parts = [about.strip(), "", "Options:", *(_option(flag) for flag in _own(defined))]
+    if "config" in defined:
+        shown = settings()
+        title = "Every setting, with its default:"
+        if not full:
+            shown = {name: shown[name] for name in COMMON}
+            title = "Settings that are changed most, with their defaults (--helpfull lists all):"
+        parts += ["", title, *(_entry(f"--config.{name}={default}", said) for name, (default, said) in shown.items())]
+    return "\n".join(parts)
+
+
+def settings() -> dict[str, tuple[str, str]]:
+    """{"SECTION.FIELD": (default, what the comments of config.py say of it)}, in their order."""
+    found = _fields(config.Config)
+    for section in dataclasses.fields(config.Config):
+        if dataclasses.is_dataclass(section.type):
+            del found[section.name]
+            found |= {f"{section.name}.{name}": about for name, about in _fields(section.type).items()}
+    return found
+
+
+def _fields(section: type) -> dict[str, tuple[str, str]]:
+    said, above = {}, []
+    for line in map(str.strip, inspect.getsource(section).splitlines()):
+        if line.startswith("# "):
+            above.append(line[2:])
+        elif field := _FIELD.fullmatch(line):
+            said[field[1]] = " ".join(filter(None, (field[2], *above)))
+            above = []
+    return {field.name: (str(field.default), said.get(field.name, "")) for field in dataclasses.fields(section)}
+
+
+def _own(defined: flags.FlagValues) -> list[flags.Flag]:
+    """Those of this package: the config, those of the command in the order of their definition, those of all commands."""
+    of = defined.flags_by_module_dict()
+    shared = [name for name in of if name.startswith("memsinks_jax.")]
+    ours = [flag for module in (sys.argv[0], *reversed(shared)) for flag in of.get(module, ())]
+    return sorted((flag for flag in ours if "." not in flag.name), key=lambda flag: flag.name != "config")
+
+
+def _option(flag: flags.Flag) -> str:
+    if flag.boolean:
+        return _entry(f"--[no]{flag.name}", f"{flag.help} Default: {'on' if flag.default else 'off'}.")
+    choices = "|".join(getattr(flag.parser, "enum_values", ()))
+    default = flag.default_as_str.strip("'") if flag.default not in (None, "", []) else ""
+    said = flag.help.split(";\n")[0].removeprefix(f"<{choices}>: ") + (f" Default: {default}." if default else "")
+    return _entry(f"--{flag.name}={choices or flag.name.upper()}", said)
+
+
+def _entry(name: str, said: str) -> str:
+    lines = textwrap.wrap(said, _WIDTH - _COLUMN) or [""]
+    head = f"  {name} ".ljust(_COLUMN)
+    if len(head) > _COLUMN:
+        lines.insert(0, "")
+    return "\n".join([f"{head}{lines[0]}".rstrip(), *(" " * _COLUMN + line for line in lines[1:])])
