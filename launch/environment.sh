@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: a virtual environment with what requirements.txt names, made once and kept.
+# Sourced by the other scripts: a virtual environment with this package and what requirements.txt names, made once and kept.
 #   PYTHON       the interpreter to make it with (default: python3)
 #   VENV         where it lives (default: .venv)
 #   ACCELERATOR  jax's build for it: tpu, cuda12 or cuda13 (default: that for the CPU)
@@ -46,7 +46,7 @@ set_up() {
     [[ -n $DRY_RUN ]] || echo "setting up $VENV (once, a minute or two)" >&2
     run "$PYTHON" -m venv "$VENV"
     # In one command, so that the accelerator's build is that of the version that requirements.txt allows.
-    run "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.txt \
+    run "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.txt --editable . \
       ${ACCELERATOR:+"jax[$ACCELERATOR]"}
     run cp requirements.txt "$wanted"
   fi

@@ -32,10 +32,11 @@ from memsinks_jax.figures import (
     pool,
     theory,
 )
-from memsinks_jax.figures.runs import CONFIGS, Job, Run, default_jobs, make_jobs, train_all, variations
+from memsinks_jax.figures.runs import Job, Run, default_jobs, make_jobs, train_all, variations
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
+from memsinks_jax.variants import CONFIGS
 
 logger = logging.getLogger("memsinks_jax.reproduce")
 

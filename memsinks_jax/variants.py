@@ -2,9 +2,16 @@
 
 import importlib.util
 import pathlib
+import sysconfig
 import types
 
 from memsinks_jax.config import Config, with_fields
+
+_CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+# Those of the checkout, or of the installed package.
+CONFIGS = (
+    _CHECKOUT if (_CHECKOUT / "configs").is_dir() else pathlib.Path(sysconfig.get_path("data"), "share", "memsinks_jax")
+) / "configs"
 
 # Fields that differ from the defaults, which are `sinks`.
 VARIANTS = {
@@ -28,6 +35,14 @@ def make_config(variant: str, *settings: dict) -> Config:
     """The defaults, changed by `settings` ({"data.repetitions": 64, ...}, later ones win), then by the variant."""
     changes = dict(item for each in (*settings, VARIANTS[variant]) for item in each.items())
     return with_fields(Config(variant=variant), changes)
+
+
+def config_file(name: str) -> pathlib.Path:
+    """A config file by its path, or one of configs/ by its name there ("smollm", "sweeps/opens") from any folder."""
+    path = pathlib.Path(name)
+    ours = CONFIGS.parent / (path if path.parts[:1] == (CONFIGS.name,) else pathlib.Path(CONFIGS.name, path))
+    ours = ours if ours.suffix else ours.with_suffix(".py")
+    return ours if not path.is_file() and ours.is_file() else path
 
 
 def choose(file: str, choice: str, *tables: dict) -> list[str]:

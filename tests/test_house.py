@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "sinks": {"config"},
     "model": {"config", "data", "sinks"},
     "evals": {"config", "sinks", "data", "model"},
-    "runs": {"config", "sinks", "data", "interop", "training"},
+    "runs": {"config", "variants", "sinks", "data", "interop", "training"},
     "training": {"config", "sinks", "data", "model", "evals", "runs"},
     "planning": {"config", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "sinks", "data", "model", "evals"},

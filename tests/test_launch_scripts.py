@@ -149,7 +149,7 @@ def commands(done):
 def test_gpu_dry_run(sandbox):
     printed = commands(sandbox.run("gpu.sh", "--cuda=13", "--dry-run", "--", *FLAGS))
     assert printed[0] == ["python3", "-m", "venv", ".venv"]
-    assert printed[1][-3:] == ["-r", "requirements.txt", "jax[cuda13]"]
+    assert printed[1][-5:] == ["-r", "requirements.txt", "--editable", ".", "jax[cuda13]"]
     assert ["export", "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"] in printed
     assert printed[-1] == [*TRAIN, *FLAGS]
 
@@ -251,7 +251,7 @@ def test_environment_is_made_once_for_each_accelerator(sandbox):
         sandbox.run("gpu.sh", "--", *FLAGS)
         assert sandbox.run("environment.sh").returncode == 0
     sandbox.run("gpu.sh", "--cuda=13", "--", *FLAGS)
-    installed = [words[words.index("requirements.txt") + 1 :] for words in sandbox.calls("python") if "pip" in words]
+    installed = [words[words.index("--editable") + 2 :] for words in sandbox.calls("python") if "pip" in words]
     assert installed == [["jax[cuda12]"], [], ["jax[cuda13]"]]
 
 

@@ -23,8 +23,6 @@ from memsinks_jax.variants import open_config
 
 logger = logging.getLogger(__name__)
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-
 
 @dataclasses.dataclass(frozen=True)
 class Run:

@@ -24,6 +24,7 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.runs.help_text import help_text
 from memsinks_jax.runs.interruption import EXIT_AT_ONCE, EXIT_INTERRUPTED
+from memsinks_jax.variants import CONFIGS, config_file
 
 EXIT_BAD_INPUT = 2
 
@@ -49,7 +50,7 @@ class Interrupted(Exception):
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
     """The flag --config=FILE[:VARIANT] with its overrides --config.SECTION.FIELD=VALUE."""
-    return config_flags.DEFINE_config_file("config", default, "Config file, configs/NAME.py[:VARIANT].")
+    return config_flags.DEFINE_config_file("config", default, "File or name of configs/, and :VARIANT.")
 
 
 def read_config(holder: flags.FlagHolder) -> Config:
@@ -59,7 +60,9 @@ def read_config(holder: flags.FlagHolder) -> Config:
     try:
         holder.value.seed  # noqa: B018  # ml_collections keeps back a file's errors until the first look at the config
     except OSError as error:
-        raise InputError(f"--config: {_one_line(error.__cause__ or error)}") from None
+        known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
+        said = _one_line(error.__cause__ or error)
+        raise InputError(f"--config: {said}; give a file, or the name of one of {known}") from None
     if not isinstance(holder.value, Config):
         raise InputError("--config: get_config() of the file must return a memsinks_jax.config.Config")
     return validate(holder.value)
@@ -107,7 +110,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         print(__version__ if "--version" in asked else help_text(about, flags.FLAGS, full))
         sys.exit()
     try:
-        return flags.FLAGS(argv)
+        return flags.FLAGS(list(map(_with_file, argv)))
     except flags.Error as error:
         _refuse(_one_line(error))
     except (AttributeError, KeyError) as error:
@@ -124,6 +127,15 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except Exception as error:  # of the user's config file
         where = traceback.extract_tb(error.__traceback__)[-1]
         _refuse(f"--config: {where.filename}:{where.lineno}: {type(error).__name__}: {_one_line(error)}")
+
+
+def _with_file(argument: str) -> str:
+    """--config=smollm:135m -> --config=.../configs/smollm.py:135m; any other argument as it is."""
+    flag, given, value = argument.partition("=")
+    if flag != "--config" or not value:
+        return argument
+    name, colon, choice = value.partition(":")
+    return f"{flag}{given}{config_file(name)}{colon}{choice}"
 
 
 def _field_of(argument: str) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from memsinks_jax.config import InputError, to_json
 from memsinks_jax.figures import runs
-from memsinks_jax.figures.runs import CONFIGS, Variation, make_jobs
+from memsinks_jax.figures.runs import Variation, make_jobs
+from memsinks_jax.variants import CONFIGS
 
 FILE = CONFIGS / "ts_repetition.py"
 
