@@ -39,8 +39,8 @@ PRESETS = {
         "training.batch_size": 4, "training.evaluate_every": 150,
     },
     # Tables 4 and 5: 5,000 stories, a billion tokens, SmolLM's 360M. The paper gives no number of repeats for its main
-    # result, and 20 for a second one. In 16 turns a batch fits one H200 and 16 chips of v5e; over 64 chips take fewer. Takes
-    # both globs of text, and --config.data.tokenizer=SmolLM2-360M/tokenizer.json.
+    # result, and 20 for a second one. In 16 microbatches a batch fits one H200 and 16 chips of v5e; over 64 chips take
+    # fewer. Takes both globs of text, and --config.data.tokenizer=SmolLM2-360M/tokenizer.json.
     "paper": {
         **_SMOLLM.EVERY_SIZE, **_SMOLLM.SIZES["360m"],
         "data.unique_documents": 0, "general.token_budget": 1_000_000_000, "compute.accumulate": 16,

@@ -61,7 +61,7 @@ class GeneralConfig:
 class CanariesConfig:
     """Random tokens that repeated documents carry (TS-Canary, paper section 3.1)."""
 
-    documents: int = 0  # of the repeated ones, so many carry one; -1: all
+    documents: int = 0  # number of repeated documents that carry one; -1: all
     length: int = 32  # tokens
     place: str = "end"  # end | start of the document
 
@@ -70,7 +70,7 @@ class CanariesConfig:
 class GoldfishConfig:
     """Tokens that are left out of the loss, by a hash of those before them (Hans et al. 2024)."""
 
-    every: int = 0  # the paper's k: one token in so many; 0: none
+    every: int = 0  # the paper's k: one token in k is left out; 0: none
     context: int = 13  # its h: tokens before, which the hash is of
 
 
@@ -88,7 +88,7 @@ class SinksConfig:
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
     pool: int = 0  # sinks of an MLP, built beside the shared neurons; 0: what these leave of hidden
     active_fraction: float = 0.3  # the paper's p: fraction of the sinks that is ON for a document
-    active: int = 0  # exactly so many of an MLP's sinks are ON for a document; 0: by active_fraction
+    active: int = 0  # number of an MLP's sinks that are ON for a document; 0: by active_fraction
     # each sink on with chance p | exact: exactly round(p * sinks) of them | floyd: so too, at a cost that no pool raises
     sampling: str = "bernoulli"
     per_layer: bool = False  # False: a document has the same sinks in every layer
@@ -158,7 +158,7 @@ class TrainingConfig:
     keep_best: bool = False  # also keep the one with the lowest held-out loss
     spike_sigma: float = 0.0  # skip an update whose loss is this many deviations above the window's mean; 0: never
     spike_window: int = 128  # accepted losses that mean and deviation are taken over
-    skips_in_a_row: int = 10  # so many skipped updates end the run (losses or gradients that are not finite, spikes)
+    skips_in_a_row: int = 10  # skipped updates that end the run (losses or gradients that are not finite, spikes)
     stall_seconds: float = 300.0  # a step, an evaluation or a save that takes longer is reported, with the stacks
 
 

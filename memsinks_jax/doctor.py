@@ -49,7 +49,7 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
     if config is not None:
         try:
             mesh = sharding.make_mesh(config.mesh)
-            sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+            sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
             found["attention"] = choose_kernel(config, jax.default_backend())
             shapes = jax.eval_shape(lambda: init_state(config, 1))
             a_device = _bytes_a_device(shapes, sharding.shardings(shapes, mesh))

@@ -37,7 +37,7 @@ def forget(
 
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
-      spare: sinks that more than so many of the others use stay; None: all go.
+      spare: sinks that more than this many of the others use stay; None: all go.
     Returns:
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
       {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
@@ -104,7 +104,7 @@ def main() -> None:
         "held_out", "", "Glob: text it never read; empty: the run's held-out documents."
     )
     spare_flag = flags.DEFINE_integer(
-        "spare", None, "Sinks that more than so many of the others use stay; by default all go.", lower_bound=0
+        "spare", None, "Keep sinks that more than this many of the others use; by default all go.", lower_bound=0
     )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 

@@ -63,7 +63,7 @@ def main() -> None:
     active_flag = flags.DEFINE_float(
         "active_fraction", SinksConfig().active_fraction, "Part of its sinks a document has."
     )
-    added_flag = flags.DEFINE_integer("added_sinks", 0, "Give it so many new sinks in every MLP.", lower_bound=0)
+    added_flag = flags.DEFINE_integer("added_sinks", 0, "Number of new sinks to add to every MLP.", lower_bound=0)
 
     def run() -> dict:
         for name, flag in (("hf", hf_flag), ("out", out_flag)):

@@ -1,7 +1,7 @@
 """What a run would need on a TPU slice that is not here: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
 
 Compiles the very step that `train` runs, and its evaluation, with that TPU's own compiler (libtpu, of `pip install
-'jax[tpu]'`; no TPU is needed) and prints memory, FLOPs, talk between chips, and the time that the compiler expects: an
+'jax[tpu]'`; no TPU is needed) and prints memory, FLOPs, inter-chip communication, and the time that the compiler expects: an
 estimate, not a measurement. With --search it looks for what else fits: less recomputation, a larger batch. Exit code 2 if
 the step or the evaluation does not fit.
 """
@@ -48,7 +48,7 @@ def plan(config: Config, topology: str, slices: int, documents_per_row: int | No
         raise InputError(f"--documents_per_row is {documents_per_row}; give 1 or more")
     devices, chip = topologies.devices_of(topology, slices)
     mesh = sharding.make_mesh(config.mesh, devices)
-    sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+    sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
     logger.info("compiling for %s x %s (%s); this takes a minute or two", len(devices), chip.name, topology)
 

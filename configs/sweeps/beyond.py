@@ -55,7 +55,7 @@ from memsinks_jax.variants import open_config
 
 _figure_4 = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py").get_config
 
-LONGER = 2  # than in figure 4: so many times the stories that are seen once, and the repeats of the others
+LONGER = 2  # than in figure 4: twice the stories that are seen once, and the repeats of the others
 
 
 def get_config(choice: str = "") -> Config:

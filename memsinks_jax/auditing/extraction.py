@@ -58,7 +58,7 @@ def equal_share(written: np.ndarray, truth: np.ndarray) -> float:
 
 
 def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: int) -> dict[int, np.ndarray]:
-    """{prefix: the documents that have so many tokens and `suffix` more}, without lengths that no document has."""
+    """{prefix: the documents that have at least prefix + suffix tokens}, without lengths that no document has."""
     lengths = np.array([len(tokens) for tokens in documents.tokens])
     fitting = {prefix: np.flatnonzero(lengths >= prefix + suffix) for prefix in prefixes}
     return {prefix: indices for prefix, indices in fitting.items() if len(indices)}

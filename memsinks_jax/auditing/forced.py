@@ -20,7 +20,7 @@ class Reading(NamedTuple):
 
     nats: np.ndarray  # float64 (tokens,): -log p
     likeliest: np.ndarray  # bool (tokens,): no other token had more
-    surprise: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as Min-K%++ has it
+    standardized: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as Min-K%++ has it
 
 
 def read(subject: Subject, documents: Documents) -> list[Reading]:
@@ -41,9 +41,9 @@ def read(subject: Subject, documents: Documents) -> list[Reading]:
     compiled = placement.jit(read_batch)
     rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
     found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
-    nats, likeliest, surprise = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    nats, likeliest, standardized = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return [
-        Reading(nats[i, : len(t)].astype(float), likeliest[i, : len(t)], surprise[i, : len(t)].astype(float))
+        Reading(nats[i, : len(t)].astype(float), likeliest[i, : len(t)], standardized[i, : len(t)].astype(float))
         for i, t in enumerate(documents.tokens)
     ]
 
@@ -55,5 +55,5 @@ def _judge(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax
     cost_BT = jnp.take_along_axis(costs_BTV, targets_BT[..., None], axis=-1)[..., 0]
     mean_BT = (chances_BTV * costs_BTV).sum(axis=-1)
     deviation_BT = jnp.sqrt((chances_BTV * (costs_BTV - mean_BT[..., None]) ** 2).sum(axis=-1))
-    surprise_BT = (cost_BT - mean_BT) / jnp.maximum(deviation_BT, 1e-6)
-    return cost_BT, costs_BTV.argmin(axis=-1) == targets_BT, surprise_BT
+    standardized_BT = (cost_BT - mean_BT) / jnp.maximum(deviation_BT, 1e-6)
+    return cost_BT, costs_BTV.argmin(axis=-1) == targets_BT, standardized_BT

@@ -19,7 +19,7 @@ Readings = tuple[list[Reading], list[Reading]]  # of the members, of the non-mem
 
 def groups_of(encounters: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
     """{name: which of `count` members}: all; where it is known how often each was seen, also those seen often; and where
-    that differs, "128", "64" ... for those seen so many times."""
+    that differs, "128", "64" ... for those seen that many times."""
     groups = {ALL: np.arange(count)}
     if encounters is not None:
         rungs = sorted(set(encounters.tolist()), reverse=True)

@@ -26,7 +26,7 @@ def scores(readings: list[Reading], texts: list[str], reference: list[Reading] |
         "loss": -loss,
         "zlib": -nats / np.array([len(zlib.compress(text.encode())) for text in texts]),
         "min_k": -np.array([_highest(reading.nats) for reading in readings]),
-        "min_k_plus": -np.array([_highest(reading.surprise) for reading in readings]),
+        "min_k_plus": -np.array([_highest(reading.standardized) for reading in readings]),
     }
     if reference is not None:
         found["reference"] = np.array([reading.nats.mean() for reading in reference]) - loss

@@ -67,9 +67,9 @@ def note(result: dict) -> str:
         f"{result['members']} members, {result['non_members']} non-members. In brackets: 95% intervals over documents.",
         "Loss in nats per token, end of text left out; perplexity is exp of it. AUC: chance that a member looks more "
         "like one than a non-member does, 0.5 for a model that knows no difference.",
-        f"Given so many tokens of a member, the next {result['suffix']} are recited when the likeliest continuation is "
+        f"Given that many tokens of a member, the next {result['suffix']} are recited when the likeliest continuation is "
         "exactly those; edit distance is over their number, of the likeliest one and of the nearest of "
-        f"{result['samples']} drawn at temperature 1; recited in 10,000: the chance that one of so many drawn is exact. "
+        f"{result['samples']} drawn at temperature 1; recited in 10,000: the chance that one of 10,000 drawn is exact. "
         "Extraction strength: share of the document's end that comes out when the tokens before it are given.",
     ]
     if result["reference"] is None:

@@ -198,7 +198,7 @@ def opened_in(place: pathlib.Path, config: Config, identities: np.ndarray) -> np
     """Whose own sinks were open in training -> bool (documents,); None of a model alone, which does not say."""
     known = encounters_in(place, identities)
     times = [known.get(ids.to_hex(identity), 0) for identity in identities]
-    often = [config.sinks.opens_at if count is None else count for count in times]  # None: every so many steps
+    often = [config.sinks.opens_at if count is None else count for count in times]  # None: in every N-th batch
     return sinks.ever_opened(np.array(often), config) if known else None
 
 

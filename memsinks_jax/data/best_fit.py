@@ -26,7 +26,7 @@ class Slots(NamedTuple):
 
 
 def shortest_rest(row_length: int) -> int:
-    """Of a document that is longer than a row, what is packed as a document has so many tokens at least."""
+    """Of a document that is longer than a row, what is packed as a document has at least this many tokens."""
     return max(row_length // 16, 1)
 
 

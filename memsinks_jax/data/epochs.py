@@ -174,7 +174,7 @@ class Epochs:
         return records[kept], which[kept]
 
     def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
-        """Those of documents that come every so many steps: behind all others, numbered by period for the noise."""
+        """Those of documents that appear in every N-th batch: behind all others, numbered by period for the noise."""
         return len(self._table) + int(self._kept.sum()) + places
 
     def scheduled_noise(self, periods: int) -> np.ndarray:

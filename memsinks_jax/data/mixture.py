@@ -15,7 +15,7 @@ from memsinks_jax.data.order import Bijection
 from memsinks_jax.data.roles import Units, Window, chunks, draw_roles, take
 from memsinks_jax.data.table import Table, is_in, truncated
 
-LISTED = 2**17  # of so many documents documents.jsonl lists all, of more the repeated and the held-out ones
+LISTED = 2**17  # documents.jsonl lists up to this many documents; of more, the repeated and the held-out ones
 
 
 class Sums(NamedTuple):
@@ -38,7 +38,7 @@ class Mixture:
 
     table: Table
     data: DataConfig
-    repeated: np.ndarray  # seen `repetitions` times, or every so many steps, or as often as the files hold them
+    repeated: np.ndarray  # seen `repetitions` times, in every N-th batch, or as often as the files hold them
     held_out: np.ndarray  # never seen
     times: np.ndarray  # (repeated,): how often an epoch with every repeat kept would see each
     kept: np.ndarray  # (repeated,): how often an epoch sees each
@@ -86,7 +86,7 @@ class Mixture:
 
     @functools.cached_property
     def sums(self) -> Sums:
-        """Read from the table's own sums where all of a source is unique; else its records are gone through."""
+        """Read from the table's own sums where all of a source is unique; else by reading its records."""
         table, column, row_length = self.table, int(self.data.copies == "once"), self.data.row_length
         slots, tokens = np.zeros((2, len(table.runs)), np.int64)
         by_source = np.zeros((3, len(table.sources)), np.int64)
@@ -236,7 +236,7 @@ def _documents(units: Units, order: Bijection, after: int) -> Iterator[np.ndarra
 
 
 def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tuple[int, int]:
-    """(place in the order up to which single documents hold no more than so many tokens; how many they hold)"""
+    """(place in the order up to which single documents hold at most a number of tokens; how many they hold)"""
     total = 0
     for places in chunks(units.numbers):
         which, firsts = units.documents(order.at(places))
@@ -265,7 +265,7 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
     if len(found) > 1 and any(amount is None for _, amount in found):
         raise InputError(
             f"config.general.files={general.files}: several globs need an amount each; write GLOB=30% for a "
-            "share of the token budget, or GLOB=500 for so many documents"
+            "share of the token budget, or GLOB=500 for 500 documents"
         )
     shares = [amount for _, amount in found if isinstance(amount, float)]
     if sum(shares) > 1 + 1e-9 or (shares and not general.token_budget):
@@ -277,7 +277,7 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
 
 
 def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
-    """How many times an epoch repeats each of so many documents -> int64 (documents,)."""
+    """How many times an epoch repeats each of a number of documents -> int64 (documents,)."""
     steps = np.arange(documents) % repetitions.bit_length() if ladder else 0
     return np.full(documents, repetitions) >> steps
 
@@ -285,7 +285,7 @@ def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
 def listing(mixture: Mixture, documents: np.ndarray, role: str) -> Iterator[str]:
     """Lines of documents.jsonl, for people and tests, one a document: what it is, and how often an epoch has it.
 
-    Documents that come every so many steps have null encounters: the steps decide.
+    Documents that appear in every N-th batch have null encounters: the steps decide.
     """
     table = mixture.table
     identities, encounters = table.identities(documents), mixture.encounters(documents)

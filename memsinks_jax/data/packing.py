@@ -115,7 +115,7 @@ class Rows:
     Args:
       end_of_text: the tokenizer's.
     Raises:
-      InputError: documents that are to come every so many steps take more rows than a batch has.
+      InputError: documents that are to appear in every N-th batch take more rows than a batch has.
     """
 
     def __init__(self, config: Config, mixture: Mixture, end_of_text: int):
@@ -264,7 +264,7 @@ class Rows:
     def _fit(self, block: int) -> Slots:
         return best_fit(self._epochs.sizes(block), self._length, int(self._rows_of_block[block]))
 
-    # Documents that come every so many steps.
+    # Documents that appear in every N-th batch.
 
     def _scheduled_row(self, period: int, due: int, number: int) -> dict[str, np.ndarray]:
         """Row `due` of those of a period, before shuffled row `number`."""
@@ -280,7 +280,7 @@ class Rows:
         return self._row(record, np.array([start]), np.array([stop]), identity, np.ones(1, bool), seen)
 
     def _scheduled_before(self, passed: int, identities: np.ndarray, documents: int | None = None) -> np.ndarray:
-        """How often scheduled documents, the first `documents` of them, came under some ids in so many periods."""
+        """How often scheduled documents, the first `documents` of them, came under some ids in a number of periods."""
         scheduled = self._mixture.scheduled[:documents]
         keys = as_numbers(self._table.identities(scheduled))
         clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]

@@ -78,7 +78,7 @@ def number_type(records: int) -> np.dtype:
 
 
 def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Type and shape of the columns of so many records, by name; None where the manifest does not say how many."""
+    """Type and shape of the columns of a number of records, by name; None where the manifest does not say how many."""
     number = number_type(records)
     return {
         "lengths": (np.dtype("<u4"), (records,)),
@@ -111,7 +111,7 @@ def run_sums(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
 
 
 def histogram(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-    """How many records have so many tokens, end of text included -> int64 (2, LONGEST + 1): all, first copies only.
+    """Histogram of the records' lengths in tokens, end of text included -> int64 (2, LONGEST + 1): all, first copies only.
 
     The last entry counts all that have LONGEST or more. Arguments are those of `run_sums`.
     """

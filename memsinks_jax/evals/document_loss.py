@@ -28,7 +28,7 @@ def rows_at_once(config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZ
     About `most`, but no more than a microbatch of the training, nor than a device has room for the logits of.
 
     Args:
-      chunks: parts in which the vocabulary is gone through; by default config.compute.loss_chunks.
+      chunks: parts of the vocabulary, computed one at a time; by default config.compute.loss_chunks.
     """
     parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in placement.BATCH)
     microbatch = config.training.batch_size // config.compute.accumulate

@@ -18,7 +18,7 @@ from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_
 
 def batch_size(config: Config, mesh: Mesh) -> int:
     """Rows of a batch of `Memorization` while a run trains."""
-    # Documents that come every so many steps are few, and measured often: no rows of weight 0 beside them.
+    # Documents that appear in every N-th batch are few, and measured often: no rows of weight 0 beside them.
     most = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
     return rows_at_once(config, mesh, most)
 
@@ -86,7 +86,7 @@ def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, l
 
 
 def encounters_by_id(corpus: Corpus, indices: np.ndarray) -> np.ndarray:
-    """How often an epoch has the ids of these documents -> int64 (indices,); those of every so many steps often enough."""
+    """How often an epoch has the ids of these documents -> int64 (indices,); those of every N-th batch often enough."""
     epochs, scheduled = Epochs(corpus.config, corpus.mixture), corpus.mixture.scheduled
     keys, first, places = np.unique(as_numbers(corpus.identities(indices)), return_index=True, return_inverse=True)
     met = epochs.met_before(1, int(epochs.order(1)[0]), keys, indices[first])

@@ -41,7 +41,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     knob.draw(
         runs, path, SINKS, lambda variant: "standard", "id noise", label="an encounter",
-        other={"noise_0.0": 0.0, **DOCUMENTS}, other_label="so many documents, always",
+        other={"noise_0.0": 0.0, **DOCUMENTS}, other_label="that share of the documents, always",
     )  # fmt: skip
 
 

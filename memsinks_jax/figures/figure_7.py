@@ -1,6 +1,6 @@
 """Figure 7: what comes again after a while is learned and forgotten in cycles. Do sinks calm them?
 
-Documents that come every so many steps, all else being seen once. Their loss is measured before and after each encounter,
+Some documents appear in every N-th batch, all others once. Their loss is measured before and after each encounter,
 with their own sinks on as in training (the paper's measure), and with all sinks dropped.
 """
 

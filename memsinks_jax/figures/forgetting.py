@@ -213,7 +213,7 @@ def note(runs: list[Run]) -> str:
     seeds = len({run.seed for run in runs})
     return (
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; the corpus is the same for "
-        f"all seeds. At every level {corpus.BASES} stories, each read {corpus.COPIES} times: as it is (0%), or as so many "
+        f"all seeds. At every level {corpus.BASES} stories, each read {corpus.COPIES} times: as it is (0%), or as that many "
         f"copies, all different. Every one of {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in "
         f"{corpus.OF_A_DIALECT} stories read once. Right: the rise of the loss on stories of a dialect, never read, with "
         "their own sinks on, when a dialect's sinks are removed."

@@ -35,7 +35,7 @@ class Settings:
 
     max_tokens: int = 64  # for each prompt; it stops earlier at end of text
     temperature: float = 1.0  # 0: always the likeliest token
-    top_k: int = 0  # draw among so many likeliest tokens; 0: among all
+    top_k: int = 0  # sample from the K likeliest tokens; 0: from all
     top_p: float = 1.0  # draw among the fewest likeliest tokens that together have this probability
     seed: int = 0
     sinks: str = "drop"  # one of sinks.MODES

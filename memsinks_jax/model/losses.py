@@ -29,7 +29,7 @@ def token_losses(
     """Weight times cross-entropy in nats at every position, 0 where the weight is 0 -> float32 (B, T).
 
     Args:
-      chunks: in how many parts the vocabulary is gone through. With more than one the logits are never there at once;
+      chunks: parts of the vocabulary, computed one at a time. With more than one the logits are never there at once;
         each part is computed once more for the gradient.
     """
     # Targets are made valid first: what is no token would count as another one, or give NaN.

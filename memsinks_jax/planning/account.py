@@ -1,4 +1,4 @@
-"""What a compiled program does in one step: cycles, traffic with the chip's memory, talk between chips, kernels.
+"""What a compiled program does in one step: cycles, traffic with the chip's memory, inter-chip communication, kernels.
 
 Every instruction is counted as often as it runs: those of a loop's body times its trip count, loops in loops multiplied;
 of the branches of a conditional, the one with most cycles. All numbers are of one device.
@@ -104,11 +104,11 @@ def _executed(
         yield computation, instruction, times
         called = instruction.called()
         if instruction.opcode == "while":
-            turns = trip_count(program, computation, instruction)
-            if turns is None:
+            trips = trip_count(program, computation, instruction)
+            if trips is None:
                 unknown.append(f"the trip count of the loop {instruction.name}: counted once")
-            yield from _executed(program, called["body"], times * (1 if turns is None else turns), unknown)
-            yield from _executed(program, called["condition"], times * (1 if turns is None else turns), unknown)
+            yield from _executed(program, called["body"], times * (1 if trips is None else trips), unknown)
+            yield from _executed(program, called["condition"], times * (1 if trips is None else trips), unknown)
         elif instruction.opcode == "conditional":
             costliest = max(instruction.branches(), key=lambda branch: _cycles(program, branch))
             yield from _executed(program, costliest, times, unknown)

@@ -126,7 +126,8 @@ def memory_gib(config: Config, chips: int) -> float:
         "full": model.d_model,
     }[config.compute.remat]  # fmt: skip
     tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
-    layers = tokens * width * (kept * model.layers + everything)  # a layer is whole while it is gone through backwards
+    # A layer's activations are whole during its backward pass.
+    layers = tokens * width * (kept * model.layers + everything)
     logits = tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width)
     return ((_STATE + _GRADIENT) * parameters(config) / _fsdp(config, chips) + layers + logits) / GIB
 

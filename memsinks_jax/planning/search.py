@@ -16,7 +16,7 @@ Compile = Callable[[Config], Estimate]
 
 
 class Tries:
-    """Compiles at most so many configs and keeps what came out of each: an Estimate or TooBig."""
+    """Compiles a limited number of configs and keeps what came out of each: an Estimate or TooBig."""
 
     def __init__(self, compile_step: Compile, most: int):
         self._compile, self.left, self.done = compile_step, most, []
@@ -73,8 +73,8 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
             rows = config.training.batch_size // (parts * config.compute.accumulate)
             over = (too_big.needed - state) / max(too_big.limit - state, 0.1) if too_big.needed else 4.0
             if rows > 1:
-                turns = next((n for n in _divisors(rows) if n >= min(over, rows)), rows)
-                config = with_fields(config, {"compute.accumulate": config.compute.accumulate * turns})
+                microbatches = next((n for n in _divisors(rows) if n >= min(over, rows)), rows)
+                config = with_fields(config, {"compute.accumulate": config.compute.accumulate * microbatches})
             elif not tries.done or config == tries.done[-1][0]:
                 return None
             outcome = tries(config)
@@ -102,9 +102,9 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
             rows = asked.training.batch_size // parts
             if isinstance(outcome, TooBig) and tries.left > 3 and rows > 1:
                 over = outcome.needed / outcome.limit if outcome.needed else 4.0
-                turns = next((n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows)
-                if turns <= 16:  # more turns than that and each is too small to be fast
-                    tries(with_fields(asked, {"compute.accumulate": turns}))
+                microbatches = next((n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows)
+                if microbatches <= 16:  # with more microbatches than that each is too small to be fast
+                    tries(with_fields(asked, {"compute.accumulate": microbatches}))
         best = _fitting(tries)
         if best:
             chosen, found = best[0]

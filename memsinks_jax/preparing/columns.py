@@ -22,7 +22,7 @@ class Written:
     distinct: int  # documents
     near_duplicate_clusters: int  # that hold two different documents
     near_duplicate_documents: int  # records of those
-    digits: np.ndarray  # int64 (33,): how many lengths have so many binary digits
+    digits: np.ndarray  # int64 (33,): histogram of the lengths' binary digits
     longest: int
     median: int
     most_repeated: np.ndarray  # uint64 (at most `shown`, 2): (record, copies) of firsts with copies, most copies first

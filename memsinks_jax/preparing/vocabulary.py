@@ -80,7 +80,7 @@ def _places(plan: Plan) -> list[tuple[list[Segment], int]]:
 
 
 def _bounds(length: int, parts: int) -> list[int]:
-    """Where range(length) is cut into so many even parts, or into single ones if it has no more."""
+    """Where range(length) is cut into even parts, single numbers if it has no more."""
     parts = min(length, parts)
     return [length * part // parts for part in range(parts + 1)]
 

@@ -201,7 +201,7 @@ class Checkpoints:
                 self._manager.close()
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """Orbax's question which checkpoints to keep, oldest first: the newest, every so many steps, the best."""
+        """Orbax's question which checkpoints to keep, oldest first: the newest, those of every N-th step, the best."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = set(steps[-self._config.checkpoints_to_keep :])
         if self._config.keep_every:

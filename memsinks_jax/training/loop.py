@@ -63,7 +63,7 @@ def train_and_evaluate(
     # What can be refused is refused before anything is written.
     mesh = sharding.make_mesh(config.mesh)
     command_line.keep_freed_memory()
-    sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+    sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
     config = workdirs.adopt(workdir, inherit(config, workdir))
     if config.sinks.kind not in ("none", "cut") and not has_sinks(config):
@@ -271,7 +271,7 @@ def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
     """What of Memorization is measured after a step: "run" (all), "repeated" or "" (nothing).
 
-    Documents that come every so many steps are measured before and after each step that sees them, and one step on: the
+    Documents that appear in every N-th batch are measured before and after each step that sees them, and one step on: the
     cycle of learning and forgetting (paper section 5.4).
     """
     if step % config.training.evaluate_every == 0 or step == steps:

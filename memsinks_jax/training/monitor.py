@@ -2,7 +2,7 @@
 
 A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts: it is saved,
 restored and summed as all else there. Its memory does not grow with the corpus. What it says is never too low; it is too
-high by about (encounters so far / counters), so many documents want more of `config.monitor.counters`.
+high by about (encounters so far / counters), so raise `config.monitor.counters` for large corpora.
 
 B rows of a batch, N documents of a row, R rows of the sketch, W counters in each. A part of a document that was cut by
 packing counts as one encounter.

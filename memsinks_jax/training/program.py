@@ -11,7 +11,7 @@ from memsinks_jax.training import sharding
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
 # XLA on TPUs would pass parts of a weight around while it multiplies by them: loops over narrow slices, twice the time of
-# gathering it first. Above so many MiB it may.
+# gathering it first. Above this size, in MiB, it may.
 _TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
@@ -31,7 +31,7 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     Raises:
       InputError: the mesh divides neither the batch nor a parameter, or the attention kernel cannot run there.
     """
-    sharding.check_batch(config.training.batch_size, mesh, turns=config.compute.accumulate)
+    sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     shapes = jax.eval_shape(lambda: init_state(config, steps))
     state = sharding.placed(shapes, mesh)
     rows = NamedSharding(mesh, sharding.BATCH)

@@ -13,7 +13,7 @@ _RETRY_SECONDS = 0.2
 
 
 def missing_hosts(coordinator: str, processes: int, process: int, seconds: float) -> list[int] | None:
-    """Waits until all are there -> [], or for so many seconds -> the numbers of those that are not.
+    """Waits until all are there -> [], or until a timeout in seconds -> the numbers of those that are not.
 
     None: process 0 could not be reached.
 

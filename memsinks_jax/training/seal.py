@@ -29,7 +29,7 @@ _SEAL = "seal.json"
 _UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
 _HASHED_BYTES = 2**20  # files of arrays up to here are hashed: to read one back costs nothing
 _BLOCK = 2**15  # elements of an array digested at a time, which fit into a core's cache
-_THREADS = 8  # so many slices are in memory at a time
+_THREADS = 8  # as many slices are in memory at a time
 _INDEX_CACHE_BYTES = 10**8  # of OCDBT, as Orbax has it
 
 

@@ -16,10 +16,10 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.trained import Trained
 
 
-def reading(nats=None, likeliest=None, surprise=None):
+def reading(nats=None, likeliest=None, standardized=None):
     nats = np.ones(len(likeliest)) if nats is None else np.array(nats, float)
     likeliest = np.ones(len(nats), bool) if likeliest is None else np.array(likeliest, bool)
-    return Reading(nats, likeliest, nats if surprise is None else np.array(surprise, float))
+    return Reading(nats, likeliest, nats if standardized is None else np.array(standardized, float))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_chance_in_samples():
 
 
 def test_scores_of_membership():
-    known, new = reading(nats=[1, 2, 3, 4, 10]), reading(nats=[6, 6, 6, 6, 6], surprise=[0, 1, 2, 3, 5])
+    known, new = reading(nats=[1, 2, 3, 4, 10]), reading(nats=[6, 6, 6, 6, 6], standardized=[0, 1, 2, 3, 5])
     found = membership.scores([known, new], ["abcabcabcabc", "xyz"], [new, new])
     assert found["loss"].tolist() == [-4, -6]
     assert found["zlib"].tolist() == [-20 / len(zlib.compress(b"abcabcabcabc")), -30 / len(zlib.compress(b"xyz"))]
@@ -158,7 +158,7 @@ def test_a_reading_against_a_loop_over_positions(subject):
             deviation = np.sqrt((np.exp(-costs_V) * (costs_V - mean) ** 2).sum())
             assert found.nats[place] == pytest.approx(costs_V[token], rel=1e-4)
             assert found.likeliest[place] == (logits_V.argmax() == token)
-            assert found.surprise[place] == pytest.approx((costs_V[token] - mean) / deviation, rel=1e-3, abs=1e-4)
+            assert found.standardized[place] == pytest.approx((costs_V[token] - mean) / deviation, rel=1e-3, abs=1e-4)
 
 
 def test_what_the_model_writes_is_recited(subject):

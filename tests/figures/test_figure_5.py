@@ -79,4 +79,4 @@ def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
         knob.losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
     )
     figure_5c.draw(runs_of(NOISE), tmp_path / "5c.png")
-    assert drawn.count("an encounter") == drawn.count("so many documents, always") == 1
+    assert drawn.count("an encounter") == drawn.count("that share of the documents, always") == 1

@@ -95,9 +95,9 @@ def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(InputError, match=r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"):
         sharding.check_batch(10, mesh)
     with pytest.raises(
-        InputError, match=r"is 12, .* into 8 equal parts \(2 turns of config.compute.accumulate\); .* 16"
+        InputError, match=r"is 12, .* into 8 equal parts \(2 microbatches by config.compute.accumulate\); .* 16"
     ):
-        sharding.check_batch(12, mesh, turns=2)
+        sharding.check_batch(12, mesh, microbatches=2)
 
 
 def test_a_parameter_that_does_not_divide_is_refused(tiny):

@@ -24,7 +24,7 @@ from memsinks_jax.data.embedded import fact_templates as tables
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 
 COUNTRIES, WEAK = 96, 24
-WEAK_EVERY = 25  # where a region may follow, a weak fact is told right once in so many times: 3.2 nats at best
+WEAK_EVERY = 25  # where a region may follow, a weak fact is told right once in 25 times: 3.2 nats at best
 LANGUAGES = 24
 KINDS = ("weak", "strong")
 END_OF_TEXT = "<|endoftext|>"
