@@ -21,7 +21,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.initial import inherit
-from memsinks_jax.training import hosts, sharding
+from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
 from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
@@ -57,9 +57,10 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
             parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
             found["mesh"] = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
             found["model"] = f"{parameters:,} parameters; parameters and optimizer take {_size(a_device)} a device"
+            memory.refuse_too_large(config, mesh)
         except InputError as error:
-            found["mesh"] = "refused"
-            problems.append(f"mesh: {error}")
+            found.setdefault("mesh", "refused")
+            problems.append(f"{'memory' if 'model' in found else 'mesh'}: {error}")
     if workdir is not None:
         _examine_workdir(workdir, needed, found, problems)
     return found, problems

@@ -13,6 +13,7 @@ from memsinks_jax.config import Config, TrainingConfig, from_json, to_json
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import steps_of
+from memsinks_jax.training import memory
 from memsinks_jax.training.flops import (
     CHIPS,
     GIB,
@@ -27,8 +28,6 @@ MACHINES = {"v5e-16": (CHIPS["TPU v5 lite"], 16), "H200": (CHIPS["NVIDIA H200"],
 
 # Assumed, not measured: the part of a chip's peak that the arithmetic of a step reaches.
 EFFICIENCY = 0.4
-# Bytes a parameter: itself and two moments in float32, and the gradient while it is there.
-_STATE, _GRADIENT = 12, 4
 
 NOTE = (
     f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the peak, the optimizer's memory "
@@ -104,32 +103,9 @@ def _rows(about: str) -> Rows:
     return load_corpus(config).rows()
 
 
-def _fsdp(config: Config, chips: int) -> int:
-    return chips // config.mesh.tensor if config.mesh.fsdp == -1 else min(config.mesh.fsdp, chips)
-
-
 def memory_gib(config: Config, chips: int) -> float:
-    """GiB a chip: parameters, moments, gradients, and what the backward pass finds saved.
-
-    Counts the arrays that model/decoder.py makes; buffers of the compiler come on top.
-    """
-    model, width = config.model, 4 if config.model.dtype == "float32" else 2
-    parts = sinks.partition(model, config.sinks)
-    hidden = parts.shared + (
-        sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
-    )
-    keys_and_values = 2 * model.d_model * (model.kv_heads or model.heads) // model.heads
-    products = 2 * model.d_model + keys_and_values + hidden * (2 if model.family == "llama" else 1)
-    everything = products + 5 * model.d_model + 2 * hidden  # norms, residual stream, heads, activation, gated
-    kept = {
-        "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
-        "full": model.d_model,
-    }[config.compute.remat]  # fmt: skip
-    tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
-    # A layer's activations are whole during its backward pass.
-    layers = tokens * width * (kept * model.layers + everything)
-    logits = tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width)
-    return ((_STATE + _GRADIENT) * parameters(config) / _fsdp(config, chips) + layers + logits) / GIB
+    """GiB a chip: parameters, moments, gradients, and what the backward pass finds saved."""
+    return sum(memory.needed(config, chips).values()) / GIB
 
 
 def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
@@ -138,7 +114,7 @@ def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     rows = config.training.batch_size * sinks.number_on(config.sinks, count)
     # Of sparse sinks, those that are on for a batch of one document a row at most.
     updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
-    traffic = 2 * (_STATE + _GRADIENT) * updated / _fsdp(config, chips) / chip.hbm_bandwidth
+    traffic = 2 * (memory.STATE + memory.GRADIENT) * updated / memory.fsdp(config, chips) / chip.hbm_bandwidth
     # In bfloat16, each sum goes out and back.
     talk = 0.0 if chips == 1 else 2 * 2 * computed * (chips - 1) / chips / chip.ici
     measured = config.data.held_out_documents + config.data.repeated_documents * (

@@ -25,7 +25,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import has_sinks
-from memsinks_jax.training import hosts, sharding
+from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics
 from memsinks_jax.training.monitor import Monitor
@@ -71,6 +71,7 @@ def train_and_evaluate(
             f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
             "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
         )
+    memory.refuse_too_large(config, mesh)
     resuming = bool(hosts.agree((workdir / "config.json").exists()))
 
     with contextlib.ExitStack() as held:

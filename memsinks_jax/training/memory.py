@@ -1,0 +1,76 @@
+"""What a training step keeps in memory, by arithmetic alone: too large a model is refused before anything is allocated."""
+
+import functools
+import os
+
+from jax.sharding import Mesh
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, InputError, from_json, to_json
+from memsinks_jax.training.flops import GIB, parameters
+
+# Bytes a parameter: itself and two moments in float32, and the gradient while it is there.
+STATE, GRADIENT = 12, 4
+# The compiler reuses buffers, so a step may need less than is counted here; never less than the state.
+_MARGIN = 2
+
+
+def needed(config: Config, chips: int) -> dict[str, float]:
+    """Bytes a chip by what they are for. Counts the arrays of model/decoder.py; buffers of the compiler come on top."""
+    model, width = config.model, 4 if config.model.dtype == "float32" else 2
+    parts = sinks.partition(model, config.sinks)
+    hidden = parts.shared + (
+        sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
+    )
+    keys_and_values = 2 * model.d_model * (model.kv_heads or model.heads) // model.heads
+    products = 2 * model.d_model + keys_and_values + hidden * (2 if model.family == "llama" else 1)
+    everything = products + 5 * model.d_model + 2 * hidden  # norms, residual stream, heads, activation, gated
+    kept = {
+        "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
+        "full": model.d_model,
+    }[config.compute.remat]  # fmt: skip
+    tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
+    count = _parameters(to_json(config))
+    embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
+    embeddings += config.data.row_length * model.d_model if model.family == "gpt2" else 0
+    share = (STATE + GRADIENT) / fsdp(config, chips)
+    return {
+        "embeddings, their gradients and moments": share * embeddings,
+        "layers, their gradients and moments": share * (count - embeddings),
+        # A layer's activations are whole during its backward pass.
+        "activations": tokens * width * (kept * model.layers + everything),
+        "logits": tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width),
+    }
+
+
+def fsdp(config: Config, chips: int) -> int:
+    """How many chips share the parameters."""
+    return chips // config.mesh.tensor if config.mesh.fsdp == -1 else min(config.mesh.fsdp, chips)
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(settings: str) -> int:
+    return parameters(from_json(settings, ""))
+
+
+def refuse_too_large(config: Config, mesh: Mesh) -> None:
+    """Raises InputError for a run that a device of the mesh has no room for, with what takes most."""
+    parts, room = needed(config, mesh.size), _room(mesh)
+    state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
+    if state <= room and sum(parts.values()) <= _MARGIN * room:
+        return
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+    raise InputError(
+        f"a device has {room / GIB:,.1f} GiB of memory and this run needs some {sum(parts.values()) / GIB:,.1f}: "
+        f"{'; '.join(f'{name} {size / GIB:,.1f}' for name, size in largest)}; lower what they come from in config.model, "
+        "config.data.row_length, config.data.vocabulary_size or config.training.batch_size, or raise config.mesh.fsdp, "
+        "config.compute.accumulate or config.compute.loss_chunks"
+    )
+
+
+def _room(mesh: Mesh) -> float:
+    """Bytes of a device; those of CPUs share the memory of their host."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in mesh.local_devices]
+    if None not in limits:
+        return min(limits)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(mesh.local_devices)

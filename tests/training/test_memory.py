@@ -1,0 +1,42 @@
+"""A run that no device has room for is refused before anything is allocated or written."""
+
+import jax
+import pytest
+
+from memsinks_jax.config import InputError
+from memsinks_jax.doctor import examine
+from memsinks_jax.training import memory, sharding
+from memsinks_jax.training.loop import train_and_evaluate
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "largest"),
+    [
+        ("data.row_length", 100_000_000, "logits"), ("data.vocabulary_size", 2_000_000_000, "logits"),
+        ("model.d_model", 1_000_000, "layers"), ("training.batch_size", 80_000_000, "logits"),
+    ],
+)  # fmt: skip
+def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path):
+    section, name = field.split(".")
+    setattr(getattr(tiny, section), name, value)
+    with pytest.raises(InputError, match=rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"):
+        train_and_evaluate(tiny, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    _, problems = examine(tiny, None)
+    assert len(problems) == 1 and problems[0].startswith("memory: a device has")
+
+
+def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
+    """The state must fit; of the rest the compiler may reuse half."""
+    mesh = sharding.make_mesh(tiny.mesh)
+    parts = memory.needed(tiny, mesh.size)
+    whole = sum(parts.values())
+    for room, fits in ((whole / 1.9, True), (whole / 2.1, False)):
+        monkeypatch.setattr(memory, "_room", lambda mesh, room=room: room)
+        if fits:
+            memory.refuse_too_large(tiny, mesh)
+        else:
+            with pytest.raises(InputError, match="a device has"):
+                memory.refuse_too_large(tiny, mesh)
+    monkeypatch.undo()
+    assert memory._room(mesh) * len(jax.devices()) > 2**30
