@@ -25,7 +25,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, row
 from memsinks_jax.model import placement
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.runs.trained import Trained, open_run
 
 logger = logging.getLogger("memsinks_jax.evaluate")
 
@@ -62,15 +62,7 @@ def evaluate(
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
-    rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
-    about = (tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
-    batches = document_batches(*about, rows, whole, opened_in(workdir, run.config, identities))
-    change = functools.partial(interventions, load_all(memories, run.config, run.params))
-    nats, counts = DocumentLoss(run.config, change=change)(run.params, batches, mode)
-    longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)
-    if longer:
-        what = "measured in windows of it" if whole else "truncated, as in training"
-        logger.warning("%d of %d documents are longer than the context and were %s", longer, len(tokens), what)
+    nats, counts = document_losses(workdir, run, tokens, identities, mode, memories)
     if not sinks.partition(run.config.model, run.config.sinks).sinks:
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
@@ -79,6 +71,28 @@ def evaluate(
     ]
     result = {"loss": float(nats.sum() / counts.sum()), "documents": len(documents), "tokens": int(counts.sum())}
     return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
+
+
+def document_losses(
+    workdir: pathlib.Path, run: Trained, tokens: list[np.ndarray], identities: np.ndarray, mode: str,
+    memories: tuple[str, ...] = (),
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """(nats, number of tokens) of every document, each alone in its context: float64 and int64 (documents,).
+
+    Args:
+      run: of `workdir`.
+      tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
+      mode, memories: as in `evaluate`.
+    """
+    rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
+    about = (tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
+    batches = document_batches(*about, rows, whole, opened_in(workdir, run.config, identities))
+    change = functools.partial(interventions, load_all(memories, run.config, run.params))
+    longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)
+    if longer:
+        what = "measured in windows of it" if whole else "truncated, as in training"
+        logger.warning("%d of %d documents are longer than the context and were %s", longer, len(tokens), what)
+    return DocumentLoss(run.config, change=change)(run.params, batches, mode)
 
 
 def main() -> None:

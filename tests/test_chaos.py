@@ -1,5 +1,6 @@
 """Whatever kills a run, it becomes the run that would have been: processes are started, killed and stopped for real."""
 
+import contextlib
 import json
 import os
 import random
@@ -41,7 +42,25 @@ def start(workdir, *flags, devices=1):
     command = [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", *flags]
     # To files: a pipe that nobody reads fills up, and one that a killed run's child holds never ends.
     with (workdir.parent / "out.log").open("a") as out:
-        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True
+        )
+    _started.append(process)
+    return process
+
+
+_started = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running():
+    """Runs of a test that failed would slow down all others, and the children of a process that was killed."""
+    yield
+    while _started:
+        process = _started.pop()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def finish(workdir, *flags, **keywords):
