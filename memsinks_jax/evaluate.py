@@ -22,6 +22,7 @@ from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
+from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
@@ -55,6 +56,8 @@ def evaluate(
                 f"{workdir} was trained with ids by index: --sinks={mode} is not defined for other documents"
             )
         identities = np.stack([ids.content_id(document) for document in tokens])
+    elif is_folder(workdir):
+        raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
     else:
         corpus = workdirs.read_corpus(workdir)
         indices = corpus.mixture.documents(role)

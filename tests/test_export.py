@@ -74,6 +74,11 @@ def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
         assert theirs["tokens"] == ours["tokens"]
 
 
+def test_a_model_alone_has_no_documents_to_be_evaluated_on(exported):
+    with pytest.raises(InputError, match="drop is a model without the documents of a run; give others by --files=GLOB"):
+        evaluate(exported["drop"][0], "drop")
+
+
 def test_keeping_sinks_that_open_on_return_is_warned_of(run, tmp_path, caplog):
     export(run[0], tmp_path / "keep", False, "float32")
     assert "never on together" in caplog.text

@@ -1,5 +1,6 @@
 """Whose sinks are removed, and what is measured before and after: documents of files, of a run, or of a group."""
 
+import difflib
 import itertools
 import pathlib
 from typing import NamedTuple
@@ -81,11 +82,22 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
     known = _read(corpus, {*found})
     for identity, name in found.items():
         if identity not in known:
+            if asked.group:
+                raise InputError(_no_group(asked.group, corpus, workdir))
             raise InputError(
                 f"{name}: {workdir} was not trained on it, so it has no sinks there; {workdir / 'documents.jsonl'} lists "
                 "the ids of those it was"
             )
     return set(found)
+
+
+def _no_group(name: str, corpus: Corpus, workdir: pathlib.Path) -> str:
+    """Why a group cannot be removed, with the names nearest to its own."""
+    names = list(dict.fromkeys(other for source in corpus.table.sources for other in source.group_names))
+    if name in names:
+        return f"--group={name}: {workdir} was not trained on it, so it has no sinks there; nothing is to be removed"
+    near = " or ".join(map(repr, difflib.get_close_matches(name, names, cutoff=0.3) or names[:3]))
+    return f"--group={name}: {workdir} has {len(names)} groups and none of this name; did you mean {near}?"
 
 
 def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:

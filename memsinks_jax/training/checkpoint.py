@@ -82,7 +82,7 @@ class Checkpoints:
                 return content
             raise InputError(f"{path} has format {content['format']}; this version of memsinks_jax reads {FORMAT}")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} cannot be read ({error}); remove that checkpoint to use the one before") from None
+            raise InputError(f"{path} cannot be read ({error}); {self._remedy(step)}") from None
 
     def save(self, step: int, state: TrainState, tokens: int, held_out_loss: float | None = None) -> None:
         """Starts a save; the state may be donated as soon as this returns. Raises InputError as `check` does."""
@@ -230,7 +230,8 @@ class Checkpoints:
             place = self._folder / str(step)
             damage = seal.find_damage(place, items, share, arrays)
             if damage is not None:
-                logger.warning("checkpoint %s is damaged: %s; the one before is used", place, damage)
+                then = "the one before is used" if steps else "there is none before it"
+                logger.warning("checkpoint %s is damaged: %s; %s", place, damage, then)
             if not (any(hosts.everywhere(damage is not None)) if writer else damage):
                 return step
             if writer and jax.process_index() == 0:
@@ -251,8 +252,15 @@ class Checkpoints:
             seal.write_seal(folder)
 
     def _damaged(self, step: int, damage: str) -> InputError:
-        return InputError(
-            f"checkpoint {self._folder / str(step)} is damaged: {damage}; remove it to use the one before"
+        return InputError(f"checkpoint {self._folder / str(step)} is damaged: {damage}; {self._remedy(step)}")
+
+    def _remedy(self, step: int) -> str:
+        """What to do about the checkpoint of a step that cannot be read."""
+        before = [other for other in steps_in(self._folder) if other < step]
+        return (
+            f"remove {self._folder / str(step)} to use that of step {before[-1]}"
+            if before
+            else f"restore it from a copy, or remove {self._workdir} to train again: there is none before it"
         )
 
     def _require(self) -> int:

@@ -1,7 +1,9 @@
 """Single documents are removed: what is in the folder, that the receipt tells the truth, and what is refused."""
 
 import json
+import pathlib
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -17,6 +19,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.forgetting.request import _no_group
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -120,6 +123,15 @@ def test_one_is_removed_after_the_other_as_both_at_once(run, forgotten, tmp_path
     forget(workdir, Request(ids=both), tmp_path / "both")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("second", "both")]
     assert weights[0] == weights[1]
+
+
+def test_a_group_that_is_not_there_is_told_with_those_nearest_to_it():
+    sources = [types.SimpleNamespace(group_names=names) for names in (["north", "south"], ["south", "coast"], ())]
+    corpus = types.SimpleNamespace(table=types.SimpleNamespace(sources=sources))
+    told = _no_group("nort", corpus, pathlib.Path("runs/sinks"))
+    assert told.startswith("--group=nort: runs/sinks has 3 groups and none of this name; did you mean 'north' or ")
+    assert _no_group("zzz", corpus, pathlib.Path("runs/sinks")).endswith("'north' or 'south' or 'coast'?")
+    assert "was not trained on it" in _no_group("coast", corpus, pathlib.Path("runs/sinks"))
 
 
 def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):

@@ -168,13 +168,26 @@ def test_reading_moves_nothing(two, tmp_path):
     assert files_of(tmp_path / "run") == before
 
 
-def test_nothing_is_trained_anew_over_damaged_checkpoints(two, tmp_path):
+def test_nothing_is_trained_anew_over_damaged_checkpoints(two, tmp_path, caplog):
+    logging.getLogger("memsinks_jax").propagate = True
     shutil.copytree(two, tmp_path / "run")
     for step in (2, 3):
         (tmp_path / "run" / "checkpoints" / str(step) / "seal.json").unlink()
     for _ in range(2):  # also when everything has been set aside already
         with pytest.raises(InputError, match=r"every checkpoint of .* is damaged; restore .* or remove .*damaged"):
             Checkpoints(tmp_path / "run", TrainingConfig())
+    told = [line for line in caplog.text.splitlines() if "is damaged" in line]
+    assert [line.rpartition("; ")[2] for line in told] == ["the one before is used", "there is none before it"]
+
+
+def test_what_to_do_about_a_checkpoint_says_which_is_before_it(two, tmp_path):
+    shutil.copytree(two, tmp_path / "run")
+    checkpoints, folder = Checkpoints(tmp_path / "run"), tmp_path / "run" / "checkpoints"
+    for step, remedy in ((3, "remove .*/3 to use that of step 2"), (2, "there is none before it")):
+        (folder / str(step) / "progress" / "metadata").unlink()
+        with pytest.raises(InputError, match=f"metadata cannot be read .*; .*{remedy}"):
+            checkpoints.progress(step)
+    checkpoints.close()
 
 
 def test_a_half_written_checkpoint_is_none(two, tmp_path, one_device):
