@@ -8,6 +8,7 @@ import re
 import pytest
 from conftest import ROOT
 
+import memsinks_jax
 from memsinks_jax.config import CHOICES, RANGES, Config, flatten, validate
 
 PACKAGE = ROOT / "memsinks_jax"
@@ -122,3 +123,9 @@ def test_the_front_page_is_short_and_every_link_leads_somewhere():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_version_to_cite_is_that_of_the_package():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {memsinks_jax.__version__}\n" in cited
+    assert f"\n## {memsinks_jax.__version__}" in (ROOT / "CHANGELOG.md").read_text()
