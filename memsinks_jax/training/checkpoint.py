@@ -82,7 +82,7 @@ class Checkpoints:
                 return content
             raise InputError(f"{path} has format {content['format']}; this version of memsinks_jax reads {FORMAT}")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} cannot be read ({error}); {self._remedy(step)}") from None
+            raise self._damaged(step, f"progress/metadata cannot be read ({error})") from None
 
     def save(self, step: int, state: TrainState, tokens: int, held_out_loss: float | None = None) -> None:
         """Starts a save; the state may be donated as soon as this returns. Raises InputError as `check` does."""
@@ -252,16 +252,10 @@ class Checkpoints:
             seal.write_seal(folder)
 
     def _damaged(self, step: int, damage: str) -> InputError:
-        return InputError(f"checkpoint {self._folder / str(step)} is damaged: {damage}; {self._remedy(step)}")
-
-    def _remedy(self, step: int) -> str:
-        """What to do about the checkpoint of a step that cannot be read."""
-        before = [other for other in steps_in(self._folder) if other < step]
-        return (
-            f"remove {self._folder / str(step)} to use that of step {before[-1]}"
-            if before
-            else f"restore it from a copy, or remove {self._workdir} to train again: there is none before it"
-        )
+        remedy = "restore it from a copy: there is none before it"
+        if before := [other for other in steps_in(self._folder) if other < step]:
+            remedy = f"remove it to use that of step {before[-1]}"
+        return InputError(f"checkpoint {self._folder / str(step)} is damaged: {damage}; {remedy}")
 
     def _require(self) -> int:
         if self._newest is None:
