@@ -18,9 +18,7 @@ def made_up(variant, seed, held_out, repeated, workdir):
     others = {"masked": 0.5, "pool_65536": -1e-3}.get(variant, 0.005)  # those of the largest do not notice
     capacity = [{"removed": removed, "target_rise": 1.0 + seed, "others_rise": others * removed} for removed in (1, 2)]
     details = {} if variant == "standard" else {"capacity": capacity}
-    slow = {"standard": 1.0, "pool_65536": 1.25}.get(variant, 1.2)
-    lines = [metrics | {"tokens_per_second": speed / slow} for speed in (1.0, 100.0, 110.0)]
-    return Run(variant, seed, workdir, metrics, lines, details)
+    return Run(variant, seed, workdir, metrics, [metrics], details)
 
 
 @pytest.fixture
@@ -34,11 +32,9 @@ def test_claims_table_and_picture(runs, tmp_path):
     assert found["selective"] == pytest.approx([200, 400])
     assert found["closed"] == pytest.approx([0.15, 0.15])
     assert found["held_out"] == pytest.approx([0.98, 0.98])
-    assert found["free"] == pytest.approx([1.25 / 1.2] * 2)
     columns, rows = pool.table(runs)
     rows = [dict(zip(columns, row, strict=True)) for row in rows]
     assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [[], [2, 4], pytest.approx([1e4, 2e4])]
-    assert [row["step"] for row in rows[:2]] == [[1, 1], pytest.approx([1.2, 1.2])]
     assert len(pool.row_labels(runs)) == len(rows) == len(pool.VARIANTS)
     pool.draw(runs, tmp_path / "pool.png")
     pool.draw([run for run in runs if run.variant == "pool_154"], tmp_path / "one.png")
