@@ -35,6 +35,13 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "gr
 _SAVE_LIMIT_SECONDS = 1200  # after which Orbax gives a save up
 
 
+class _Manager(ocp.CheckpointManager):
+    def reached_preemption(self, step: int) -> bool:
+        """No: a save would ask jax's preemption service under the number of the step, between the questions of
+        `interruption.requested`, which have other numbers. A SIGTERM in a save would stop the run at none of them."""
+        return False
+
+
 class Checkpoints:
     """The checkpoints of one workdir.
 
@@ -55,7 +62,7 @@ class Checkpoints:
         self._losses = {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)} if config else {}
         if config is None and self._newest is None:
             return
-        self._manager = ocp.CheckpointManager(
+        self._manager = _Manager(
             self._folder,
             options=ocp.CheckpointManagerOptions(
                 read_only=config is None,

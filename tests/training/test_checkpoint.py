@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import tiny_config
+from jax.experimental import multihost_utils
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
 from memsinks_jax.training import sharding
@@ -180,6 +181,15 @@ def test_nothing_is_trained_anew_over_damaged_checkpoints(two, tmp_path, caplog)
     assert [line.rpartition("; ")[2] for line in told] == ["the one before is used", "there is none before it"]
 
 
+def test_a_save_does_not_ask_the_preemption_service(tmp_path, one_device, monkeypatch):
+    """The loop does, under numbers of its own: the service remembers one, and stops all hosts at the next."""
+    asked = []
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", lambda number: asked.append(number) or False)
+    saved(tmp_path / "run", tiny_config(), one_device, [1, 2])
+    assert Checkpoints(tmp_path / "run").newest() == 2
+    assert not asked
+
+
 def test_what_to_do_about_a_checkpoint_says_which_is_before_it(two, tmp_path):
     shutil.copytree(two, tmp_path / "run")
     checkpoints, folder = Checkpoints(tmp_path / "run"), tmp_path / "run" / "checkpoints"
@@ -249,7 +259,7 @@ def test_a_save_that_fails_is_told_at_the_next_step(tmp_path, one_device, monkey
     message = r"cannot save a checkpoint in .*checkpoints: .*No space left.*; the last that is there is of step 1"
     with pytest.raises(InputError, match=message):
         checkpoints.close()
-    assert Checkpoints(tmp_path / "run").newest() == 1
+    assert Checkpoints(tmp_path / "run").newest() == 2
 
 
 def test_a_disk_that_is_too_full_is_told_before_anything_is_written(tmp_path, one_device, monkeypatch):
