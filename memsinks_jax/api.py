@@ -16,8 +16,7 @@ import pathlib
 import numpy as np
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data import ids
-from memsinks_jax.evaluate import document_losses
+from memsinks_jax.evaluate import document_losses, identities_of_texts
 from memsinks_jax.generate import from_hex
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs.trained import open_run
@@ -46,11 +45,7 @@ class Model:
         tokens = [self.run.tokenizer.encode(text) for text in texts]
         if not tokens or not all(map(len, tokens)):
             raise InputError("every text must have a token; leave empty ones out")
-        if self.run.config.data.ids != "content" and sinks in ("own", "other"):
-            raise InputError(
-                f"{self._place} has ids by {self.run.config.data.ids}: sinks={sinks} says nothing of texts"
-            )
-        identities = np.stack([ids.content_id(document) for document in tokens])
+        identities = identities_of_texts(self._place, self.run, tokens, sinks)
         nats, counts = document_losses(self._place, self.run, tokens, identities, sinks)
         return nats / counts
 

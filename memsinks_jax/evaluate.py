@@ -51,11 +51,7 @@ def evaluate(
     if files:
         documents = read_documents(files)
         tokens = tokenise(documents, run.tokenizer)
-        if run.config.data.ids != "content" and mode in ("own", "other"):
-            raise InputError(
-                f"{workdir} was trained with ids by index: --sinks={mode} is not defined for other documents"
-            )
-        identities = np.stack([ids.content_id(document) for document in tokens])
+        identities = identities_of_texts(workdir, run, tokens, mode)
     elif is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
     else:
@@ -74,6 +70,18 @@ def evaluate(
     ]
     result = {"loss": float(nats.sum() / counts.sum()), "documents": len(documents), "tokens": int(counts.sum())}
     return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
+
+
+def identities_of_texts(workdir: pathlib.Path, run: Trained, tokens: list[np.ndarray], mode: str) -> np.ndarray:
+    """Ids of documents that are known by their text alone -> uint32 (documents, 2).
+
+    Raises:
+      InputError: the mode needs ids, and those of the run are not of the text.
+    """
+    kind = run.config.data.ids
+    if kind != "content" and mode in ("own", "other"):
+        raise InputError(f"{workdir} was trained with ids by {kind}: sinks={mode} is not defined for other documents")
+    return np.stack([ids.content_id(document) for document in tokens])
 
 
 def document_losses(

@@ -4,14 +4,15 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
 import memsinks_jax
-from memsinks_jax.config import InputError
-from memsinks_jax.evaluate import evaluate
+from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.evaluate import evaluate, identities_of_texts
 from memsinks_jax.generate import generate
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
@@ -60,6 +61,9 @@ def test_what_cannot_be_used_is_refused(model, tmp_path):
             model.loss(texts)
     with pytest.raises(InputError, match="needs the id of the document"):
         model.generate("Once", sinks="own")
+    by_index = types.SimpleNamespace(config=with_fields(model.run.config, {"data.ids": "index"}))
+    with pytest.raises(InputError, match="was trained with ids by index: sinks=own is not defined for other"):
+        identities_of_texts(tmp_path, by_index, [np.arange(3)], "own")
     with pytest.raises(InputError):
         memsinks_jax.open_model(tmp_path)
     with pytest.raises(AttributeError, match="has no attribute 'open_modle'"):
