@@ -9,7 +9,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.figures import forgetting_capacity, knob, losses
+from memsinks_jax.figures import forgetting_capacity, knob, losses, step_times
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting.claims import Claim
 
@@ -30,14 +30,17 @@ ANSWER = (
 )
 TABLE_NOTE = (
     f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed over that of the "
-    f"others, their own sinks on, which counts {MEASURABLE:g} nats a token at least. What a step takes is measured side by "
-    "side by tests/benchmarks/sparse_sinks.py."
+    f"others, their own sinks on, which counts {MEASURABLE:g} nats a token at least. Step: milliseconds of a training "
+    "step, the runs of a seed in turns."
 )
 note, sections = knob.note, knob.sections
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of those with sinks get what removing single documents costs others."""
+    """The same runs; `details` get what a step takes, of those with sinks also what removing a document costs others."""
+    for seed in dict.fromkeys(run.seed for run in runs):
+        timed = {run.variant: run for run in step_times.measure([run for run in runs if run.seed == seed])}
+        runs = [timed[run.variant] if run.seed == seed else run for run in runs]
     measured = {(run.variant, run.seed): run for run in forgetting_capacity.measure(runs)}
     return [measured.get((run.variant, run.seed), run) for run in runs]
 
@@ -46,6 +49,11 @@ def selectivity(run: Run) -> float:
     """Of removing one document."""
     one = next(row for row in run.details["capacity"] if row["removed"] == 1)
     return one["target_rise"] / max(one["others_rise"], MEASURABLE)
+
+
+def step_ratio(run: Run, other: Run) -> float:
+    """Time of a step over another run's of the same seed: the median over the rounds in which both took their turns."""
+    return float(np.median(np.divide(run.details["step_ms"], other.details["step_ms"])))
 
 
 def row_labels(runs: list[Run]) -> list[str]:
@@ -58,19 +66,21 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     groups = by_variant(runs)
     for row, group in zip(rows, groups.values(), strict=True):
         row.append([selectivity(run) for run in group.values() if "capacity" in run.details])
-    return [*columns, "selectivity"], rows
+        row.append([float(np.median(run.details["step_ms"])) for run in group.values()])
+    return [*columns, "selectivity", "step, ms"], rows
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Gap closed, held-out loss over standard's and selectivity against the pool."""
+    """Gap closed, held-out loss over standard's, selectivity and time of a step against the pool."""
     groups = by_variant(runs)
     standard, shown = groups.get("standard", {}), [name for name in POOLS if name in groups]
     panels = (
         ("share of the gap closed", lambda run: losses.gap_closed(run, standard[run.seed])),
         ("held-out loss over standard's", lambda run: losses.held_out_ratio(run, standard[run.seed])),
         ("selectivity of removing one document", selectivity),
+        ("time of a step over standard's", lambda run: step_ratio(run, standard[run.seed])),
     )
-    figure, axes = plt.subplots(1, len(panels), figsize=(13, 4), layout="constrained")
+    figure, axes = plt.subplots(1, len(panels), figsize=(15, 3.8), layout="constrained")
     for axis, (title, measured) in zip(axes, panels, strict=True):
         if shown and (standard or measured is selectivity):
             values = np.array([[measured(run) for run in groups[name].values()] for name in shown]).T
@@ -106,5 +116,9 @@ def claims(runs: list[Run]) -> list[Claim]:
         *losses.paired(
             runs, "held_out", "held-out loss, dropped: pool of 4,096 over masked", "not above", [large, "masked"],
             losses.held_out_ratio, at_most=1.0,
+        ),
+        *losses.paired(
+            runs, "step_time", "time of a step, side by side: pool of 65,536 over 4,096", "at most 1.05",
+            ["pool_65536", large], step_ratio, at_most=1.05,
         ),
     ]  # fmt: skip

@@ -17,7 +17,6 @@ import os
 import pathlib
 import statistics
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -85,25 +84,6 @@ def side(shape, kind, pool, active):
     return run
 
 
-def seconds_of(run, steps):
-    begin = time.perf_counter()
-    run(steps)
-    return (time.perf_counter() - begin) / steps
-
-
-def compare(shape, one, other, rounds, seconds):
-    """Milliseconds of a step of both, by rounds."""
-    runs = [side(shape, *one), side(shape, *other)]
-    for run in runs:
-        run(2)  # compiled, and once warm
-    steps = [max(round(seconds / seconds_of(run, 2)), 1) for run in runs]
-    found = [[], []]
-    for number in range(rounds):
-        for place in (0, 1) if number % 2 else (1, 0):
-            found[place].append(1e3 * seconds_of(runs[place], steps[place]))
-    return found
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, help="folder for results.json")
@@ -111,6 +91,7 @@ def main():
     parser.add_argument("--only", default="", help=f"some of {','.join(RATIOS)}")
     arguments = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from memsinks_jax.figures.step_times import take_turns
     from memsinks_jax.runs.command_line import keep_freed_memory, use_one_arena
 
     use_one_arena()  # as all commands do
@@ -120,7 +101,7 @@ def main():
     for name, (shape, one, other, wanted) in RATIOS.items():
         if arguments.only and name not in arguments.only.split(","):
             continue
-        of_one, of_other = compare(shape, one, other, rounds, seconds)
+        of_one, of_other = take_turns([side(shape, *one), side(shape, *other)], rounds, seconds)
         ratios = [a / b for a, b in zip(of_one, of_other, strict=True)]
         results[name] = statistics.median(ratios)
         details[name] = {"milliseconds": [of_one, of_other], "wanted": wanted}

@@ -4,7 +4,7 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.figures import pool
+from memsinks_jax.figures import pool, step_times
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
@@ -17,7 +17,9 @@ def made_up(variant, seed, held_out, repeated, workdir):
     metrics = {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}
     others = {"masked": 0.5, "pool_65536": -1e-3}.get(variant, 0.005)  # those of the largest do not notice
     capacity = [{"removed": removed, "target_rise": 1.0 + seed, "others_rise": others * removed} for removed in (1, 2)]
-    details = {} if variant == "standard" else {"capacity": capacity}
+    milliseconds = {"standard": 10.0, "pool_65536": 12.0}.get(variant, 11.0)
+    details = {"step_ms": [milliseconds, 2 * milliseconds, milliseconds]}
+    details |= {} if variant == "standard" else {"capacity": capacity}
     return Run(variant, seed, workdir, metrics, [metrics], details)
 
 
@@ -32,9 +34,11 @@ def test_claims_table_and_picture(runs, tmp_path):
     assert found["selective"] == pytest.approx([200, 400])
     assert found["closed"] == pytest.approx([0.15, 0.15])
     assert found["held_out"] == pytest.approx([0.98, 0.98])
+    assert found["step_time"] == pytest.approx([12 / 11, 12 / 11])
     columns, rows = pool.table(runs)
     rows = [dict(zip(columns, row, strict=True)) for row in rows]
     assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [[], [2, 4], pytest.approx([1e4, 2e4])]
+    assert [row["step, ms"] for row in (rows[0], rows[-1])] == [[10, 10], [12, 12]]
     assert len(pool.row_labels(runs)) == len(rows) == len(pool.VARIANTS)
     pool.draw(runs, tmp_path / "pool.png")
     pool.draw([run for run in runs if run.variant == "pool_154"], tmp_path / "one.png")
@@ -52,3 +56,12 @@ def test_where_documents_share_no_sink_others_do_not_notice(tmp_path):
     (row,) = [row for row in run.details["capacity"] if row["removed"] == 1]
     assert row["target_rise"] > 0 and row["others_rise"] == 0
     assert pool.selectivity(run) == row["target_rise"] / pool.MEASURABLE
+    assert pool.step_ratio(run, run) == 1 and min(run.details["step_ms"]) > 0
+
+
+def test_sides_take_turns_in_alternate_orders():
+    made = []
+    found = step_times.take_turns(
+        [lambda steps: made.append("a"), lambda steps: made.append("b")], rounds=3, seconds=0.0
+    )
+    assert "".join(made[-6:]) == "baabba" and [len(times) for times in found] == [3, 3]
