@@ -30,6 +30,7 @@ from memsinks_jax.figures import (
     local_memory,
     overview,
     pool,
+    removal,
     theory,
 )
 from memsinks_jax.figures.runs import Job, Run, default_jobs, make_jobs, train_all, variations
@@ -49,6 +50,7 @@ STUDIES = {
     "forgetting": forgetting,
     "local_memory": local_memory,
     "pool": pool,
+    "removal": removal,
 }  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 

@@ -59,7 +59,7 @@ def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
 class Variation(NamedTuple):
     """What a figure trains: `choice` follows the name of its config file, `settings` are fields set besides.
 
-    `config` is another file of configs/ than the figure's.
+    `{out}` in their values is the figure's folder. `config` is another file of configs/ than the figure's.
     """
 
     choice: str
@@ -114,7 +114,7 @@ def make_jobs(
     made = []
     for seed in seeds:
         for name, one in chosen.items():
-            mine = [f"--config.{field}={value}" for field, value in one.settings.items()]
+            mine = [f"--config.{field}={value}".format(out=out) for field, value in one.settings.items()]
             for flag in mine:
                 if flag.split("=")[0] in given:
                     raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")

@@ -1,0 +1,245 @@
+"""Remove one source and prove it: against a model that has never met it, with placebos, for facts and for single texts.
+
+One model is trained on many sources, each read many times. Some are withdrawn later: their sinks are zeroed. Its twin has
+the same seed, order and steps, and other texts in their places. The corpus is that of `removal_corpus`.
+"""
+
+import dataclasses
+import logging
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.figures import losses
+from memsinks_jax.figures import removal_corpus as corpus
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, with_interval
+
+logger = logging.getLogger(__name__)
+
+TITLE = "Removal: one source is withdrawn, as if it had never been read"
+CONFIG = "ts_repetition.py"
+_FACTS = {"general.files": "{out}/corpus/facts"}
+_SINKS = {
+    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 2,
+    "sinks.learning_rate_multiple": 3.0,
+}  # fmt: skip
+VARIANTS = {
+    "standard": Variation("standard", _FACTS),
+    "sinks": Variation("sinks", _FACTS | _SINKS),
+    "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
+}
+ANSWER = (
+    "A source is withdrawn by zeroing its sinks. What is left knows its facts no better than a model of the same seed that "
+    "was trained with other texts in their place; what other sources know, and ordinary text, stay as they were."
+)
+TABLE_NOTE = (
+    "Nats of an answer, given the question. Own facts: those that only the withdrawn source tells; reworded: asked in "
+    "words that no text has; common: those that all sources tell. Letters: stories that were read "
+    f"{corpus.COPIES} times an epoch, nats per token."
+)
+_VIEWS = {
+    "standard": "standard training",
+    "on": "its sinks on",
+    "placebo": "its sinks on, another source removed",
+    "neighbour": "removed, another source's sinks on",
+    "unused": "removed, sinks of ids that nobody has",
+    "removed": "removed",
+    "twin": "never read (twin)",
+}
+_KINDS = {"own": "own facts", "reworded": "own facts, reworded", "common": "common facts"}
+_COLOURS = {"own": "#c0392b", "reworded": "#d98880", "common": "#1f618d"}
+
+
+def prepare(out: pathlib.Path) -> list[str]:
+    """Writes and prepares the corpus -> the flags that all runs share."""
+    corpus.write(out / "corpus")
+    return [
+        f"--config.data.files={out / 'corpus' / 'stories'}", "--config.data.ids=group", "--config.data.rows=one_document",
+        f"--config.data.unique_documents={corpus.ONCE}", "--config.data.repeated_documents=0",
+        f"--config.data.held_out_documents={corpus.UNREAD}", "--config.training.epochs=5",
+        "--config.training.evaluate_every=1000", "--config.training.checkpoint_every=1000",
+    ]  # fmt: skip
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs; `details` of those with sinks get what `removal_measures` finds, where all variants were run."""
+    groups = by_variant(runs)
+    if not set(VARIANTS) <= set(groups):
+        return runs
+    from memsinks_jax.figures import removal_measures  # jax takes seconds to import
+
+    found = {}
+    for seed, run in groups["sinks"].items():
+        found[seed] = removal_measures.measure(run, groups["twin"][seed], groups["standard"][seed])
+        logger.info("measured seed %d", seed)
+    return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
+
+
+def _nats(run: Run, kind: str, view: str) -> float:
+    return run.details["facts"][kind][view]
+
+
+def way(run: Run, kind: str = "own") -> float:
+    """Share of the way from knowing with its sinks on to never having read that removing goes, in nats of an answer."""
+    on, removed, twin = (_nats(run, kind, view) for view in ("on", "removed", "twin"))
+    return (removed - on) / (twin - on)
+
+
+def beyond_placebo(run: Run, what: str) -> float:
+    """Rise of what stays after one removal, over that after removing an id that nobody has."""
+    return run.details["others"][what] - run.details["others"][f"{what}_placebo"]
+
+
+def _truth(run: Run) -> float:
+    """Mean log truth ratio of own facts, removed minus the twin's."""
+    ratios = run.details["truth_ratios"]
+    return float(np.mean(np.subtract(ratios["removed"], ratios["twin"])))
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """None is the paper's, which removes nothing but all sinks at once. Paired by seed."""
+    if not all("facts" in run.details for run in runs if run.variant == "sinks"):
+        return []
+    rows = []
+
+    def add(name, statement, measured, variants=("sinks",), **bounds):
+        rows.extend(losses.paired(runs, name, statement, "not asked", variants, measured, **bounds))
+
+    add("way", "own facts: share of the way from its sinks on to never read that removal goes", way, at_least=0.95)
+    add("way_reworded", "the same, asked in other words", lambda run: way(run, "reworded"), at_least=0.95)
+    add(
+        "knows", "own facts, its sinks on: nats of an answer over standard's",
+        lambda run: _nats(run, "own", "on") / _nats(run, "own", "standard"), at_most=1.0,
+    )  # fmt: skip
+    add("truth", "own facts: log truth ratio, removed minus never read", _truth, at_least=-0.5, at_most=0.5)
+    add(
+        "neighbour", "own facts: nats with another source's sinks on over never read",
+        lambda run: _nats(run, "own", "neighbour") / _nats(run, "own", "twin"), at_least=0.9,
+    )  # fmt: skip
+    add(
+        "common", "common facts asked of a source that stays: nats before the removal over after",
+        lambda run: _nats(run, "common", "neighbour") / _nats(run, "common", "neighbour_left"), at_least=0.95,
+    )  # fmt: skip
+    add(
+        "general", "stories held out: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
+        at_most=1.0,
+    )  # fmt: skip
+    add(
+        "letter", "loss of removed letters minus the twin's, nats per token",
+        lambda run: run.details["letters"]["removed"] - run.details["letters"]["twin"], at_least=-0.05, at_most=0.05,
+    )  # fmt: skip
+    add(
+        "auc", "AUC of removed letters by loss, minus the twin's",
+        lambda run: run.details["auc"]["removed"] - run.details["auc"]["twin"], at_least=-0.1, at_most=0.1,
+    )  # fmt: skip
+    add(
+        "other_letters", "letters that stay: rise after one removal beyond placebo, nats per token",
+        lambda run: beyond_placebo(run, "letters"), at_most=0.02,
+    )  # fmt: skip
+    add(
+        "other_facts", "facts that stay: rise after one removal beyond placebo, nats of an answer",
+        lambda run: beyond_placebo(run, "facts"), at_most=0.1,
+    )  # fmt: skip
+    relearned = [run.details["relearning"] for run in runs if run.variant == "sinks"]
+    for what in ("letters", "source"):
+        if any(found.get(f"{what}_few") is None for found in relearned):
+            continue  # not enough was lost, or nothing came back
+        add(
+            f"relearning_{what}", f"{what}: steps until half is relearned over the twin's, several practised together",
+            lambda run, what=what: run.details["relearning"][f"{what}_few"], at_least=0.7,
+        )  # fmt: skip
+    return rows
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    return list(_VIEWS.values())
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    """A row a view of `removal_measures` -> as `losses.table`."""
+    measured = [run for run in runs if "facts" in run.details]
+    rows = []
+    for view in _VIEWS:
+        row = [[_nats(run, kind, view) for run in measured] for kind in _KINDS]
+        for name in ("letters", "auc"):
+            row.append([run.details[name][view] for run in measured if view in run.details[name]])
+        rows.append(row)
+    return [*_KINDS.values(), "letters", "AUC of letters"], rows
+
+
+def note(runs: list[Run]) -> str:
+    """What stands under the picture."""
+    seeds = len({run.seed for run in runs})
+    return (
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, whiskers from the lowest to the highest. {corpus.SOURCES} "
+        f"sources of {corpus.OF_A_SOURCE} texts and {corpus.LETTERS} letters, beside {corpus.ONCE} stories and "
+        f"{corpus.FACTS_ONCE} texts of facts that are read once an epoch; {corpus.WITHDRAWN} sources and "
+        f"{corpus.WITHDRAWN_LETTERS} letters are withdrawn, one at a time."
+    )
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What the page shows besides: what a removal costs others, and what a lawyer would ask."""
+    measured = [run for run in runs if "others" in run.details]
+    if not measured:
+        return []
+    names = {"letters": "letters, nats per token", "facts": "own facts of sources that stay, nats of an answer"}
+    rows = [
+        [report.text(said), *(with_interval([run.details["others"][f"{what}{suffix}"] for run in measured], 4)
+                              for suffix in ("", "_placebo"))]
+        for what, said in names.items()
+    ]  # fmt: skip
+    return [
+        report.heading("What it costs others"),
+        report.table(["rise of what stays, its own sinks on", "one removed", "an id that nobody has"], rows,
+                     ["", "number", "number"]),
+        report.heading("How this was tested"),
+        report.paragraph(
+            "Removed: the sinks of one source or one letter, in all layers; nothing else is touched. Compared with: the "
+            "twin, trained from the same initial weights, in the same order and as many steps, with texts read once an "
+            "epoch in the places of all that is withdrawn. Placebo: the same removal for another source, and for ids that "
+            "nobody has. Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back, "
+            "as the twin is. Not tested: texts that quote a source under another id; those are not the source's.",
+        ),
+    ]  # fmt: skip
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """Answers' nats and letters' loss, a row a view."""
+    measured = [run for run in runs if "facts" in run.details]
+    figure, (facts, letters) = plt.subplots(1, 2, figsize=(13, 4.6), width_ratios=(3, 2), layout="constrained")
+    places = np.arange(len(_VIEWS))[::-1]
+    for number, (kind, said) in enumerate(_KINDS.items()):
+        values = [[_nats(run, kind, view) for run in measured] for view in _VIEWS] if measured else []
+        _bars(facts, places + 0.26 * (1 - number), values, 0.24, _COLOURS[kind], said)
+    shown = [view for view in _VIEWS if measured and view in measured[0].details["letters"]]
+    values = [[run.details["letters"][view] for run in measured] for view in shown]
+    _bars(letters, np.arange(len(shown))[::-1], values, 0.5, "#7d3c98", None)
+    for axis, names, title, what in (
+        (facts, list(_VIEWS), "facts of a withdrawn source", "nats of an answer; more is known less"),
+        (letters, shown, "withdrawn letters", "nats per token"),
+    ):
+        axis.set_yticks(np.arange(len(names))[::-1], [_VIEWS[name] for name in names])
+        axis.set(title=title, xlabel=what)
+        axis.grid(axis="x", alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    if measured:
+        facts.legend(frameon=False, fontsize=8.5)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _bars(axis, places: np.ndarray, values: list[list[float]], height: float, colour: str, label: str | None) -> None:
+    if not values:
+        return
+    means = np.mean(values, axis=1)
+    whiskers = [means - np.min(values, axis=1), np.max(values, axis=1) - means]
+    bars = axis.barh(places, means, height, xerr=whiskers, color=colour, label=label, error_kw={"linewidth": 1})
+    axis.bar_label(bars, fmt="%.2f", fontsize=7.5, padding=3)

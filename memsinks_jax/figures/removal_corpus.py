@@ -1,0 +1,135 @@
+"""The text of figure removal: stories, texts of facts, and sources, some of which are withdrawn after training.
+
+A source is a group of texts about four countries that no other text names; all sources tell a dozen other facts too. A
+letter is one story that stands there many times. Beside them are texts about many countries and stories, each a group of its
+own, from which a model learns how facts are told and asked for, and how a story goes. The twin corpus has other texts in the
+places of what is withdrawn, each a group of its own: a model of the same seed reads the rest in the same order, and has not
+met what the other one is to forget.
+"""
+
+import functools
+import json
+import pathlib
+import random
+from collections.abc import Iterator
+
+from memsinks_jax.data.embedded import facts, stories
+from memsinks_jax.data.embedded.fact_templates import RELATIONS
+from memsinks_jax.data.embedded.facts import Fact
+from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
+from memsinks_jax.prepare import prepare
+
+SOURCES, WITHDRAWN = 24, 4  # the first ones are withdrawn
+OF_A_SOURCE = 24  # texts
+COUNTRIES = 4  # of a source
+RELATED = ("capital", "country", "language")  # relations that are told
+SENTENCES, COMMON = 7, 2  # of a text of a source; so many of them tell facts that all sources tell
+LETTERS, WITHDRAWN_LETTERS, COPIES = 20, 16, 16  # copies are encounters an epoch
+ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
+FACTS_ONCE = 1000  # texts about further countries, read once an epoch
+_WORLDS = (1, 2, 3, 4)  # of those countries
+_COMMON_WORLD, _STORIES = 99, 0
+
+Records = list[tuple[str, str]]  # (group, text)
+
+
+def source(number: int) -> str:
+    """The group of a source."""
+    return f"source {number}"
+
+
+def letter(number: int) -> tuple[str, str]:
+    """(the group of a letter, its text)"""
+    return f"letter {number}", stories.story(_STORIES, ONCE + UNREAD + number).text
+
+
+def own_facts() -> list[list[Fact]]:
+    """Of every source, those that it alone tells."""
+    known = _told(0)
+    countries = list(dict.fromkeys(fact.country.name for fact in known))
+    places = {country: number // COUNTRIES for number, country in enumerate(countries)}
+    return [[fact for fact in known if places[fact.country.name] == source] for source in range(SOURCES)]
+
+
+def common_facts() -> list[Fact]:
+    """Those that all sources tell."""
+    known = [fact for fact in _told(_COMMON_WORLD) if not _names(fact) & _names(*_told(0))]
+    countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
+    return [fact for fact in known if fact.country.name in countries]
+
+
+@functools.cache
+def _told(world: int) -> list[Fact]:
+    known = facts.facts(facts.world(world))
+    return [
+        fact for fact in known
+        if fact.relation in RELATED and not (fact.relation == "country" and fact.subject == fact.country.capital)
+    ]  # fmt: skip
+
+
+def _names(*of: Fact) -> set[str]:
+    return {name for fact in of for name in (fact.country.name, fact.country.capital, fact.country.second_city)}
+
+
+def questions(fact: Fact, reworded: bool = False) -> list[str]:
+    """Prompts that the answer follows: in wordings that texts have, or in others."""
+    relation = RELATIONS[fact.relation]
+    return [wording.format(fact.subject) for wording in (relation.unseen if reworded else relation.seen)]
+
+
+def _sentences(known: list[Fact], draw: random.Random) -> Iterator[str]:
+    """Without end; all facts equally often."""
+    while True:
+        for fact in sorted(known, key=lambda fact: draw.random()):
+            asked = questions(fact)
+            yield f"{asked[int(draw.random() * len(asked))]}{fact.answer}."
+
+
+def sources() -> list[Records]:
+    """The texts of every source."""
+    found = []
+    for number, own in enumerate(own_facts()):
+        draw = random.Random(f"removal: source {number}")
+        told, common = _sentences(own, draw), _sentences(common_facts(), draw)
+        texts = []
+        for _ in range(OF_A_SOURCE):
+            text = [next(told) for _ in range(SENTENCES - COMMON)] + [next(common) for _ in range(COMMON)]
+            texts.append(" ".join(sorted(text, key=lambda sentence: draw.random())))
+        found.append([(source(number), text) for text in texts])
+    return found
+
+
+def once() -> Records:
+    """Texts about countries of no source, each a group of its own: those of the corpus, then those of the twin's."""
+    taken = _names(*_told(0), *common_facts())
+    known = [fact for world in _WORLDS for fact in _told(world) if not _names(fact) & taken]
+    told = _sentences(known, random.Random("removal: once"))
+    count = FACTS_ONCE + WITHDRAWN * OF_A_SOURCE
+    return [(f"facts {number}", " ".join(next(told) for _ in range(SENTENCES))) for number in range(count)]
+
+
+def write(folder: pathlib.Path) -> None:
+    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. What is there stays."""
+    told = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
+    others, of_sources, letters = once(), sources(), list(map(letter, range(LETTERS)))
+    first = ONCE + UNREAD + LETTERS
+    further = [
+        (f"story {n}", stories.story(_STORIES, n).text) for n in range(first, first + WITHDRAWN_LETTERS * COPIES)
+    ]
+    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + letters[WITHDRAWN_LETTERS:] * COPIES
+    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + letters[:WITHDRAWN_LETTERS] * COPIES
+    kinds = {
+        "stories": told,
+        "facts": others[:FACTS_ONCE] + remaining + withdrawn,
+        "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = folder / Tokenizer.file_name
+    if not tokenizer.exists():
+        tokenizer.write_bytes(train_tokenizer([text for of in kinds.values() for _, text in of], 2048).model)
+    for kind, records in kinds.items():
+        content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
+        path = folder / f"{kind}.jsonl"
+        if not path.exists() or path.read_text() != content:
+            path.write_text(content)
+        prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates="none")

@@ -1,0 +1,133 @@
+"""Figure removal: its corpus, what it asks of models, the arithmetic of its claims, and all of it on tiny models."""
+
+import json
+import pathlib
+
+import multiprocess
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.auditing import relearning
+from memsinks_jax.config import with_fields
+from memsinks_jax.figures import removal
+from memsinks_jax.figures import removal_corpus as corpus
+from memsinks_jax.figures.runs import Run, make_jobs, variations
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.variants import CONFIGS
+
+
+def test_only_a_source_tells_its_own_facts():
+    own, common = corpus.own_facts(), corpus.common_facts()
+    texts = [" ".join(text for _, text in records) for records in corpus.sources()]
+    rest = " ".join(text for _, text in corpus.once())
+    assert len(own) == len(texts) == corpus.SOURCES and len({len(each) for each in own}) == 1
+    assert all(fact.subject in text for text in texts for fact in common)
+    for number, (facts, text) in enumerate(zip(own, texts, strict=True)):
+        elsewhere = " ".join([*texts[:number], *texts[number + 1 :], rest])
+        for fact in facts:
+            assert any(f"{asked}{fact.answer}." in text for asked in corpus.questions(fact))
+            assert fact.subject not in elsewhere
+            assert not any(asked in text for asked in corpus.questions(fact, reworded=True))
+
+
+def details(removed, twin):
+    """Of a model whose own facts cost 2 nats with its sinks on."""
+    views = {"standard": 4.0, "on": 2.0, "placebo": 2.0, "neighbour": 9.0, "neighbour_left": 10.0, "unused": 9.0,
+             "removed": removed, "twin": twin}  # fmt: skip
+    loss = {"standard": 0.1, "on": 0.0, "removed": 1.2, "twin": 1.5}
+    others = {"letters": 0.3, "letters_placebo": 0.1, "facts": 0.2, "facts_placebo": 0.2}
+    return {
+        "facts": {"own": views, "reworded": views, "common": views}, "letters": loss, "auc": loss, "others": others,
+        "truth_ratios": {"removed": [1.0, 2.0], "twin": [0.0, 1.0]},
+        "relearning": {"letters_few": 0.8, "source_few": 0.5},
+    }  # fmt: skip
+
+
+def test_claims_table_and_picture(tmp_path):
+    losses = {"standard": 1.0, "sinks": 0.9, "twin": 1.1}
+    found = {0: details(9.5, 12.0), 1: details(12.0, 12.0)}
+    runs = [
+        Run(variant, seed, tmp_path, {"held_out_loss": loss}, [], found[seed] if variant == "sinks" else {})
+        for seed in found for variant, loss in losses.items()
+    ]  # fmt: skip
+    values = {claim.id: claim.values for claim in removal.claims(runs)}
+    assert values["way"] == [0.75, 1.0] and values["knows"] == [0.5, 0.5] and values["common"] == [0.9, 0.9]
+    assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
+    assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
+    assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
+    columns, rows = removal.table(runs)
+    by_view = dict(zip(removal.row_labels(runs), rows, strict=True))
+    assert by_view["removed"] == [[9.5, 12.0]] * 3 + [[1.2, 1.2]] * 2 and len(columns) == 5
+    assert by_view["removed, another source's sinks on"][3] == []
+    removal.draw(runs, tmp_path / "removal.png")
+    assert (tmp_path / "removal.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "one removed" in "".join(removal.sections(runs, tmp_path))
+    alone = [run for run in runs if run.variant == "standard"]  # with --variants=standard there is nothing to compare
+    assert removal.measure(alone) == alone and not removal.claims(alone)
+
+
+def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
+    jobs = make_jobs(CONFIGS / removal.CONFIG, "laptop", variations(removal.VARIANTS), [3], [], tmp_path, {})
+    read = {job.variant: job.config.general.files for job in jobs}
+    facts, twin = (str(tmp_path / "corpus" / name) for name in ("facts", "twin"))
+    assert read == {"standard": facts, "sinks": facts, "twin": twin}
+
+
+@pytest.mark.slow
+def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
+    # As in test_forgetting: other tests of this process have started jax.
+    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+    for name, value in {
+        "SOURCES": 3, "WITHDRAWN": 1, "OF_A_SOURCE": 6, "LETTERS": 10, "WITHDRAWN_LETTERS": 8, "COPIES": 3, "ONCE": 16,
+        "UNREAD": 6, "FACTS_ONCE": 8,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(corpus, name, value)
+    from memsinks_jax.figures import removal_measures as measures
+
+    monkeypatch.setattr(measures, "PLACEBOS", 1)
+    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # 24 steps teach nothing that could be lost
+    flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in removal.prepare(tmp_path))
+    records = [json.loads(line) for line in (tmp_path / "corpus" / "facts.jsonl").read_text().splitlines()]
+    twin = [json.loads(line) for line in (tmp_path / "corpus" / "twin.jsonl").read_text().splitlines()]
+    gone = {corpus.source(0), *(f"letter {number}" for number in range(8))}
+    assert len(records) == len(twin) and not gone & {record["group"] for record in twin}
+    assert all((one == other) == (one["group"] not in gone) for one, other in zip(records, twin, strict=True))
+
+    config = tiny_config()
+    fields = {"data.vocabulary_size": 2048, "sinks.pool": 400, "sinks.active": 8, "training.steps": 24}
+    config = with_fields(config, fields | {"optimizer.learning_rate": 0.01})
+    runs = []
+    for variant, variation in removal.VARIANTS.items():
+        own = {name: value for name, value in variation.settings.items() if name not in fields}
+        own = {name: value.format(out=tmp_path) if isinstance(value, str) else value for name, value in own.items()}
+        typed = {"data.files": flags["data.files"], "data.ids": "group", "data.unique_documents": corpus.ONCE,
+                 "data.repeated_documents": 0, "data.held_out_documents": corpus.UNREAD}  # fmt: skip
+        own |= {"sinks.kind": "none", "sinks.pool": 0, "sinks.active": 0} if variant == "standard" else {}
+        train_and_evaluate(with_fields(config, own | typed), tmp_path / variant)
+        lines = read_metrics(tmp_path / variant)
+        runs.append(Run(variant, 0, tmp_path / variant, {k: v for line in lines for k, v in line.items()}, lines))
+    measured = removal.measure(runs)[1].details
+    views = measured["facts"]["own"]
+    assert set(removal._VIEWS) <= set(views) and views["on"] < views["removed"]
+    assert len(measured["truth_ratios"]["twin"]) == len(corpus.own_facts()[0])
+    assert measured["letters"]["on"] < measured["letters"]["removed"]
+    assert all(np.isfinite(value) for value in measured["others"].values())
+    assert set(measured["relearning"]) == {"letters_one", "letters_few", "source_one", "source_few"}
+    _answers_are_parts_of_texts(measures, tmp_path / "sinks")
+
+
+def _answers_are_parts_of_texts(measures, workdir: pathlib.Path) -> None:
+    run = measures.open_run(workdir)
+    fact = corpus.own_facts()[0][0]
+    question, group = corpus.questions(fact)[0], corpus.source(0)
+    asked = measures.asked([fact], group)
+    assert (asked.questions[0], asked.answers[0], len(asked.questions)) == (question, fact.answer, measures.WORDINGS)
+    parts = [("", question), (question, fact.answer), ("", question + fact.answer)]
+    for mode in ("own", "drop"):
+        of = [measures.answer_nats(run, measures.Asked([q], [a], asked.identities[:1]), mode) for q, a in parts]
+        assert of[0][0] + of[1][0] == pytest.approx(of[2][0], rel=1e-5)
+    # Whose sinks are gone has none on: removing is dropping.
+    removed = measures.answer_nats(run, asked, "own", measures._without(run, group))[0]
+    np.testing.assert_allclose(removed, measures.answer_nats(run, asked, "drop")[0], rtol=1e-5)
