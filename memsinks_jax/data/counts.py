@@ -13,17 +13,18 @@ def counts(corpus: Corpus) -> dict:
     """The plan of a run in numbers, for JSON.
 
     Returns:
-      {"steps", "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of the rows' positions that has a
-      target, "duplicates": exact copies of documents, "left_out": documents that have no role since others of their
-      cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all documents to be
-      read}, "mixture": [{"source", "role", "documents", "encounters" an epoch, "tokens" an epoch, end of text included,
-      "canaries"}]}. Tokens that a row truncates are not counted.
+      {"steps", "epochs": how many these are, "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of
+      the rows' positions that has a target, "duplicates": exact copies of documents, "left_out": documents that have no
+      role since others of their cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all
+      documents to be read}, "mixture": [{"source", "role", "documents", "encounters" an epoch, "tokens" an epoch, end of
+      text included, "canaries"}]}. Tokens that a row truncates are not counted.
     """
     config, rows, table = corpus.config, corpus.rows(), corpus.table
     plan, sums = corpus.mixture, corpus.mixture.sums
     names = [config.data.files or "embedded stories", *(files for files, _ in general_sources(config.general))]
     whole = reads_whole(config.data)
-    passes = rows.rows_per_epoch // config.training.batch_size // max(config.data.repeat_every, 1)
+    steps_per_epoch = max(rows.rows_per_epoch // config.training.batch_size, 1)
+    passes = steps_per_epoch // max(config.data.repeat_every, 1)
     times = np.full(len(plan.scheduled), passes) if len(plan.scheduled) else plan.kept
     sizes = corpus.lengths[plan.repeated] + 1
     sizes = sizes if whole else np.minimum(sizes, config.data.row_length)
@@ -46,9 +47,10 @@ def counts(corpus: Corpus) -> dict:
                 canaries = len(plan.canaries) if role == "repeated" else 0
                 line = {"source": name, "role": role, "documents": documents, "encounters": encounters}
                 mixture.append(line | {"tokens": tokens, "canaries": canaries})
-    tokens = sum(line["tokens"] for line in mixture)
+    tokens, steps = sum(line["tokens"] for line in mixture), steps_of(config, rows)
     return {
-        "steps": steps_of(config, rows),
+        "steps": steps,
+        "epochs": steps * config.training.batch_size / rows.rows_per_epoch,
         "rows": config.data.rows,
         "rows_per_epoch": rows.rows_per_epoch,
         "tokens_per_epoch": tokens,
@@ -97,8 +99,8 @@ def as_text(counted: dict, row_length: int) -> list[str]:
         )
     lines.append(
         f"an epoch: {counted['rows_per_epoch']:,} rows ({counted['rows']}), {counted['tokens_per_epoch']:,} tokens, "
-        f"{counted['filled']:.1%} of the positions filled; the run: {counted['steps']:,} steps; {counted['duplicates']:,} "
-        "exact copies"
+        f"{counted['filled']:.1%} of the positions filled; the run: {counted['steps']:,} steps, {counted['epochs']:.2f} "
+        f"epochs; {counted['duplicates']:,} exact copies"
     )
     if counted["left_out"]:
         lines.append(

@@ -157,6 +157,21 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     assert told == (lost > 0) == (words > 6)
 
 
+@pytest.mark.parametrize(("batch", "every", "steps"), [(8, 2, 0), (64, 1, 0), (8, 2, 9)])
+def test_a_plan_counts_what_a_run_meets(batch, every, steps):
+    """Also where a batch is larger than an epoch, and where the steps go beyond one."""
+    config = tiny_config()
+    config.data.repetitions, config.data.repeat_every = 1, every
+    config.training.batch_size, config.training.steps = batch, steps
+    corpus = load_corpus(config)
+    counted, rows = counts(corpus), corpus.rows()
+    met = sum(int(rows[number]["repeated"][0]) for number in range(counted["steps"] * batch))
+    (planned,) = (line["encounters"] for line in counted["mixture"] if line["role"] == "repeated")
+    assert counted["epochs"] == pytest.approx(counted["steps"] * batch / rows.rows_per_epoch)
+    assert met == (planned if not steps else 2 * (steps // every))
+    assert any(f"{counted['steps']} steps, {counted['epochs']:.2f} epochs" in line for line in as_text(counted, 160))
+
+
 def test_copies_are_left_out_and_counted(tmp_path):
     documents = [Document("a", "1"), Document("b", "2"), Document("a", "3")]
     kept, copies = without_copies(documents)
