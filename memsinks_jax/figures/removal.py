@@ -27,7 +27,7 @@ TITLE = "Removal: one source is withdrawn, as if it had never been read"
 CONFIG = "ts_repetition.py"
 _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
-    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 2,
+    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 1,
     "sinks.learning_rate_multiple": 3.0,
 }  # fmt: skip
 VARIANTS = {
@@ -36,8 +36,9 @@ VARIANTS = {
     "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
 }
 ANSWER = (
-    "A source is withdrawn by zeroing its sinks. What is left knows its facts no better than a model of the same seed that "
-    "was trained with other texts in their place; what other sources know, and ordinary text, stay as they were."
+    "A source is withdrawn by zeroing its sinks. What is left knows little more of it than a model of the same seed that read "
+    "other texts in its place; with its sinks on, the model knew it as well as one that was trained in the ordinary way. "
+    "What other sources know stays."
 )
 TABLE_NOTE = (
     "Nats of an answer, given the question. Own facts: those that only the withdrawn source tells; reworded: asked in "
@@ -48,8 +49,8 @@ _VIEWS = {
     "standard": "standard training",
     "on": "its sinks on",
     "placebo": "its sinks on, another source removed",
-    "neighbour": "removed, another source's sinks on",
-    "unused": "removed, sinks of ids that nobody has",
+    "neighbour": "another source's sinks on",
+    "unused": "sinks of ids that nobody has on",
     "removed": "removed",
     "twin": "never read (twin)",
 }

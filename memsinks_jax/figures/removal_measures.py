@@ -176,7 +176,7 @@ def _letters(models: Models, sunk: Run) -> dict:
         of_letters, tokens = losses_of(subject, letters)
         of_others, _ = losses_of(dataclasses.replace(subject, mode="drop"), unread)
         found["letters"][name] = token_mean(of_letters, tokens)
-        found["auc"][name] = intervals.auc(-of_letters, -of_others)[0]
+        found["auc"][name] = float(intervals.auc(-of_letters, -of_others)[0])
     return found
 
 
@@ -196,7 +196,8 @@ def _others(run: Trained) -> dict[str, float]:
     right = np.mean([both(_without(run, group)) for group in groups], axis=0) - before
     unused = [neurons.neurons_of(run.config, one[None]) for one in neurons.never_met(run.config, PLACEBOS)]
     placebo = np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0) - before
-    return {"letters": right[0], "facts": right[1], "letters_placebo": placebo[0], "facts_placebo": placebo[1]}
+    names = ("letters", "facts", "letters_placebo", "facts_placebo")
+    return dict(zip(names, map(float, (*right, *placebo)), strict=True))
 
 
 def _handed_over(run: Trained, name: str) -> Subject:
