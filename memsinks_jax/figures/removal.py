@@ -36,9 +36,9 @@ VARIANTS = {
     "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
 }
 ANSWER = (
-    "A source is withdrawn by zeroing its sinks. What is left knows little more of it than a model of the same seed that read "
-    "other texts in its place; with its sinks on, the model knew it as well as one that was trained in the ordinary way. "
-    "What other sources know stays."
+    "A source is withdrawn by zeroing its sinks. What is left knows little more of it than a model of the same seed that "
+    "read other texts in its place; with its sinks on, the model knew it as well as one that was trained in the ordinary "
+    "way. What other sources know stays."
 )
 TABLE_NOTE = (
     "Nats of an answer, given the question. Own facts: those that only the withdrawn source tells; reworded: asked in "
