@@ -88,6 +88,13 @@ class Models(NamedTuple):
     twin: Trained
     standard: Trained
 
+    def views(self) -> dict[str, tuple[Trained, str]]:
+        """Of what is asked under its own id: {name: (model, mode of its sinks)}."""
+        return {
+            "standard": (self.standard, "drop"), "on": (self.sinks, "own"), "removed": (self.sinks, "drop"),
+            "twin": (self.twin, "drop"),
+        }  # fmt: skip
+
 
 def measure(sunk: Run, twin: Run, standard: Run) -> dict:
     """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {view: one a fact}, "letters": {view: loss}, "auc":
@@ -152,9 +159,7 @@ def _truth_ratios(models: Models) -> dict[str, list[float]]:
     own = corpus.own_facts()[: corpus.WITHDRAWN]
     identities = np.concatenate([np.tile(group_id(corpus.source(n)), (len(of), 1)) for n, of in enumerate(own)])
     facts = sum(own, [])
-    views = {"standard": (models.standard, "drop"), "on": (models.sinks, "own"), "removed": (models.sinks, "drop"),
-             "twin": (models.twin, "drop")}  # fmt: skip
-    return {name: truth_ratios(run, facts, identities, mode).tolist() for name, (run, mode) in views.items()}
+    return {name: truth_ratios(run, facts, identities, mode).tolist() for name, (run, mode) in models.views().items()}
 
 
 def _letters_of(run: Trained, which: Sequence[int]) -> Documents:
@@ -168,10 +173,8 @@ def _letters(models: Models, sunk: Run) -> dict:
     config = models.sinks.config
     letters = _letters_of(models.sinks, range(corpus.WITHDRAWN_LETTERS))
     unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
-    views = {"standard": (models.standard, "drop"), "on": (models.sinks, "own"), "removed": (models.sinks, "drop"),
-             "twin": (models.twin, "drop")}  # fmt: skip
     found = {"letters": {}, "auc": {}}
-    for name, (run, mode) in views.items():
+    for name, (run, mode) in models.views().items():
         subject = Subject(name, run, mode)
         of_letters, tokens = losses_of(subject, letters)
         of_others, _ = losses_of(dataclasses.replace(subject, mode="drop"), unread)
