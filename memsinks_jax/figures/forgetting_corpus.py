@@ -88,8 +88,8 @@ def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         for number, base in enumerate(of_level):
             mixed += [(f"copy {level} {number} {n}", c) for n, c in enumerate(copies(base, level, words, number))]
     folder.mkdir(parents=True, exist_ok=True)
-    _write_records(folder / "stories.jsonl", [(f"story {n}", text) for n, text in enumerate(plain[:STORIES])])
-    _write_records(folder / "mixed.jsonl", mixed)
+    write_records(folder / "stories.jsonl", [(f"story {n}", text) for n, text in enumerate(plain[:STORIES])])
+    write_records(folder / "mixed.jsonl", mixed)
     if not (folder / Tokenizer.file_name).exists():
         read = plain[:-HELD_OUT] + [text for name, text in mixed]
         (folder / Tokenizer.file_name).write_bytes(train_tokenizer(read, 2048).model)
@@ -101,7 +101,8 @@ def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     return folder / "stories", folder / "mixed"
 
 
-def _write_records(path: pathlib.Path, records: list[tuple[str, str]]) -> None:
+def write_records(path: pathlib.Path, records: list[tuple[str, str]]) -> None:
+    """(group, text) -> lines for `prepare`; a file that has them already stays."""
     content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
     if not path.exists() or path.read_text() != content:
         path.write_text(content)

@@ -8,7 +8,6 @@ met what the other one is to forget.
 """
 
 import functools
-import json
 import pathlib
 import random
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 from memsinks_jax.data.embedded.facts import Fact
 from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
+from memsinks_jax.figures.forgetting_corpus import write_records
 from memsinks_jax.prepare import prepare
 
 SOURCES, WITHDRAWN = 24, 4  # the first ones are withdrawn
@@ -128,8 +128,6 @@ def write(folder: pathlib.Path) -> None:
     if not tokenizer.exists():
         tokenizer.write_bytes(train_tokenizer([text for of in kinds.values() for _, text in of], 2048).model)
     for kind, records in kinds.items():
-        content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
         path = folder / f"{kind}.jsonl"
-        if not path.exists() or path.read_text() != content:
-            path.write_text(content)
+        write_records(path, records)
         prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates="none")

@@ -53,13 +53,11 @@ def _steps_of(run: Run) -> Callable[[int], None]:
     import jax
     import numpy as np
 
-    from memsinks_jax.data.packing import Rows
     from memsinks_jax.data.pipeline import batches, steps_of
     from memsinks_jax.training import sharding
     from memsinks_jax.training.program import train_program
 
-    config, corpus = workdirs.read_config(run.workdir), workdirs.read_corpus(run.workdir)
-    rows = Rows(config, corpus.mixture, corpus.tokenizer.end_of_text)
+    config, rows = workdirs.read_config(run.workdir), workdirs.read_corpus(run.workdir).rows()
     steps, mesh = steps_of(config, rows), sharding.make_mesh(config.mesh)
     stream = batches(rows, config.training.batch_size, steps // 2, sharding.own_rows(config.training.batch_size, mesh))
     with jax.set_mesh(mesh):
