@@ -5,7 +5,6 @@ content and one document for ids by cluster. A dialect exchanges common words fo
 is learned of it is of the group, and of no document alone.
 """
 
-import json
 import pathlib
 import re
 from collections import Counter
@@ -13,8 +12,8 @@ from collections import Counter
 import numpy as np
 
 from memsinks_jax.data.embedded import stories
-from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
-from memsinks_jax.prepare import prepare
+from memsinks_jax.data.tokenizer import Tokenizer
+from memsinks_jax.figures import corpora
 
 WORLD = 0  # seed of the stories: all models read the same, in another order and from other initial weights
 LEVELS = (0.05, 0.1, 0.2)  # share of a copy's words that are others
@@ -88,21 +87,8 @@ def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         for number, base in enumerate(of_level):
             mixed += [(f"copy {level} {number} {n}", c) for n, c in enumerate(copies(base, level, words, number))]
     folder.mkdir(parents=True, exist_ok=True)
-    write_records(folder / "stories.jsonl", [(f"story {n}", text) for n, text in enumerate(plain[:STORIES])])
-    write_records(folder / "mixed.jsonl", mixed)
     if not (folder / Tokenizer.file_name).exists():
-        read = plain[:-HELD_OUT] + [text for name, text in mixed]
-        (folder / Tokenizer.file_name).write_bytes(train_tokenizer(read, 2048).model)
-    for name in ("stories", "mixed"):
-        prepare(
-            [str(folder / f"{name}.jsonl")], str(folder / Tokenizer.file_name), folder / name, group_field="group",
-            near_duplicates="loose",
-        )  # fmt: skip
+        corpora.write_tokenizer(folder, plain[:-HELD_OUT] + [text for _, text in mixed])
+    told = [(f"story {n}", text) for n, text in enumerate(plain[:STORIES])]
+    corpora.write(folder, {"stories": told, "mixed": mixed}, "loose")
     return folder / "stories", folder / "mixed"
-
-
-def write_records(path: pathlib.Path, records: list[tuple[str, str]]) -> None:
-    """(group, text) -> lines for `prepare`; a file that has them already stays."""
-    content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
-    if not path.exists() or path.read_text() != content:
-        path.write_text(content)

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 from memsinks_jax.data.embedded.facts import Fact
-from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
-from memsinks_jax.figures.forgetting_corpus import write_records
-from memsinks_jax.prepare import prepare
+from memsinks_jax.figures import corpora
+from memsinks_jax.figures.corpora import Records
 
 SOURCES, WITHDRAWN = 24, 4  # the first ones are withdrawn
 OF_A_SOURCE = 24  # texts
@@ -29,8 +28,6 @@ ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an e
 FACTS_ONCE = 1000  # texts about further countries, read once an epoch
 _WORLDS = (1, 2, 3, 4)  # of those countries
 _COMMON_WORLD, _STORIES = 99, 0
-
-Records = list[tuple[str, str]]  # (group, text)
 
 
 def source(number: int) -> str:
@@ -123,11 +120,4 @@ def write(folder: pathlib.Path) -> None:
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,
         "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = folder / Tokenizer.file_name
-    if not tokenizer.exists():
-        tokenizer.write_bytes(train_tokenizer([text for of in kinds.values() for _, text in of], 2048).model)
-    for kind, records in kinds.items():
-        path = folder / f"{kind}.jsonl"
-        write_records(path, records)
-        prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates="none")
+    corpora.write(folder, kinds, "none")

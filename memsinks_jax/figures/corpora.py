@@ -1,0 +1,37 @@
+"""Corpora that figures write themselves: records of text, one tokenizer for all, prepared."""
+
+import json
+import pathlib
+
+from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
+from memsinks_jax.prepare import prepare
+
+VOCABULARY = 2048
+Records = list[tuple[str, str]]  # (group, text)
+
+
+def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str) -> None:
+    """Writes and prepares folder/KIND for every kind. What is there already stays, and so does a tokenizer.
+
+    Args:
+      near_duplicates: as --near_duplicates of the prepare command.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = folder / Tokenizer.file_name
+    if not tokenizer.exists():
+        write_tokenizer(folder, [text for records in kinds.values() for _, text in records])
+    for kind, records in kinds.items():
+        path = folder / f"{kind}.jsonl"
+        _write_records(path, records)
+        prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates=near_duplicates)
+
+
+def write_tokenizer(folder: pathlib.Path, texts: list[str]) -> None:
+    (folder / Tokenizer.file_name).write_bytes(train_tokenizer(texts, VOCABULARY).model)
+
+
+def _write_records(path: pathlib.Path, records: Records) -> None:
+    """Lines for `prepare`; a file that has them already stays."""
+    content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
+    if not path.exists() or path.read_text() != content:
+        path.write_text(content)
