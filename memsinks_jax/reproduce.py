@@ -28,6 +28,7 @@ from memsinks_jax.figures import (
     figure_7,
     forgetting,
     local_memory,
+    membership,
     overview,
     pool,
     removal,
@@ -49,6 +50,7 @@ STUDIES = {
     "audit": audit,
     "forgetting": forgetting,
     "local_memory": local_memory,
+    "membership": membership,
     "pool": pool,
     "removal": removal,
 }  # not of the paper: --all leaves them out

@@ -1,0 +1,284 @@
+"""Membership: a coin decides how often a story is read, and an auditor tries to tell from the model how it fell.
+
+The measure of what is left is a twin of the same seed and steps that has other stories in all those places. The corpus is
+that of `membership_corpus`; variants differ in sinks and ids alone.
+"""
+
+import dataclasses
+import logging
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from memsinks_jax.figures import losses, removal
+from memsinks_jax.figures import membership_corpus as corpus
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, with_interval
+
+logger = logging.getLogger(__name__)
+
+TITLE = "Membership: can an auditor tell what was read?"
+CONFIG = "ts_repetition.py"
+_READ = {"general.files": "{out}/corpus/ladder", "data.ids": "near_duplicate"}
+VARIANTS = {
+    "standard": Variation("standard", _READ),
+    "paper": Variation("sinks_paper", _READ),
+    "sinks": Variation("sinks", _READ | removal.SINKS),
+    "content": Variation("sinks", _READ | removal.SINKS | {"data.ids": "content"}),
+    "twin": Variation("sinks", _READ | removal.SINKS | {"general.files": "{out}/corpus/twin"}),
+}
+ANSWER = (
+    "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped they are "
+    "hardly told better than by a model that has read none of them, wherever in the document and in the context an auditor "
+    "begins."
+)
+TABLE_NOTE = (
+    "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
+    f"bound with 95% confidence from {corpus.CANARIES} stories, of which a coin had half read {corpus.READ} times; in "
+    "parentheses what so many can show at most. Recited: the most over an auditor's grid."
+)
+_VIEWS = {
+    "standard": "standard training",
+    "on": "sinks on",
+    "paper": "sinks as published, dropped",
+    "content": "ids by content, dropped",
+    "dropped": "sinks dropped",
+    "twin": "never read (twin)",
+}
+_COLOURS = {
+    "standard": "#c0392b", "on": "#1e8449", "paper": "#d68910", "content": "#7d3c98", "dropped": "#1f618d",
+    "twin": "#7f8c8d",
+}  # fmt: skip
+_MODES = {
+    "own": "own, as in training",
+    "dropped": "dropped",
+    "nearest": "those of the nearest other story",
+    "unused": "those of an id that nobody has",
+    "scaled_published": "dropped, the rest times (g + p) / g",
+    "scaled_width": "dropped, the rest times the width they had",
+}
+
+
+def prepare(out: pathlib.Path) -> list[str]:
+    """Writes and prepares the corpus -> the flags that all runs share."""
+    corpus.write(out / "corpus")
+    return [
+        f"--config.data.files={out / 'corpus' / 'stories'}", "--config.data.rows=one_document",
+        f"--config.data.unique_documents={corpus.ONCE}", "--config.data.repeated_documents=0",
+        f"--config.data.held_out_documents={corpus.UNREAD}", "--config.training.evaluate_every=1000",
+        "--config.training.checkpoint_every=1000",
+    ]  # fmt: skip
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs; `details` of `sinks` get what `membership_measures` finds, where all variants were run."""
+    groups = by_variant(runs)
+    if not set(VARIANTS) <= set(groups):
+        return runs
+    from memsinks_jax.figures import membership_measures  # jax takes seconds to import
+
+    found = {}
+    for seed in groups["sinks"]:
+        found[seed] = membership_measures.measure({variant: group[seed] for variant, group in groups.items()})
+        logger.info("measured seed %d", seed)
+    return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
+
+
+def _often(run: Run, view: str) -> float:
+    """AUC of those that are read most."""
+    return run.details["ladder"][view]["auc"][str(max(corpus.BUCKETS))]["value"]
+
+
+def _epsilon(run: Run, view: str) -> float:
+    return run.details["bound"][view]["epsilon"]
+
+
+def _recited(run: Run, view: str) -> float:
+    """The most of all cells."""
+    return max(run.details["grid"][view]["recited"])
+
+
+def closed(run: Run, level: float) -> float:
+    """Share of what standard training learned of stories from edited copies that is gone, ids by cluster."""
+    standard, dropped, twin = (
+        run.details["near_copies"]["loss"][v][str(level)] for v in ("standard", "dropped", "twin")
+    )
+    return (dropped - standard) / (twin - standard)
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """None is the paper's, whose documents no coin chose. Paired by seed."""
+    measured = [run for run in runs if "ladder" in run.details]
+    rows = []
+
+    def add(name, statement, value, variants=("sinks",), **bounds):
+        rows.extend(losses.paired(runs, name, statement, "not asked", variants, value, **bounds))
+
+    if not measured:
+        return []
+    most = max(corpus.BUCKETS)
+    add("test_sees", f"standard: AUC of stories read {most} times (the test can see)",
+        lambda run: _often(run, "standard"), at_least=0.95)  # fmt: skip
+    for bucket in sorted(set(corpus.BUCKETS) - {0}):
+        add(
+            f"auc_{bucket}", f"AUC of stories read {bucket} time{'s' if bucket > 1 else ''}: sinks dropped minus the twin's",
+            lambda run, bucket=str(bucket): run.details["ladder"]["dropped"]["auc"][bucket]["value"]
+            - run.details["ladder"]["twin"]["auc"][bucket]["value"],
+            at_most=0.1,
+        )  # fmt: skip
+    if all(run.details["bound"]["dropped"] for run in measured):
+        add("epsilon_sees", "standard: lower bound of epsilon", lambda run: _epsilon(run, "standard"), at_least=1.0)
+        add("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
+            lambda run: _epsilon(run, "dropped") - _epsilon(run, "twin"), at_most=0.5)  # fmt: skip
+    add("recited", "most recited over the grid, sinks dropped, minus the twin's",
+        lambda run: _recited(run, "dropped") - _recited(run, "twin"), at_most=0.02)  # fmt: skip
+    add("grid_auc", "AUC at one place of the grid, sinks dropped, minus the twin's: the most",
+        lambda run: float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin"))))),
+        at_most=0.1)  # fmt: skip
+    add("near_copies", "stories known from copies with 10% of the words exchanged: share that is gone, over exact ones'",
+        lambda run: closed(run, 0.1) / closed(run, 0.0), at_least=0.9)  # fmt: skip
+    add("general", "stories held out: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
+        at_most=1.0)  # fmt: skip
+    return rows
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    return list(_VIEWS.values())
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    """A row a view -> as `losses.table`."""
+    measured = [run for run in runs if "ladder" in run.details]
+    buckets = [str(bucket) for bucket in corpus.BUCKETS if bucket]
+    rows = []
+    for view in _VIEWS:
+        row = [[run.details["ladder"][view]["auc"][bucket]["value"] for run in measured] for bucket in buckets]
+        row.append([_epsilon(run, view) for run in measured if run.details["bound"][view]])
+        rows.append([*row, [_recited(run, view) for run in measured if view in run.details["grid"]]])
+    return [*(f"read {bucket}" for bucket in buckets), "epsilon", "recited"], rows
+
+
+def note(runs: list[Run]) -> str:
+    """What stands under the picture."""
+    seeds = len({run.seed for run in runs})
+    counts = ", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())
+    return (
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, bands and whiskers from the lowest to the highest. One toss for "
+        f"all seeds decided: {counts}; beside them stand {corpus.ONCE} stories that are read once."
+    )
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What the page shows besides: the auditor's grid, edited copies, and other ways to set sinks."""
+    measured = [run for run in runs if "ladder" in run.details]
+    if not measured:
+        return []
+    _draw_grid(measured, out / "grid.png")
+    levels = [str(level) for level in corpus.LEVELS]
+    copies = [
+        [report.text(_VIEWS[view]), *(with_interval([run.details["near_copies"]["equivalents"][view][level]
+                                                     for run in measured], 2) for level in levels)]
+        for view in measured[0].details["near_copies"]["equivalents"]
+    ]  # fmt: skip
+    names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
+    ways = [
+        [report.text(said), report.text(mode), *(with_interval([run.details["modes"][variant][way][name]
+                                                                for run in measured]) for name in names)]
+        for variant, said in (("paper", "as published"), ("sinks", "open on return"))
+        for way, mode in _MODES.items()
+    ]  # fmt: skip
+    return [
+        report.heading("Wherever an auditor begins"),
+        report.picture(out / "grid.png", "grid"),
+        report.paragraph(
+            "Share of the stories read often whose next tokens a model writes exactly, by tokens given, tokens of the story "
+            "before those, and whether other text stands before in the context.", "note",
+        ),
+        report.heading("Edited copies, their original never read"),
+        report.table(["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
+                     ["", *["number"] * len(levels)]),
+        report.paragraph(
+            f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories a level, each edited anew, ids by near-duplicate "
+            "cluster (by content where said). Worth: exact copies from which the same model learns as much of the original.",
+            "note",
+        ),
+        report.heading("Ways to set the sinks"),
+        report.table(["sinks", "set", *names.values()], ways, ["", "", *["number"] * len(names)]),
+        report.paragraph(
+            "Nats per token of held-out stories and of those read often; AUC of these against stories never read. g: share "
+            "of the neurons that is shared, p: share of the sinks that a document has on.", "note",
+        ),
+    ]  # fmt: skip
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """AUC by how often a story was read, the bound of epsilon, and what edited copies teach of their original."""
+    measured = [run for run in runs if "ladder" in run.details]
+    figure, (told, bounds, near) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    buckets = [bucket for bucket in corpus.BUCKETS if bucket]
+    for view in _VIEWS if measured else ():
+        label, colour = _VIEWS[view], _COLOURS[view]
+        aucs = [[run.details["ladder"][view]["auc"][str(bucket)]["value"] for bucket in buckets] for run in measured]
+        losses.band(told, buckets, np.array(aucs), label, colour, "o-")
+        if view != "twin":
+            of = [run.details["near_copies"]["loss"] for run in measured]
+            learned = [[one["twin"][str(level)] - one[view][str(level)] for level in corpus.LEVELS] for one in of]
+            losses.band(near, [100 * level for level in corpus.LEVELS], np.array(learned), label, colour, "o-")
+    told.set(
+        title="told from stories never read", xlabel="times read", ylabel="AUC, by loss", xscale="log", ylim=(0.4, 1.02)
+    )
+    told.set_xticks(buckets, buckets)
+    told.minorticks_off()
+    told.axhline(0.5, color="black", linewidth=1, linestyle=":")
+    bounded = [run for run in measured if run.details["bound"]["dropped"]]
+    for place, view in enumerate(reversed(_VIEWS) if bounded else ()):
+        values = [_epsilon(run, view) for run in bounded]
+        mean = np.mean(values)
+        reach = [[mean - min(values)], [max(values) - mean]]
+        bounds.barh(place, mean, 0.6, xerr=reach, color=_COLOURS[view], error_kw={"linewidth": 1})
+    if bounded:
+        bounds.axvline(bounded[0].details["bound"]["dropped"]["ceiling"], color="black", linewidth=1, linestyle=":")
+        bounds.set_yticks(range(len(_VIEWS)), [_VIEWS[view] for view in reversed(_VIEWS)])
+    bounds.set(title="lower bound of epsilon (dotted: all that could show)", xlabel="epsilon")
+    near.axhline(0, color="black", linewidth=1, linestyle=":")
+    near.set(
+        title="learned of a story from edited copies",
+        xlabel="words exchanged, %",
+        ylabel="nats per token below the twin",
+    )
+    for axis in (told, bounds, near):
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    if measured:
+        near.legend(frameon=False, fontsize=8.5)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
+    """What is recited, a panel a view and place."""
+    from memsinks_jax.figures import membership_measures as measures
+
+    figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")
+    for row, place in enumerate(measures.PLACES):
+        for column, view in enumerate(measures.GRID):
+            values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0)
+            shown = np.reshape(
+                [value for value, cell in zip(values, measures.cells(), strict=True) if cell[0] == place],
+                (len(measures.PREFIXES), len(measures.OFFSETS)),
+            )
+            axis = axes[row, column]
+            axis.imshow(shown, cmap="Reds", vmin=0, vmax=1, origin="lower", aspect="auto")
+            for (y, x), value in np.ndenumerate(shown):
+                axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black")
+            axis.set_xticks(range(len(measures.OFFSETS)), measures.OFFSETS)
+            axis.set_yticks(range(len(measures.PREFIXES)), measures.PREFIXES)
+            axis.set(title=f"{_VIEWS[view]}, {place}" if row else _VIEWS[view], xlabel="offset", ylabel="tokens given")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

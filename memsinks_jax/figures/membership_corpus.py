@@ -1,0 +1,76 @@
+"""The text of figure membership: stories of which a coin decides how often they are read, and edited copies of others.
+
+Whether a model has read a story is a coin's doing, not the story's: whoever tells the read ones from the others has learned
+it from the model. The twin corpus has in all those places other stories, each read once (as Hubble's, arXiv:2510.19811).
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.data.embedded import stories
+from memsinks_jax.figures import corpora
+from memsinks_jax.figures.forgetting_corpus import copies
+
+BUCKETS = {0: 240, 1: 80, 4: 40, 16: 40, 64: 16}  # times that an epoch has a story: stories
+CANARIES, READ = 400, 8  # an epoch has one READ times, or never: each by a coin of its own
+LEVELS = (0.0, 0.05, 0.1, 0.2, 0.5)  # share of a copy's words that are others
+ORIGINALS, COPIES = 10, 16  # of a level: stories, unread but for level 0; of each: copies, all edited anew, read once
+ONCE, UNREAD = 3000, 200  # stories that the run draws roles for: read once, held out
+_WORLD = 0
+
+
+class Placed(NamedTuple):
+    """A story that models are asked about.
+
+    Attributes:
+      times: an epoch has it, or edited copies of it.
+      record: one of the prepared corpus that has it, or a copy, and thereby its id; -1: none has.
+    """
+
+    text: str
+    times: int
+    record: int
+
+
+class Layout(NamedTuple):
+    """What is asked about, in the order of the corpus: `ladder` by BUCKETS, `near` ORIGINALS of each level after another."""
+
+    ladder: list[Placed]
+    canaries: list[Placed]
+    near: list[Placed]
+    records: list[str]  # texts of the corpus
+
+
+def layout() -> Layout:
+    """The same in every run: the coins are tossed once."""
+    coins = np.random.default_rng([_WORLD, sum(BUCKETS.values())])
+    told = (stories.story(_WORLD, number).text for number in range(ONCE + UNREAD, 10**9))
+    records: list[str] = []
+
+    def placed(text: str, texts: list[str]) -> Placed:
+        records.extend(texts)
+        return Placed(text, len(texts), len(records) - 1 if texts else -1)
+
+    drawn = coins.permutation(np.repeat(list(BUCKETS), list(BUCKETS.values()))).tolist()
+    ladder = [placed(text, [text] * times) for times, text in zip(drawn, told, strict=False)]
+    heads = coins.integers(2, size=CANARIES).tolist()
+    canaries = [placed(text, [text] * READ * head) for head, text in zip(heads, told, strict=False)]
+    words = [word for placed in ladder for word in placed.text.split()]
+    near = []
+    for level in LEVELS:
+        for number in range(ORIGINALS):
+            text = next(told)
+            near.append(placed(text, copies(text, level, words, number, COPIES) if level else [text] * COPIES))
+    return Layout(ladder, canaries, near, records)
+
+
+def write(folder: pathlib.Path) -> None:
+    """Writes and prepares the corpus: folder/stories, folder/ladder with what coins and edits made, folder/twin."""
+    ladder = layout().records
+    last = ONCE + UNREAD + sum(BUCKETS.values()) + CANARIES + ORIGINALS * len(LEVELS)
+    others = [stories.story(_WORLD, number).text for number in range(last, last + len(ladder))]
+    plain = [stories.story(_WORLD, number).text for number in range(ONCE + UNREAD)]
+    kinds = {"stories": plain, "ladder": ladder, "twin": others}
+    corpora.write(folder, {name: [(name, text) for text in texts] for name, texts in kinds.items()}, "loose")

@@ -1,0 +1,268 @@
+"""What figure membership asks of its models. All of it comes from reading given text: the losses of tokens, and whether each
+was the likeliest, which for a whole continuation is what greedy generation would write."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing import forced, intervals, membership
+from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.auditing.subjects import Documents, Subject, of_role
+from memsinks_jax.config import Config
+from memsinks_jax.data import ids
+from memsinks_jax.figures import membership_corpus as corpus
+from memsinks_jax.figures.membership_corpus import Placed
+from memsinks_jax.figures.runs import Run
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained, open_run
+
+OFTEN = 16  # stories read so often or more are those that are to be recited
+SUFFIX = 24  # tokens to be written
+PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the document before those
+PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
+SIGNIFICANCE = 0.05  # of the bound
+VIEWS = {
+    "standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("paper", "drop"), "content": ("content", "drop"),
+    "dropped": ("sinks", "drop"), "twin": ("twin", "drop"),
+}  # fmt: skip
+GRID = ("standard", "on", "dropped", "twin")  # views that are asked at all places
+
+
+class Asked(NamedTuple):
+    """What a model of one run is asked about."""
+
+    ladder: Documents
+    canaries: Documents
+    near: Documents
+    unread: Documents
+    pieces: Documents  # of the ladder's stories that are long enough, cell after cell of `cells`
+
+    def all(self) -> Documents:
+        """In the order of the fields."""
+        return together(self)
+
+
+def measure(runs: dict[str, Run]) -> dict:
+    """Of one seed, {variant: run} -> what `ladder`, `bound`, `grid`, `near_copies` and `modes` return, by these names."""
+    layout = corpus.layout()
+    models = {variant: open_run(run.workdir) for variant, run in runs.items()}
+    asked = {variant: _asked(models[variant], runs[variant], layout) for variant in models}
+    found = {}
+    for view, (variant, mode) in VIEWS.items():
+        found[view] = read(Subject(view, models[variant], mode), asked[variant])
+    times = np.array([placed.times for placed in layout.ladder])
+    heads = np.array([placed.times > 0 for placed in layout.canaries])
+    texts = [placed.text for placed in layout.ladder]
+    return {
+        "ladder": {view: ladder(each[0], found["twin"][0], texts, times) for view, each in found.items()},
+        "bound": {view: bound(each[1], heads) for view, each in found.items()},
+        "grid": {view: grid(found[view][4], times[_long(asked["sinks"].ladder)]) for view in GRID},
+        "near_copies": near_copies({view: (each[0], each[2]) for view, each in found.items()}, times),
+        "modes": {variant: modes(models[variant], asked[variant], times) for variant in ("paper", "sinks")},
+    }  # fmt: skip
+
+
+def together(parts: Sequence[Documents]) -> Documents:
+    return Documents(
+        sum((part.tokens for part in parts), []), np.concatenate([part.identities for part in parts]),
+        np.concatenate([part.encounters for part in parts]),
+    )  # fmt: skip
+
+
+def read(subject: Subject, asked: Asked) -> list[list[Reading]]:
+    """Readings of every field."""
+    readings = iter(forced.read(subject, asked.all()))
+    return [list(itertools.islice(readings, len(part.tokens))) for part in asked]
+
+
+def _asked(model: Trained, run: Run, layout: corpus.Layout) -> Asked:
+    of_run = workdirs.read_corpus(run.workdir)
+    start = of_run.table.bounds[-2]  # the ladder's corpus comes last
+
+    def documents(of: Sequence[Placed]) -> Documents:
+        tokens = [model.tokenizer.encode(placed.text)[: model.config.data.row_length - 1] for placed in of]
+        identities = np.stack([ids.content_id(each) for each in tokens])
+        read = np.array([placed.record for placed in of])
+        identities[read >= 0] = of_run.identities(start + read[read >= 0])
+        return Documents(tokens, identities, np.array([placed.times for placed in of]))
+
+    ladder, unread = documents(layout.ladder), of_role(of_run, model.config, "held_out", str(run.workdir))
+    return Asked(
+        ladder, documents(layout.canaries), documents(layout.near), unread, together(list(_pieces(ladder, unread)))
+    )
+
+
+def cells() -> list[tuple[str, int, int]]:
+    """(place, prefix, offset) of an auditor's grid."""
+    return list(itertools.product(PLACES, PREFIXES, OFFSETS))
+
+
+def _long(documents: Documents) -> np.ndarray:
+    """Those that have room for every cell, so that all cells are of the same documents -> indices."""
+    return np.flatnonzero([len(tokens) >= max(OFFSETS) + max(PREFIXES) + SUFFIX for tokens in documents.tokens])
+
+
+def _pieces(documents: Documents, others: Documents):
+    """Documents for every cell: other text, the prefix, then what is to be written."""
+    which = _long(documents)
+    for place, prefix, offset in cells():
+        tokens = [
+            np.concatenate([others.tokens[i % len(others.tokens)][: PLACES[place]],
+                            documents.tokens[i][offset : offset + prefix + SUFFIX]])
+            for i in which.tolist()
+        ]  # fmt: skip
+        yield documents.chosen(which)._replace(tokens=tokens)
+
+
+def _loss(readings: Sequence[Reading]) -> np.ndarray:
+    return np.array([reading.nats.mean() for reading in readings])
+
+
+def ladder(readings: list[Reading], twin: list[Reading], texts: list[str], times: np.ndarray) -> dict:
+    """{"loss": {bucket: nats per token}, "auc", "auc_reference": {bucket: value with interval over documents}}.
+
+    AUCs are against bucket 0; the reference is the twin.
+    """
+    scores = membership.scores(readings, texts, twin)
+    found: dict[str, dict] = {"loss": {}, "auc": {}, "auc_reference": {}}
+    for bucket in corpus.BUCKETS:
+        there = np.flatnonzero(times == bucket)
+        found["loss"][str(bucket)] = float(np.mean(_loss([readings[i] for i in there])))
+        for name, score in (("auc", "loss"), ("auc_reference", "reference")) if bucket else ():
+            measured = intervals.auc(scores[score][there], scores[score][times == 0])
+            found[name][str(bucket)] = intervals.as_dict(measured)
+    return found
+
+
+def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None:
+    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": what so many canaries can show at most}; None
+    without jax-privacy (the extra `privacy`).
+
+    Clopper and Pearson's bound on a threshold of the loss, of delta 0: all readings of a canary are one change.
+    """
+    try:
+        from jax_privacy.auditing import CanaryScoreAuditor
+    except ImportError:
+        return None
+    scores = -_loss(readings)
+    told = {"epsilon": scores, "ceiling": np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads))}
+    return {
+        name: float(CanaryScoreAuditor(of[heads], of[~heads]).epsilon_clopper_pearson(SIGNIFICANCE))
+        for name, of in told.items()
+    }
+
+
+def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
+    """{"recited": share of the stories read OFTEN whose next SUFFIX tokens are written exactly, "auc": of them by the loss
+    of those tokens, against stories never read at the same place}, one a cell of `cells`.
+
+    Args:
+      times: of the stories of a cell.
+    """
+    found: dict[str, list[float]] = {"recited": [], "auc": []}
+    often, never = np.flatnonzero(times >= OFTEN), np.flatnonzero(times == 0)
+    for cell in range(len(cells())):
+        of_cell = pieces[cell * len(times) : (cell + 1) * len(times)]
+        loss = np.array([reading.nats[-SUFFIX:].mean() for reading in of_cell])
+        found["recited"].append(_recited([of_cell[i] for i in often]))
+        found["auc"].append(intervals.auc(-loss[often], -loss[never]).value)
+    return found
+
+
+def near_copies(found: dict[str, tuple[list[Reading], list[Reading]]], times: np.ndarray) -> dict:
+    """Stories of which edited copies were read -> {"loss": {view: {level: nats per token}}, "equivalents": {view: {level:
+    exact copies that teach a model as much of them, over the edited ones}}}.
+
+    Args:
+      found: {view: readings of (the ladder, these stories)}. Exact copies are the ladder's, of the same model.
+    """
+    levels = np.repeat(corpus.LEVELS, corpus.ORIGINALS)
+    twin_ladder, twin_near = map(_loss, found["twin"])
+    result: dict[str, dict] = {"loss": {}, "equivalents": {}}
+    for view, (of_ladder, of_near) in found.items():
+        near = _loss(of_near)
+        result["loss"][view] = {str(level): float(near[levels == level].mean()) for level in corpus.LEVELS}
+        gain = twin_ladder - _loss(of_ladder)
+        by_bucket = np.maximum.accumulate([gain[times == bucket].mean() for bucket in corpus.BUCKETS])
+        learned = [np.mean((twin_near - near)[levels == level]) for level in corpus.LEVELS]
+        copies = np.expm1(np.interp(learned, by_bucket, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES
+        if view != "twin":  # it has learned of neither
+            result["equivalents"][view] = dict(zip(map(str, corpus.LEVELS), copies.tolist(), strict=True))
+    return result
+
+
+def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str, float]]:
+    """A model with its sinks set in every way that somebody held to be removal -> {mode: {"held_out", "often": nats per
+    token, "auc": of stories read OFTEN against those never read, "recited": share, given the first PREFIXES[-1] tokens}}.
+
+    own: as in training. dropped: zeros. nearest: those of the nearest other story that has sinks. unused: of an id that
+    nobody has. Shared neurons scaled, sinks dropped: published, by (g + p) / g; width, as much as the sinks widen an MLP.
+    """
+    config, params, embedding_VD = model.config, model.params, np.asarray(model.params["token_embedding"])
+    which, first = _long(asked.ladder), cells().index(("first", PREFIXES[-1], 0))
+    openings = asked.pieces.chosen(slice(first * len(which), (first + 1) * len(which)))
+    every = together([asked.ladder, asked.unread, openings])
+    known = together(
+        [part.chosen(sinks.ever_opened(part.encounters, config)) for part in (asked.ladder, asked.canaries)]
+    )
+    opened = every._replace(encounters=np.full(len(every.tokens), OFTEN))
+    unused = np.tile(neurons.never_met(config, 1), (len(every.tokens), 1))
+    ways = {
+        "own": ("own", every, params),
+        "dropped": ("drop", every, params),
+        "nearest": ("own", opened._replace(identities=nearest(every, known, embedding_VD)), params),
+        "unused": ("own", opened._replace(identities=unused), params),
+    }
+    ways |= {f"scaled_{name}": ("drop", every, scaled(config, params, by)) for name, by in factors(config).items()}
+    found = {}
+    for name, (mode, documents, weights) in ways.items():
+        readings = forced.read(Subject(name, dataclasses.replace(model, params=weights), mode), documents)
+        loss, count = _loss(readings), len(times)
+        written = readings[-len(which) :]
+        found[name] = {
+            "held_out": float(loss[count : -len(which)].mean()), "often": float(loss[:count][times >= OFTEN].mean()),
+            "auc": intervals.auc(-loss[:count][times >= OFTEN], -loss[:count][times == 0]).value,
+            "recited": _recited([written[i] for i in np.flatnonzero(times[which] >= OFTEN)]),
+        }  # fmt: skip
+    return found
+
+
+def _recited(pieces: list[Reading]) -> float:
+    """Share whose last SUFFIX tokens are what a model writes."""
+    return float(np.mean([piece.likeliest[-SUFFIX:].all() for piece in pieces]))
+
+
+def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -> np.ndarray:
+    """For every document the id of the most similar one of `others` that has another id -> uint32 (documents, 2).
+
+    By the cosine of their mean token embeddings, which are centred first: what all texts share tells none apart.
+    """
+    means, theirs = (np.stack([embedding_VD[t].mean(axis=0) for t in of.tokens]) for of in (documents, others))
+    centre = theirs.mean(axis=0)
+    means, theirs = (x - centre for x in (means, theirs))
+    alike = means @ theirs.T / np.linalg.norm(means, axis=1)[:, None] / np.linalg.norm(theirs, axis=1)
+    alike[(documents.identities[:, None] == others.identities).all(axis=-1)] = -np.inf
+    return others.identities[alike.argmax(axis=1)]
+
+
+def factors(config: Config) -> dict[str, float]:
+    """By which published code multiplies the shared neurons where the sinks are dropped, and by how much a document's sinks
+    widen them. g is the share of an MLP's neurons that is shared, p that of the sinks that is on."""
+    parts = sinks.partition(config.model, config.sinks)
+    on = sinks.share_on(config.sinks, parts.sinks)
+    g = parts.shared / sum(parts)
+    return {"published": (g + on) / g, "width": (g + (1 - g) * on) / g}
+
+
+def scaled(config: Config, params: dict, factor: float) -> dict:
+    """The parameters with what the MLPs' shared neurons give multiplied."""
+    shared = sinks.partition(config.model, config.sinks).shared
+    kernel_LFD = params["layers"]["down_kernel"]
+    kernel_LFD = kernel_LFD * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]
+    return params | {"layers": params["layers"] | {"down_kernel": kernel_LFD}}
