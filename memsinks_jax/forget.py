@@ -31,13 +31,14 @@ logger = logging.getLogger("memsinks_jax.forget")
 
 def forget(
     workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "",
-    spare: int | None = None,
+    spare: int | None = None, evidence: pathlib.Path | None = None,
 ) -> dict:  # fmt: skip
     """Writes the model without the sinks of the documents, and the receipt -> the receipt.
 
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
       spare: sinks that more than this many of the others use stay; None: all go.
+      evidence: folder of `reproduce --figure=removal`, whose claims the receipt repeats.
     Returns:
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
       {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
@@ -47,6 +48,7 @@ def forget(
     """
     if out.exists():
         raise InputError(f"{out} exists; take another --out, or remove it first")
+    tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)
     removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
@@ -65,7 +67,7 @@ def forget(
         _verify(sparse_sinks.without_tables(run.config.model, params), open_run(scratch).params, scratch)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
-        receipt |= receipts.measure(run, params, found, placebos(run.config, found, spare))
+        receipt |= receipts.measure(run, params, found, placebos(run.config, found, spare)) | tested
         report.write_json(scratch / "receipt.json", receipt)
         receipts.draw(receipt, scratch / "receipt.png")
         report.write_page(
@@ -106,6 +108,9 @@ def main() -> None:
     spare_flag = flags.DEFINE_integer(
         "spare", None, "Keep sinks that more than this many of the others use; by default all go.", lower_bound=0
     )
+    evidence_flag = flags.DEFINE_string(
+        "evidence", "", "Folder of reproduce --figure=removal: the receipt repeats its claims, with a link."
+    )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
     def run() -> dict:
@@ -115,7 +120,8 @@ def main() -> None:
         asked = Request(documents_flag.value, tuple(ids_flag.value), group_flag.value)
         out = pathlib.Path(out_flag.value)
         workdir = pathlib.Path(workdir_flag.value)
-        receipt = forget(workdir, asked, out, others_flag.value, held_out_flag.value, spare_flag.value)
+        evidence = pathlib.Path(evidence_flag.value) if evidence_flag.value else None
+        receipt = forget(workdir, asked, out, others_flag.value, held_out_flag.value, spare_flag.value, evidence)
         print(report.plain_table(*receipts.loss_table(receipt)), file=sys.stderr)
         logger.info("%s %s %s", receipts.said_removed(receipt), receipts.said_selectivity(receipt), out / "index.html")
         return receipt

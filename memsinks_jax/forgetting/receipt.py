@@ -1,5 +1,7 @@
 """The receipt of a removal: which neurons went, what was lost with them, as numbers, as a picture and as a page."""
 
+import json
+import os
 import pathlib
 
 import matplotlib
@@ -11,13 +13,14 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found
 from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs.trained import Trained
 
 MODES = ("own", "all")
@@ -160,6 +163,40 @@ def draw(receipt: dict, path: pathlib.Path) -> None:
     plt.close(figure)
 
 
+def read_evidence(folder: pathlib.Path) -> dict:
+    """What tests of such removals found: {"folder", "command", "claims"}, of a folder that `reproduce` wrote.
+
+    Raises:
+      InputError: it is no such folder, or of a figure without claims.
+    """
+    path = folder / "results.json"
+    try:
+        content = json.loads(path.read_text())
+        found = {"folder": str(folder), "command": content["command"], "claims": content["claims"]}
+        claims = [Claim.from_dict(claim) for claim in found["claims"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"--evidence: {path} is no result of memsinks_jax.reproduce ({type(error).__name__}); make one with "
+            f"--figure=removal --out={folder}"
+        ) from None
+    if not claims:
+        raise InputError(f"--evidence: {path} has no claims; reproduce the figure with all of its variants")
+    return found
+
+
+def _evidence(receipt: dict, folder: pathlib.Path) -> list[str]:
+    if "evidence" not in receipt:
+        return []
+    of = receipt["evidence"]
+    page = pathlib.Path(os.path.relpath(pathlib.Path(of["folder"]).absolute() / "index.html", folder.absolute()))
+    return [
+        report.heading("How such removals were tested"),
+        *report.claims_section([Claim.from_dict(claim) for claim in of["claims"]]),
+        report.link(page.as_posix(), "the whole test"),
+        report.code(of["command"]),
+    ]
+
+
 def page(receipt: dict, folder: pathlib.Path) -> list[str]:
     """Sections of the receipt's page, beside the picture in `folder`."""
     columns, rows = loss_table(receipt)
@@ -189,6 +226,7 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
             "The same removal with other ids: by how much it raises the documents' loss, nats per token. The effect is what "
             "the right removal does beyond that. docs/removal.md says what a removal leaves behind.", "note",
         ),
+        *_evidence(receipt, folder),
         report.heading("Documents, their own sinks on"),
         report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),
         report.heading("Neurons whose weights are zero"),

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import types
 
@@ -20,6 +21,8 @@ from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.request import _no_group
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -132,6 +135,26 @@ def test_a_group_that_is_not_there_is_told_with_those_nearest_to_it():
     assert told.startswith("--group=nort: runs/sinks has 3 groups and none of this name; did you mean 'north' or ")
     assert _no_group("zzz", corpus, pathlib.Path("runs/sinks")).endswith("'north' or 'south' or 'coast'?")
     assert "was not trained on it" in _no_group("coast", corpus, pathlib.Path("runs/sinks"))
+
+
+def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
+    workdir, files = run
+    tests, out = tmp_path / "removal", tmp_path / "rest" / "model"
+    tests.mkdir()
+    out.parent.mkdir()
+    claims = [Claim("way", "share of the way <to never read>", "not asked", [0.99, 0.97], at_least=0.95).to_dict()]
+    report.write_json(tests / "results.json", {"command": "reproduce --figure=removal", "claims": claims})
+    receipt = forget(workdir, Request(str(files[0])), out, evidence=tests)
+    page = (out / "index.html").read_text()
+    assert receipt["evidence"]["claims"] == claims and json.loads((out / "receipt.json").read_text()) == receipt
+    assert "share of the way &lt;to never read&gt;" in page and "reproduce --figure=removal" in page
+    (link,) = re.findall(r'href="([^"]*)"', page)
+    assert (out / link).resolve() == (tests / "index.html").resolve()
+    for content in ("{}", '{"command": "it", "claims": [{"id": "way"}]}', "[", '{"command": "it", "claims": []}'):
+        (tests / "results.json").write_text(content)
+        with pytest.raises(InputError, match="--evidence: .*results.json (is no result of|has no claims)"):
+            forget(workdir, Request(str(files[0])), tmp_path / "other", evidence=tests)
+    assert not (tmp_path / "other").exists()
 
 
 def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
