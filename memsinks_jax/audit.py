@@ -17,13 +17,16 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from memsinks_jax.auditing import attack_pages, exposure, intervals, pages
+from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
 from memsinks_jax.auditing.attacks import attack
 from memsinks_jax.auditing.extraction import lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import ORACLE, documents_of, refuse_unfit, subjects_of
+from memsinks_jax.auditing.subjects import ORACLE, Documents, documents_of, refuse_unfit, subjects_of
 from memsinks_jax.config import InputError
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.export import export
 from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.interop.tokenizer_files import end_of_text_of
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
@@ -43,6 +46,7 @@ def audit(
     suffix: int = SUFFIX,
     samples: int = SAMPLES,
     attacks: bool = True,
+    open_unlearning_files: pathlib.Path | None = None,
 ) -> dict:
     """Measures one model in every mode of its sinks, and those that it is compared with.
 
@@ -51,6 +55,7 @@ def audit(
       standard, oracle: models trained on the same documents without sinks, and without the members.
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
       attacks: attack the removal, too.
+      open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
       so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
@@ -72,6 +77,8 @@ def audit(
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
+    if open_unlearning_files:
+        hand_over(open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members)
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
     reference = read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
     if reference is None:
@@ -110,6 +117,28 @@ def audit(
         },
         "attacks": attack(subjects, members, non_members) if attacks else None,
     }  # fmt: skip
+
+
+def hand_over(
+    out: pathlib.Path, workdir: pathlib.Path, oracle: pathlib.Path | None, tokenizer: AnyTokenizer, members: Documents,
+    non_members: Documents,
+) -> None:  # fmt: skip
+    """Writes what `auditing.open_unlearning` does, beside both models as they are handed over: out/model, out/oracle.
+
+    Models that are Hugging Face folders stay where they are.
+    """
+    places = {"model": workdir} | ({"oracle": oracle} if oracle else {})
+    models = {name: place if is_folder(place) else out / name for name, place in places.items()}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        folder = pathlib.Path(scratch) / "files"
+        folder.mkdir()
+        for name, place in places.items():
+            if not is_folder(place):
+                export(place, folder / name, drop=True, dtype="float32")
+        end = end_of_text_of(workdir if is_folder(workdir) else folder / "model")
+        open_unlearning.write(folder, out, models, tokenizer, end, members, non_members)
+        folder.rename(out)
 
 
 def write(result: dict, out: pathlib.Path, command: str) -> None:
@@ -166,6 +195,9 @@ def main() -> None:
     suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Tokens that it is to go on with.", lower_bound=1)
     attacks_flag = flags.DEFINE_bool("attacks", True, "Attack the removal too: relearning, rounding, sinks, residue.")
     samples_flag = flags.DEFINE_integer("samples", SAMPLES, "Continuations drawn besides the likeliest.", lower_bound=0)
+    outside_flag = flags.DEFINE_string(
+        "open_unlearning", "", "Folder to write: files to measure it by open-unlearning."
+    )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
     def run() -> dict:
@@ -173,13 +205,15 @@ def main() -> None:
             if not flag.value:
                 raise InputError(f"--{name} is missing")
         out = pathlib.Path(out_flag.value)
-        if out.exists():
-            raise InputError(f"--out={out} exists; remove it first, or take another name")
+        outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
+        for name, place in (("out", out), ("open_unlearning", outside)):
+            if place and place.exists():
+                raise InputError(f"--{name}={place} exists; remove it first, or take another name")
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         result = audit(
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             _whole_numbers("prefixes", prefixes_flag.value), suffix_flag.value, samples_flag.value,
-            attacks_flag.value,
+            attacks_flag.value, outside,
         )  # fmt: skip
         write(result, out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
         print(report.plain_table(*pages.cells(result)), file=sys.stderr)

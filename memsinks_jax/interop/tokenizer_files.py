@@ -62,6 +62,12 @@ def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int)
     (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")
 
 
+def end_of_text_of(folder: pathlib.Path) -> str:
+    """How the tokenizer of a Hugging Face folder spells end of text."""
+    end = json.loads((folder / "tokenizer_config.json").read_text())["eos_token"]
+    return end if isinstance(end, str) else end["content"]
+
+
 def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     everything = list(range(model.vocab_size()))

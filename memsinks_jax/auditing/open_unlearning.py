@@ -1,0 +1,117 @@
+"""Files with which open-unlearning (github.com/locuslab/open-unlearning, arXiv:2506.12618) measures a model as it is handed
+over, and its oracle, on the documents of an audit. Hydra finds the configs by --config-dir, so nothing of theirs changes.
+
+Theirs and ours differ in this: they leave the last token of a document out of every score but the loss; extraction strength
+is 1/n there where no suffix is recited, 0 here; their Min-K% rounds its share down.
+"""
+
+import json
+import logging
+import pathlib
+import shlex
+
+import numpy as np
+
+from memsinks_jax.auditing.subjects import Documents
+from memsinks_jax.data.tokenizer import AnyTokenizer
+
+logger = logging.getLogger(__name__)
+
+_NAME = "memsinks_jax"  # of the configs
+_LOWEST_SHARE = 0.4  # Min-K%'s k, in their configs and in auditing/membership.py
+_BATCH = 8
+_COLLATORS = {
+    "DataCollatorForSupervisedDataset": {"handler": "DataCollatorForSupervisedDataset", "args": {"index": "index"}}
+}
+
+
+def write(
+    folder: pathlib.Path, place: pathlib.Path, models: dict[str, pathlib.Path], tokenizer: AnyTokenizer, end: str,
+    members: Documents, non_members: Documents,
+) -> None:  # fmt: skip
+    """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of theirs.
+
+    Args:
+      place: where the folder will be when it is used.
+      models: {"model": a Hugging Face folder, "oracle": another, or none}, where they will be then.
+      end: how the models' tokenizer spells end of text.
+    """
+    length = max(len(tokens) for tokens in [*members.tokens, *non_members.tokens])
+    for kind in ("data", "configs/model", "configs/eval"):
+        (folder / kind).mkdir(parents=True)
+    for name, documents in (("forget", members), ("holdout", non_members)):
+        (folder / "data" / f"{name}.jsonl").write_text("".join(_lines(documents, tokenizer, end)))
+    (folder / "configs" / "model" / f"{_NAME}.yaml").write_text(_model(models["model"]))
+    (folder / "configs" / "eval" / f"{_NAME}.yaml").write_text(_eval(place / "data", length))
+    (folder / "commands.sh").write_text(_commands(place, models))
+
+
+def _lines(documents: Documents, tokenizer: AnyTokenizer, end: str):
+    """The prompt is what opens a row here: without it their first token would not be scored."""
+    for tokens in documents.tokens:
+        text = tokenizer.decode(tokens)
+        if not np.array_equal(tokenizer.encode(text), tokens):
+            logger.warning("%r is other tokens as a text: it was cut inside of a character", text[-20:])
+        yield json.dumps({"prompt": end, "text": text}) + "\n"
+
+
+def _yaml(content: dict, package: str = "") -> str:
+    """JSON is YAML."""
+    return f"{f'# @package {package}' if package else ''}\n{json.dumps(content, indent=2)}\n".lstrip()
+
+
+def _model(folder: pathlib.Path) -> str:
+    place = str(folder.absolute())
+    return _yaml({
+        "model_args": {"pretrained_model_name_or_path": place, "attn_implementation": "eager", "torch_dtype": "float32"},
+        # What opens a document is a token, not the characters of its name.
+        "tokenizer_args": {"pretrained_model_name_or_path": place, "split_special_tokens": False},
+        "template_args": {"apply_chat_template": False},
+    })  # fmt: skip
+
+
+def _eval(data: pathlib.Path, length: int) -> str:
+    def dataset(name: str) -> dict:
+        hf_args = {"path": "json", "data_files": str((data / f"{name}.jsonl").absolute()), "split": "train"}
+        args = {"hf_args": hf_args, "prefix_key": "prompt", "text_key": "text", "max_length": length}
+        return {"access_key": name, "handler": "CompletionDataset", "args": args}
+
+    def metric(handler: str, *names: str, **more) -> dict:
+        return {
+            "handler": handler, "batch_size": _BATCH, "collators": _COLLATORS,
+            "datasets": {f"{_NAME}_{name}": dataset(name) for name in names}, **more,
+        }  # fmt: skip
+
+    both = ("forget", "holdout")
+    min_k = metric("mia_min_k", *both, k=_LOWEST_SHARE)
+    return _yaml({
+        "handler": "MUSEEvaluator", "output_dir": "${paths.output_dir}", "overwrite": False, "retain_logs_path": None,
+        "metrics": {
+            "exact_memorization": metric("exact_memorization", "forget"),
+            "extraction_strength": metric("extraction_strength", "forget"),
+            "mia_loss": metric("mia_loss", *both),
+            "mia_zlib": metric("mia_zlib", *both),
+            "mia_min_k": min_k,
+            "mia_min_k_plus_plus": metric("mia_min_k_plus_plus", *both, k=_LOWEST_SHARE),
+            "privleak": {
+                "handler": "privleak", "ref_value": 0.5, "pre_compute": {"mia_min_k": min_k | {"access_key": "forget"}},
+                "reference_logs": {
+                    "retain_model_logs": {
+                        "path": f"${{eval.{_NAME}.retain_logs_path}}", "include": {"mia_min_k": {"access_key": "retain"}},
+                    },
+                },
+            },
+        },
+    }, f"eval.{_NAME}")  # fmt: skip
+
+
+def _commands(place: pathlib.Path, models: dict[str, pathlib.Path]) -> str:
+    """The oracle first: privleak compares with its log."""
+    lines = ["# In a checkout of open-unlearning; without a GPU add model.model_args.device_map=cpu."]
+    for name, model in reversed(models.items()):
+        parts = ["python", "src/eval.py", f"--config-dir={place.absolute() / 'configs'}", f"model={_NAME}", f"eval={_NAME}",
+                 f"model.model_args.pretrained_model_name_or_path={model.absolute()}", f"task_name={name}"]  # fmt: skip
+        if name == "model" and "oracle" in models:
+            parts.append(f"eval.{_NAME}.retain_logs_path=saves/eval/oracle/MUSE_EVAL.json")
+        lines.append(f'{shlex.join(parts)} "$@"')
+    return "\n".join(lines) + "\n"
