@@ -77,122 +77,179 @@ def train_and_evaluate(
     with contextlib.ExitStack() as held:
         held.enter_context(jax.set_mesh(mesh))
         opened = _open(config, workdir, mesh, resuming, held)
-        corpus, rows, checkpoints, program, start, steps = opened[:6]
-        config = corpus.config
+        config, start, steps = opened.corpus.config, opened.start, opened.steps
         missing = _missing_evaluation(config, workdir, start, steps)
         since, unseen = _last_look(config, workdir, start)
         if resuming and start == steps and not (missing or unseen):
             return _summary(workdir)
         if jax.process_index() == 0:
-            _log_start(config, workdir, corpus, rows, program.state, mesh, kernel, start, steps)
-        state = opened.state()
-
-        seed = np.uint32(config.seed)
-        own = sharding.own_rows(config.training.batch_size, mesh)
-        stream = batches(rows, config.training.batch_size, start, own)
-
-        # The evaluation.
-        step = start
+            _log_start(workdir, opened, mesh, kernel)
+        run = _Run(workdir, opened, mesh, held)
+        recording = held.enter_context(contextlib.closing(Profile(workdir, profiled)))
 
         def poll() -> None:
-            if should_stop(step):
+            if should_stop(run.step):
                 raise _StopInEvaluation
 
         loss = DocumentLoss(config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll)
-        memorization = Memorization(corpus, loss, batch_size(config, mesh))
-
-        monitor = None
-        if config.monitor.every:
-            as_batches = functools.partial(
-                document_batches, row_length=config.data.row_length, end_of_text=corpus.tokenizer.end_of_text,
-                batch_size=rows_at_once(config, mesh, config.monitor.probes), whole=reads_whole(config.data),
-            )  # fmt: skip
-            monitor = Monitor(config, corpus, rows, own, workdir, start, since, as_batches)
-
-        record = held.enter_context(
-            contextlib.closing(Record(config, workdir, rows, mesh, start, steps, opened.tokens))
-        )
-        recording = held.enter_context(contextlib.closing(Profile(workdir, profiled)))
-        pending, held_out_loss, delivered = None, None, 0
-
-        def describe() -> str:
-            ready = "nothing" if pending is None else f"step {pending[0]}, finished: {pending[1]['tokens'].is_ready()}"
-            return f"the loader has delivered {delivered} batches; on the device: {ready}"
-
-        watchdog = held.enter_context(
-            contextlib.closing(Watchdog(config.training.stall_seconds, describe, checkpoints.saving_seconds))
-        )
-
-        def fetch() -> None:
-            nonlocal pending
-            if pending:
-                watchdog.phase(f"waiting for the device to finish step {pending[0]}")
-                (of_step, values), pending = pending, None
-                record.step(of_step, jax.device_get(values))
-
-        def evaluate(what: str) -> None:
-            nonlocal held_out_loss
-            watchdog.phase(f"evaluating after step {step}")
-            with record.clock.paused():
-                values = dict(getattr(memorization, what)(state.params))
-            held_out_loss = values.get("held_out_loss")
-            record.measured(step, values)
-
-        def look() -> None:
-            watchdog.phase(f"looking for documents that came too often, after step {step}")
-            with record.clock.paused():
-                sketch_RW = sharding.fetch(state.sketch)
-                values = monitor.look(step, sketch_RW, lambda *asked: mean_loss(loss, state.params, *asked))
-            record.measured(step, values)
-
-        def save() -> None:
-            watchdog.phase(f"starting to save step {step}")
-            record.sync()
-            checkpoints.save(step, state, record.tokens, held_out_loss)
-
-        # The loop: step t is dispatched before the metrics of t - 1 are fetched, so the device never waits for Python.
+        evaluate = _Evaluate(config, steps, Memorization(opened.corpus, loss, batch_size(config, mesh)))
+        look = _Look(workdir, opened, mesh, since, loss)
+        save = _Save(config, steps, opened.checkpoints)
         try:
             if missing:  # the run was stopped in the middle of it
-                evaluate(missing)
+                evaluate(run)
             if unseen:
-                look()
+                look(run)
         except _StopInEvaluation:
-            raise command_line.Interrupted(f"saved step {step} of {steps} in {workdir}") from None
+            raise command_line.Interrupted(f"saved step {start} of {steps} in {workdir}") from None
         for step in range(start + 1, steps + 1):
-            watchdog.phase(f"waiting for the batch of step {step}")
-            batch = next(stream)
-            delivered += 1
-            if monitor:
-                monitor.saw(batch["identities"])
+            batch = run.next_batch()
+            look.saw(batch)
             recording.step(step)
-            watchdog.phase(f"dispatching step {step}; the first compiles")
-            state, metrics = program.step(state, sharding.put_batch(batch, program.batch), seed)
+            run.dispatch(batch)
             if step == start + 1:
                 on_first_step()
-            fetch()
-            pending = (step, metrics)
-            held_out_loss = None
-            checkpoints.check()
+            opened.checkpoints.check()
             stop = should_stop(step)
             try:
-                if due := _due_evaluation(config, step, steps):
-                    fetch()
-                    evaluate(due)
-                if monitor and step % config.monitor.every == 0:
-                    fetch()
-                    look()
+                for action in (evaluate, look):
+                    if action.due(step):
+                        action(run)
             except _StopInEvaluation:
                 stop = True
-            if step % config.training.checkpoint_every == 0 or step == steps or stop:
-                fetch()
-                save()
+            if stop or save.due(step):
+                save(run)
             if stop:
-                watchdog.phase(f"finishing the save of step {step}")
-                checkpoints.close()
+                run.watchdog.phase(f"finishing the save of step {step}")
+                opened.checkpoints.close()
                 raise command_line.Interrupted(f"saved step {step} of {steps} in {workdir}")
-        watchdog.phase("finishing the last save")
-        checkpoints.close()
+        run.watchdog.phase("finishing the last save")
+        opened.checkpoints.close()
     return _summary(workdir)
+
+
+class _Run:
+    """A run under way.
+
+    Attributes:
+      step: the last that was dispatched.
+      state: after it.
+      held_out_loss: of an evaluation after it, None without one.
+    """
+
+    def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, held: contextlib.ExitStack):
+        config = opened.corpus.config
+        self.step, self.state, self.held_out_loss = opened.start, opened.state(), None
+        self._program, self._seed = opened.program, np.uint32(config.seed)
+        own = sharding.own_rows(config.training.batch_size, mesh)
+        self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
+        self._pending: tuple[int, dict] | None = None  # step and metrics that the device has not been asked for
+        self._delivered = 0  # batches
+        record = Record(config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens)
+        self.record = held.enter_context(contextlib.closing(record))
+        stall, saving = config.training.stall_seconds, opened.checkpoints.saving_seconds
+        self.watchdog = held.enter_context(contextlib.closing(Watchdog(stall, self._describe, saving)))
+
+    def next_batch(self) -> dict:
+        """This host's rows of the next step."""
+        self.watchdog.phase(f"waiting for the batch of step {self.step + 1}")
+        batch = next(self._stream)
+        self._delivered += 1
+        return batch
+
+    def dispatch(self, batch: dict) -> None:
+        """The next step. Metrics of the one before are fetched after it, so the device never waits for Python."""
+        self.step, self.held_out_loss = self.step + 1, None
+        self.watchdog.phase(f"dispatching step {self.step}; the first compiles")
+        placed = sharding.put_batch(batch, self._program.batch)
+        self.state, metrics = self._program.step(self.state, placed, self._seed)
+        self.fetch()
+        self._pending = self.step, metrics
+
+    def fetch(self) -> None:
+        """Records the metrics of all steps that were dispatched."""
+        if self._pending:
+            step, metrics = self._pending
+            self.watchdog.phase(f"waiting for the device to finish step {step}")
+            self._pending = None
+            self.record.step(step, jax.device_get(metrics))
+
+    def measured(self, phase: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Records what is measured after the step; its time is none of the training's."""
+        self.fetch()
+        self.watchdog.phase(f"{phase} after step {self.step}")
+        with self.record.clock.paused():
+            values = measure()
+        self.record.measured(self.step, values)
+        return values
+
+    def _describe(self) -> str:
+        ready = "nothing"
+        if self._pending:
+            ready = f"step {self._pending[0]}, finished: {self._pending[1]['tokens'].is_ready()}"
+        return f"the loader has delivered {self._delivered} batches; on the device: {ready}"
+
+
+class _Evaluate:
+    """Measures the losses of held-out and of repeated documents."""
+
+    def __init__(self, config: Config, steps: int, memorization: Memorization):
+        self._config, self._steps, self._memorization = config, steps, memorization
+
+    def due(self, step: int) -> bool:
+        return bool(_due_evaluation(self._config, step, self._steps))
+
+    def __call__(self, run: _Run) -> None:
+        what = _due_evaluation(self._config, run.step, self._steps)
+        values = run.measured("evaluating", lambda: dict(getattr(self._memorization, what)(run.state.params)))
+        run.held_out_loss = values.get("held_out_loss")
+
+
+class _Look:
+    """Looks for documents that came too often, where `config.monitor` is on."""
+
+    def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, since: int, loss: DocumentLoss):
+        config = opened.corpus.config
+        self._every, self._loss, self._monitor = config.monitor.every, loss, None
+        if self._every:
+            as_batches = functools.partial(
+                document_batches, row_length=config.data.row_length, end_of_text=opened.corpus.tokenizer.end_of_text,
+                batch_size=rows_at_once(config, mesh, config.monitor.probes), whole=reads_whole(config.data),
+            )  # fmt: skip
+            own = sharding.own_rows(config.training.batch_size, mesh)
+            self._monitor = Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
+
+    def saw(self, batch: dict) -> None:
+        if self._monitor:
+            self._monitor.saw(batch["identities"])
+
+    def due(self, step: int) -> bool:
+        return self._monitor is not None and step % self._every == 0
+
+    def __call__(self, run: _Run) -> None:
+        def measure() -> dict[str, float]:
+            sketch_RW = sharding.fetch(run.state.sketch)
+            return self._monitor.look(
+                run.step, sketch_RW, lambda *asked: mean_loss(self._loss, run.state.params, *asked)
+            )
+
+        run.measured("looking for documents that came too often,", measure)
+
+
+class _Save:
+    """Starts to save a checkpoint."""
+
+    def __init__(self, config: Config, steps: int, checkpoints: Checkpoints):
+        self._every, self._steps, self._checkpoints = config.training.checkpoint_every, steps, checkpoints
+
+    def due(self, step: int) -> bool:
+        return step % self._every == 0 or step == self._steps
+
+    def __call__(self, run: _Run) -> None:
+        run.fetch()
+        run.watchdog.phase(f"starting to save step {run.step}")
+        run.record.sync()
+        self._checkpoints.save(run.step, run.state, run.record.tokens, run.held_out_loss)
 
 
 class _Opened(NamedTuple):
@@ -304,18 +361,19 @@ def _tell_other_versions(then: dict[str, str], now: dict[str, str]) -> None:
         )
 
 
-def _log_start(config, workdir, corpus: Corpus, rows: Rows, shapes, mesh, kernel: str, start: int, steps: int) -> None:
-    parameters = sum(a.size for a in jax.tree.leaves(shapes.params))
+def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) -> None:
+    corpus, config = opened.corpus, opened.corpus.config
+    parameters = sum(a.size for a in jax.tree.leaves(opened.program.state.params))
     floor = entropy_floor(corpus, corpus.mixture.held_out)
     plan = corpus.mixture
     logger.info(
         "%s, seed %d: %d parameters, %d steps of %d rows from step %d, %d %s device(s), attention by %s, %s",
-        config.variant, config.seed, parameters, steps, config.training.batch_size, start,
+        config.variant, config.seed, parameters, opened.steps, config.training.batch_size, opened.start,
         mesh.size, jax.default_backend(), kernel, workdir,
     )  # fmt: skip
     logger.info(
         "documents: %d repeated, %d held out; an epoch has %d rows of kind %s%s",
-        len(plan.repeated), len(plan.held_out), rows.rows_per_epoch, config.data.rows,
+        len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
     if advice := as_advice(never_read(corpus), config.data.row_length):
