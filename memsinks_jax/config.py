@@ -130,9 +130,14 @@ class ComputeConfig:
 
 @dataclasses.dataclass
 class OptimizerConfig:
-    """AdamW with linear warmup and cosine decay, for the laptop preset; the paper preset has the values of its table 1."""
+    """Linear warmup, then decay. The defaults are of the laptop preset; the paper preset has the values of its table 1."""
 
+    kind: str = "adamw"  # adamw | muon: the layers' matrices by Muon, at AdamW's learning rate; all else by AdamW
     learning_rate: float = 5e-3  # at the peak
+    schedule: str = (
+        "cosine"  # cosine | wsd: warmup, stable, then linear decay over the last decay_fraction of the steps
+    )
+    decay_fraction: float = 0.2
     final_fraction: float = 0.1  # of the peak, reached at the last step
     warmup_steps: int = 100  # at most
     warmup_fraction: float = 0.05  # of all steps, at most
@@ -212,28 +217,24 @@ CHOICES = {
     "model.dtype": ("float32", "bfloat16"),
     "compute.attention": ("auto", "xla", "blocks", "splash", "cudnn"),
     "compute.remat": ("none", "products", "attention", "full"),
+    "optimizer.kind": ("adamw", "muon"),
+    "optimizer.schedule": ("cosine", "wsd"),
 }
 
 # field: (lowest, highest, whether the lowest itself is allowed)
 RANGES = {
     "seed": (0, 2**32 - 1, True),
-    "data.unique_documents": (-1, None, True),
-    "data.repeated_documents": (-1, None, True),
-    "data.repetitions": (1, 2**20, True),
-    "data.held_out_documents": (1, None, True),
-    "general.token_budget": (0, None, True),
-    "data.repeat_every": (0, None, True),
+    "data.unique_documents": (-1, None, True), "data.repeated_documents": (-1, None, True),
+    "data.repetitions": (1, 2**20, True), "data.repeat_every": (0, None, True),
+    "data.held_out_documents": (1, None, True), "general.token_budget": (0, None, True),
     "canaries.documents": (-1, None, True), "canaries.length": (1, None, True),
     "data.id_noise": (0, 1, True),
     "goldfish.every": (0, None, True), "goldfish.context": (1, None, True),
     "data.row_length": (2, None, True),
     "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
-    "sinks.opens_at": (1, None, True),
-    "sinks.slows_at": (0, None, True),
-    "sinks.shared_fraction": (0, 1, False),
-    "sinks.active_fraction": (0, 1, False),
-    "sinks.pool": (0, None, True),
-    "sinks.active": (0, None, True),
+    "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True),
+    "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False),
+    "sinks.pool": (0, None, True), "sinks.active": (0, None, True),
     "sinks.attention_fraction": (0, 1, True),
     "sinks.learning_rate_multiple": (0, None, False),
     "model.layers": (1, None, True), "model.d_model": (1, None, True), "model.hidden": (1, None, True),
@@ -242,7 +243,7 @@ RANGES = {
     "compute.loss_chunks": (1, None, True), "compute.accumulate": (1, None, True),
     "optimizer.learning_rate": (0, None, False), "optimizer.final_fraction": (0, 1, True),
     "optimizer.warmup_steps": (0, None, True), "optimizer.warmup_fraction": (0, 1, True),
-    "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
+    "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
     "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
     "training.batch_size": (1, None, True), "training.epochs": (1, None, True),
     "training.steps": (0, None, True), "training.log_every": (1, None, True),

@@ -63,6 +63,18 @@ def test_a_run_writes_what_the_contract_says(straight):
     assert list(pathlib.Path(workdir / "tensorboard").glob("events*"))
 
 
+def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
+    config = tiny_config()
+    config.model.layers, config.optimizer.kind, config.optimizer.schedule = 1, "muon", "wsd"
+    config.sinks.sparse, config.sinks.sampling, config.sinks.pool = True, "floyd", 40
+    train_and_evaluate(config, tmp_path / "straight")
+    with pytest.raises(Interrupted):
+        train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 3)
+    train_and_evaluate(config, tmp_path / "run")
+    (params, lines), (others, other_lines) = outcome(tmp_path / "straight"), outcome(tmp_path / "run")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, others)) and lines == other_lines
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])
 def test_stopping_at_any_step_and_resuming_changes_no_bit(straight, tmp_path, stop):
     config, workdir, summary = straight

@@ -1,4 +1,4 @@
-"""AdamW with warmup and cosine decay; which parameters decay, and which are of sinks, are rules over their paths."""
+"""AdamW or Muon, and their schedules; which parameters decay, and which are of sinks, are rules over their paths."""
 
 import re
 from typing import NamedTuple
@@ -20,6 +20,11 @@ DECAY_RULES = (
     (r"_norm/(scale|bias)$", False),
 )
 
+# Matrices that Muon updates, (L, in, out); all else is AdamW's, embeddings and head with it (Jordan 2024).
+MUON = r"(^|/)layers/\w+_kernel$"
+# So large are AdamW's updates, root mean square: Muon's take its learning rate and decay then (Liu et al. 2025, 2.2).
+_MUON_RMS = 0.2
+
 # Tables of sparse sinks, and what the optimizer keeps of their rows.
 TABLE = r"(^|/)sink_\w+$"
 
@@ -36,30 +41,79 @@ SINK_RULES = (
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Linear from 0 over the warmup, then cosine to `final_fraction` of the peak at the last of `steps` updates."""
+    """Linear over the warmup to the peak; `final_fraction` of it is reached at the last of `steps` updates.
+
+    Between them a cosine, or with wsd the peak and a straight line (Hu et al. 2024, arXiv:2404.06395).
+    """
     warmup = min(config.warmup_steps, int(config.warmup_fraction * steps))
-    return optax.warmup_cosine_decay_schedule(
-        init_value=config.learning_rate / (warmup + 1),
-        peak_value=config.learning_rate,
-        warmup_steps=warmup,
-        decay_steps=max(steps, warmup + 1),
-        end_value=config.learning_rate * config.final_fraction,
+    first, peak, last = (
+        config.learning_rate / (warmup + 1),
+        config.learning_rate,
+        config.learning_rate * config.final_fraction,
     )
+    if config.schedule == "wsd":
+        decay = max(min(int(config.decay_fraction * steps), steps - warmup), 1)
+        parts = [optax.linear_schedule(first, peak, warmup), optax.constant_schedule(peak),
+                 optax.linear_schedule(peak, last, decay)]  # fmt: skip
+        return optax.join_schedules(parts, [warmup, steps - decay])
+    return optax.warmup_cosine_decay_schedule(first, peak, warmup, max(steps, warmup + 1), last)
 
 
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW. Moments are float32 and shaped like the parameters."""
+    """Clipping by the global norm, then AdamW or Muon. Moments are float32 and shaped like the parameters.
+
+    Raises:
+      InputError: Muon with sinks among the columns of its matrices.
+    """
     settings = config.optimizer
     adam = scale_by_adam_by_row if sinks.is_sparse(config.sinks) else optax.scale_by_adam
-    adamw = optax.chain(
-        adam(settings.b1, settings.b2),
-        optax.add_decayed_weights(settings.weight_decay, decay_mask),
-        optax.scale_by_learning_rate(learning_rate(settings, steps)),
-    )
-    chain = [optax.clip_by_global_norm(settings.clip_norm), adamw]
+    direction = adam(settings.b1, settings.b2)
+    if settings.kind == "muon":
+        _refuse_columns(config)
+        direction = optax.partition({"muon": scale_by_muon(), "adam": direction}, _by_muon)
+    chain = [
+        optax.clip_by_global_norm(settings.clip_norm),
+        optax.chain(
+            direction,
+            optax.add_decayed_weights(settings.weight_decay, decay_mask),
+            optax.scale_by_learning_rate(learning_rate(settings, steps)),
+        ),
+    ]
     if config.sinks.learning_rate_multiple != 1:
         chain.append(scale_sinks(config))
     return optax.chain(*chain)
+
+
+def scale_by_muon() -> optax.GradientTransformation:
+    """optax's, for matrices that are stacked over layers, its updates as large as AdamW's."""
+
+    def resized(update: jax.Array) -> jax.Array:
+        return update * _MUON_RMS * max(update.shape[1:]) ** 0.5
+
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    return optax.chain(
+        optax.contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: axes, tree)),
+        optax.stateless(lambda updates, params: jax.tree.map(resized, updates)),
+    )
+
+
+def _by_muon(params) -> dict:
+    """ "muon" or "adam" of every parameter."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "muon" if re.search(MUON, path_name(path)) else "adam", params
+    )
+
+
+def _refuse_columns(config: Config) -> None:
+    """Orthogonalizing makes what is left of an old moment large again: it would move sinks that no document has on."""
+    parts = sinks.partitions(config)
+    if config.sinks.kind != "by_chance" and (
+        parts["attention"].sinks or (parts["mlp"].sinks and not sinks.is_sparse(config.sinks))
+    ):
+        raise InputError(
+            "config.optimizer.kind is muon, which would move sinks that are off; set config.sinks.sparse=True, "
+            "sampling=floyd and attention_fraction=0, or train without sinks"
+        )
 
 
 class RowAdamState(NamedTuple):

@@ -25,7 +25,7 @@ RULES = (
     (r"(^|/)head_kernel$", P("fsdp", "tensor")),
     (r"_norm/(scale|bias)$", P()),
     (TABLE, P("fsdp")),
-    (r"(^|/)(count|step)$", P()),
+    (r"(^|/)(count|step|ns_coeffs)$", P()),
     (r"^guard/", P()),
     (r"^sketch$", P()),
 )

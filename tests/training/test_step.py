@@ -87,6 +87,17 @@ def test_every_mesh_trains_the_same(tiny, shape, rows, family):
     )
 
 
+def test_muon_trains_the_same_on_a_mesh(tiny):
+    """Its matrices are orthogonalized whole, wherever their parts lie."""
+    tiny.sinks.kind, tiny.optimizer.kind, tiny.model.layers = "none", "muon", 1
+    data = first_batches(tiny, 3)
+    _, lines = train(tiny, single(tiny), data=data)
+    tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor = 2, 2, 2
+    _, other_lines = train(tiny, sharding.make_mesh(tiny.mesh), data=data)
+    for line, other in zip(lines, other_lines, strict=True):
+        assert other == pytest.approx(line, rel=1e-4)  # Newton and Schulz's five steps enlarge the last bits
+
+
 def test_remat_trains_the_same(tiny):
     _, plain = train(tiny, single(tiny))
     tiny.compute.remat = "full"
