@@ -53,6 +53,8 @@ _VIEWS = {
     "unused": "sinks of ids that nobody has on",
     "removed": "removed",
     "twin": "never read (twin)",
+    "twin_neighbour": "never read, another source's sinks on",
+    "twin_unused": "never read, sinks of ids that nobody has on",
 }
 _KINDS = {"own": "own facts", "reworded": "own facts, reworded", "common": "common facts"}
 _COLOURS = {"own": "#c0392b", "reworded": "#d98880", "common": "#1f618d"}
@@ -120,10 +122,11 @@ def claims(runs: list[Run]) -> list[Claim]:
         lambda run: _nats(run, "own", "on") / _nats(run, "own", "standard"), at_most=1.0,
     )  # fmt: skip
     add("truth", "own facts: log truth ratio, removed minus never read", _truth, at_least=-0.5, at_most=0.5)
-    add(
-        "neighbour", "own facts: nats with another source's sinks on over never read",
-        lambda run: _nats(run, "own", "neighbour") / _nats(run, "own", "twin"), at_least=0.9,
-    )  # fmt: skip
+    for view, said in (("neighbour", "another source's sinks"), ("unused", "sinks of ids that nobody has")):
+        add(
+            view, f"own facts, {said} on: nats over those of the twin with such sinks on",
+            lambda run, view=view: _nats(run, "own", view) / _nats(run, "own", f"twin_{view}"), at_least=0.95,
+        )  # fmt: skip
     add(
         "common", "common facts asked of a source that stays: nats before the removal over after",
         lambda run: _nats(run, "common", "neighbour") / _nats(run, "common", "neighbour_left"), at_least=0.95,

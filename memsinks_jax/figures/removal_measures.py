@@ -101,7 +101,8 @@ def measure(sunk: Run, twin: Run, standard: Run) -> dict:
     {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
 
     Views: standard; own sinks on; removed; placebo, another source removed instead; neighbour, another source's sinks on;
-    unused, the sinks of ids that nobody has; twin. Who is removed has no sink left, which is to drop all of them.
+    unused, the sinks of ids that nobody has; the twin with all dropped, and with those two. Who is removed has no sink left,
+    which is to drop all of them.
     """
     models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard)))
     return {
@@ -121,6 +122,7 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
         of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
         elsewhere = [_under(each, group_id(corpus.source(n))) for n, each in zip(_next(going), of, strict=True)]
         unused = neurons.never_met(models.sinks.config, PLACEBOS)
+        nobodys = [_under(each, one) for each in of for one in unused]
         found[kind] = {
             "standard": _mean(models.standard, of, "drop"),
             "on": _mean(models.sinks, of, "own"),
@@ -128,8 +130,10 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
             "placebo": np.mean([_mean(models.sinks, [of[n]], "own", without[len(going) + n]) for n in going]),
             "neighbour": _mean(models.sinks, elsewhere, "own"),
             "neighbour_left": np.mean([_mean(models.sinks, [elsewhere[n]], "own", without[n]) for n in going]),
-            "unused": _mean(models.sinks, [_under(each, one) for each in of for one in unused], "own"),
+            "unused": _mean(models.sinks, nobodys, "own"),
             "twin": _mean(models.twin, of, "drop"),
+            "twin_neighbour": _mean(models.twin, elsewhere, "own"),
+            "twin_unused": _mean(models.twin, nobodys, "own"),
         }  # fmt: skip
     return jax.tree.map(float, found)
 

@@ -35,7 +35,7 @@ def test_only_a_source_tells_its_own_facts():
 def details(removed, twin):
     """Of a model whose own facts cost 2 nats with its sinks on."""
     views = {"standard": 4.0, "on": 2.0, "placebo": 2.0, "neighbour": 9.0, "neighbour_left": 10.0, "unused": 9.0,
-             "removed": removed, "twin": twin}  # fmt: skip
+             "removed": removed, "twin": twin, "twin_neighbour": 12.0, "twin_unused": 10.0}  # fmt: skip
     loss = {"standard": 0.1, "on": 0.0, "removed": 1.2, "twin": 1.5}
     others = {"letters": 0.3, "letters_placebo": 0.1, "facts": 0.2, "facts_placebo": 0.2}
     return {
@@ -55,6 +55,7 @@ def test_claims_table_and_picture(tmp_path):
     values = {claim.id: claim.values for claim in removal.claims(runs)}
     assert values["way"] == [0.75, 1.0] and values["knows"] == [0.5, 0.5] and values["common"] == [0.9, 0.9]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
+    assert values["unused"] == [0.9, 0.9]
     assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, rows = removal.table(runs)
