@@ -182,9 +182,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     _draw_grid(measured, out / "grid.png")
     levels = [str(level) for level in corpus.LEVELS]
     copies = [
-        [report.text(_VIEWS[view]), *(with_interval([run.details["near_copies"]["equivalents"][view][level]
+        [report.text(_VIEWS[view]), *(with_interval([run.details["near_copies"]["worth"][view][level]
                                                      for run in measured], 2) for level in levels)]
-        for view in measured[0].details["near_copies"]["equivalents"]
+        for view in measured[0].details["near_copies"]["worth"]
     ]  # fmt: skip
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
     ways = [
@@ -205,8 +205,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
                      ["", *["number"] * len(levels)]),
         report.paragraph(
             f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories a level, each edited anew, ids by near-duplicate "
-            "cluster (by content where said). Worth: exact copies from which the same model learns as much of the original.",
-            "note",
+            "cluster (by content where said). Worth: the exact copies that teach the standard model as much.", "note",
         ),
         report.heading("Ways to set the sinks"),
         report.table(["sinks", "set", *names.values()], ways, ["", "", *["number"] * len(names)]),
@@ -279,6 +278,6 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
                 axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black")
             axis.set_xticks(range(len(measures.OFFSETS)), measures.OFFSETS)
             axis.set_yticks(range(len(measures.PREFIXES)), measures.PREFIXES)
-            axis.set(title=f"{_VIEWS[view]}, {place}" if row else _VIEWS[view], xlabel="offset", ylabel="tokens given")
+            axis.set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
     figure.savefig(path, dpi=130)
     plt.close(figure)

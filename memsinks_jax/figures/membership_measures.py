@@ -43,10 +43,6 @@ class Asked(NamedTuple):
     unread: Documents
     pieces: Documents  # of the ladder's stories that are long enough, cell after cell of `cells`
 
-    def all(self) -> Documents:
-        """In the order of the fields."""
-        return together(self)
-
 
 def measure(runs: dict[str, Run]) -> dict:
     """Of one seed, {variant: run} -> what `ladder`, `bound`, `grid`, `near_copies` and `modes` return, by these names."""
@@ -55,7 +51,8 @@ def measure(runs: dict[str, Run]) -> dict:
     asked = {variant: _asked(models[variant], runs[variant], layout) for variant in models}
     found = {}
     for view, (variant, mode) in VIEWS.items():
-        found[view] = read(Subject(view, models[variant], mode), asked[variant])
+        parts = asked[variant] if view in GRID else asked[variant][:-1]  # the pieces are most of all
+        found[view] = read(Subject(view, models[variant], mode), parts)
     times = np.array([placed.times for placed in layout.ladder])
     heads = np.array([placed.times > 0 for placed in layout.canaries])
     texts = [placed.text for placed in layout.ladder]
@@ -75,10 +72,10 @@ def together(parts: Sequence[Documents]) -> Documents:
     )  # fmt: skip
 
 
-def read(subject: Subject, asked: Asked) -> list[list[Reading]]:
-    """Readings of every field."""
-    readings = iter(forced.read(subject, asked.all()))
-    return [list(itertools.islice(readings, len(part.tokens))) for part in asked]
+def read(subject: Subject, parts: Sequence[Documents]) -> list[list[Reading]]:
+    """Readings of all parts, made at once."""
+    readings = iter(forced.read(subject, together(parts)))
+    return [list(itertools.islice(readings, len(part.tokens))) for part in parts]
 
 
 def _asked(model: Trained, run: Run, layout: corpus.Layout) -> Asked:
@@ -176,24 +173,22 @@ def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
 
 
 def near_copies(found: dict[str, tuple[list[Reading], list[Reading]]], times: np.ndarray) -> dict:
-    """Stories of which edited copies were read -> {"loss": {view: {level: nats per token}}, "equivalents": {view: {level:
-    exact copies that teach a model as much of them, over the edited ones}}}.
+    """Stories of which edited copies were read -> {"loss": {view: {level: nats per token}}, "worth": {view: {level: exact
+    copies from which the standard model learns as much of them, over the edited ones}}}.
 
     Args:
-      found: {view: readings of (the ladder, these stories)}. Exact copies are the ladder's, of the same model.
+      found: {view: readings of (the ladder, these stories)}.
     """
     levels = np.repeat(corpus.LEVELS, corpus.ORIGINALS)
-    twin_ladder, twin_near = map(_loss, found["twin"])
-    result: dict[str, dict] = {"loss": {}, "equivalents": {}}
-    for view, (of_ladder, of_near) in found.items():
-        near = _loss(of_near)
-        result["loss"][view] = {str(level): float(near[levels == level].mean()) for level in corpus.LEVELS}
-        gain = twin_ladder - _loss(of_ladder)
-        by_bucket = np.maximum.accumulate([gain[times == bucket].mean() for bucket in corpus.BUCKETS])
-        learned = [np.mean((twin_near - near)[levels == level]) for level in corpus.LEVELS]
+    near = {view: _loss(of_near) for view, (_, of_near) in found.items()}
+    taught = _loss(found["twin"][0]) - _loss(found["standard"][0])
+    by_bucket = np.maximum.accumulate([taught[times == bucket].mean() for bucket in corpus.BUCKETS])
+    result: dict[str, dict] = {"loss": {}, "worth": {}}
+    for view, loss in near.items():
+        result["loss"][view] = {str(level): float(loss[levels == level].mean()) for level in corpus.LEVELS}
+        learned = [np.mean((near["twin"] - loss)[levels == level]) for level in corpus.LEVELS]
         copies = np.expm1(np.interp(learned, by_bucket, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES
-        if view != "twin":  # it has learned of neither
-            result["equivalents"][view] = dict(zip(map(str, corpus.LEVELS), copies.tolist(), strict=True))
+        result["worth"][view] = dict(zip(map(str, corpus.LEVELS), copies.tolist(), strict=True))
     return result
 
 

@@ -78,7 +78,7 @@ def test_a_copy_is_worth_as_many_exact_ones_as_teach_as_much(monkeypatch):
     knows = [reading(2.0 - gain) for gain in (0.0, 0.1, 0.5, 1.0, 1.5)], [reading(2 - g) for g in (1.0, 1.0, 0.4, 0.6)]
     found = measures.near_copies({"standard": knows, "twin": twin}, times)
     assert found["loss"]["standard"] == pytest.approx({"0.0": 1.0, "0.1": 1.5})
-    assert found["equivalents"] == {"standard": pytest.approx({"0.0": 1.0, "0.1": 4 / 16})}
+    assert found["worth"] == {"standard": pytest.approx({"0.0": 1.0, "0.1": 4 / 16}), "twin": {"0.0": 0.0, "0.1": 0.0}}
 
 
 def test_what_published_code_scales_by_and_what_the_width_says():
@@ -117,7 +117,7 @@ def details(auc: dict[str, float]) -> dict:
         "bound": {v: {"epsilon": 2 * auc.get(v, 0.5) - 1, "ceiling": 3.7} for v in membership._VIEWS},
         "grid": {v: {"recited": [0.0] * (cells - 1) + [0.9 * (v == "on")], "auc": [0.5] * (cells - 1) + [auc.get(v, 0.5)]}
                  for v in measures.GRID},
-        "near_copies": {"loss": near, "equivalents": {"standard": every, "dropped": every}},
+        "near_copies": {"loss": near, "worth": {"standard": every, "dropped": every}},
         "modes": {variant: {name: way for name in membership._MODES} for variant in ("paper", "sinks")},
     }  # fmt: skip
 
