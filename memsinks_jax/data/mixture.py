@@ -297,5 +297,6 @@ def listing(mixture: Mixture, documents: np.ndarray, role: str) -> Iterator[str]
             "encounters": encounters[number],
             "tokens": int(table.lengths[record]),
             "source": table.place(record),
+            **table.origin(record),
         }
         yield json.dumps(line) + "\n"

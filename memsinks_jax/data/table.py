@@ -76,6 +76,9 @@ class Listed:
     def place(self, record: int) -> str:
         return self.documents[record].source
 
+    def origin(self, record: int) -> dict[str, str]:
+        return {}
+
 
 class Column:
     """A column of all sources; `[]` takes an int, a slice within one source, or int (n,).
@@ -285,6 +288,11 @@ class Table:
         """FILE:LINE, or FOLDER:NUMBER of a prepared one."""
         source, number = self.home(record)
         return source.place(number)
+
+    def origin(self, record: int) -> dict[str, str]:
+        """Of a prepared one, where `prepare` read it: see Prepared.origin; of others nothing more than `place`."""
+        source, number = self.home(record)
+        return source.origin(number)
 
     def tokens(self, record: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""

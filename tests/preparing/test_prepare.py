@@ -26,6 +26,7 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import as_text, counts
 from memsinks_jax.data.embedded import stories
+from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.table import Table
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
@@ -82,6 +83,20 @@ def test_every_document_of_every_kind_of_file_comes_back(folder):
     assert json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)]) == ROWS[5]
     assert corpus.source(3 * len(TEXTS) + 21).endswith("d.parquet:21-22")
     assert pickle.loads(pickle.dumps(corpus)).read(7).tolist() == corpus.read(7).tolist()
+
+
+def test_a_listing_says_file_place_and_group(folder, tmp_path):
+    config = tiny_config()
+    config.data.files = str(folder / "out")
+    plan = load_corpus(config).mixture
+    for line in map(json.loads, listing(plan, plan.documents("held_out"), "held_out")):  # first copies, of a.jsonl
+        path, start, stop = re.fullmatch(r"(.*):(\d+)-(\d+)", line["origin"]).groups()
+        row = json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)])
+        assert row == ROWS[line["index"]] and line["group"] == row["domain"]
+        assert line["source"] == f"{folder / 'out'}:{line['index']}"
+    (tmp_path / "a.txt").write_text("alone")
+    prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.model"), tmp_path / "out")
+    assert Prepared(tmp_path / "out").origin(0) == {"origin": f"{tmp_path / 'a.txt'}:0-5"}  # without a group
 
 
 def test_text_files_and_a_tokenizer_json(folder, tmp_path):
