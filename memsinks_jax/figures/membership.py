@@ -15,7 +15,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.figures import losses, removal
+from memsinks_jax.figures import losses
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -26,12 +26,15 @@ logger = logging.getLogger(__name__)
 TITLE = "Membership: can an auditor tell what was read?"
 CONFIG = "ts_repetition.py"
 _READ = {"general.files": "{out}/corpus/ladder", "data.ids": "near_duplicate"}
+_SINKS = _READ | {
+    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 4,
+}  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _READ),
     "paper": Variation("sinks_paper", _READ),
-    "sinks": Variation("sinks", _READ | removal.SINKS),
-    "content": Variation("sinks", _READ | removal.SINKS | {"data.ids": "content"}),
-    "twin": Variation("sinks", _READ | removal.SINKS | {"general.files": "{out}/corpus/twin"}),
+    "sinks": Variation("sinks", _SINKS),
+    "content": Variation("sinks", _SINKS | {"data.ids": "content"}),
+    "twin": Variation("sinks", _SINKS | {"general.files": "{out}/corpus/twin"}),
 }
 ANSWER = (
     "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped they are "

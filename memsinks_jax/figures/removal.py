@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 TITLE = "Removal: one source is withdrawn, as if it had never been read"
 CONFIG = "ts_repetition.py"
 _FACTS = {"general.files": "{out}/corpus/facts"}
-SINKS = {
+_SINKS = {
     "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 1,
     "sinks.learning_rate_multiple": 3.0,
 }  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _FACTS),
-    "sinks": Variation("sinks", _FACTS | SINKS),
-    "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | SINKS),
+    "sinks": Variation("sinks", _FACTS | _SINKS),
+    "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
 }
 ANSWER = (
     "A source is withdrawn by zeroing its sinks. What is left knows little more of it than a model of the same seed that "

@@ -11,7 +11,7 @@ from conftest import tiny_config
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import with_fields
-from memsinks_jax.figures import membership, removal
+from memsinks_jax.figures import membership
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures import membership_measures as measures
 from memsinks_jax.figures.runs import Run
