@@ -191,6 +191,4 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     assert ways["own"]["often"] == pytest.approx(ladder["on"]["loss"]["16"], rel=1e-5)
     assert ways["dropped"]["held_out"] == pytest.approx(ways["own"]["held_out"])
     assert len({way["held_out"] for way in ways.values()}) == len(ways) - 1  # all others differ
-    assert (
-        membership.sections(runs, tmp_path) and removal.SINKS.items() <= membership.VARIANTS["sinks"].settings.items()
-    )
+    assert membership.sections(runs, tmp_path)
