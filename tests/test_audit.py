@@ -2,15 +2,18 @@
 
 import json
 import math
+import pathlib
+import shlex
 
 import numpy as np
 import pytest
+import yaml
 from conftest import tiny_config
 
-from memsinks_jax.audit import audit, write
+from memsinks_jax.audit import audit, hand_over, write
 from memsinks_jax.auditing import exposure, forced
 from memsinks_jax.auditing.measures import ALL, OFTEN
-from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role
+from memsinks_jax.auditing.subjects import Documents, Subject, documents_of, encounters_in, of_role
 from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
@@ -41,7 +44,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(folder):
-    return audit(folder / "run", oracle=folder / "oracle", prefixes=(4,), suffix=6, samples=1)
+    return audit(
+        folder / "run", oracle=folder / "oracle", prefixes=(4,), suffix=6, samples=1,
+        open_unlearning_files=folder / "files",
+    )  # fmt: skip
 
 
 def test_audit_of_a_run(folder, result):
@@ -60,6 +66,51 @@ def test_audit_of_a_run(folder, result):
     assert {path.name for path in (folder / "page").iterdir()} == {
         "results.json", "index.html", "audit.png", "encounters.png"
     }  # fmt: skip
+
+
+def test_open_unlearning_is_given_files_that_are_there(folder, result):
+    """The whole was run with it (commit d3d7cf9, December 2025): see docs/removal.md."""
+    files = folder / "files"
+    text = (files / "configs" / "eval" / "memsinks_jax.yaml").read_text()
+    assert text.startswith("# @package eval.memsinks_jax\n")
+    lines = {}
+    for metric in yaml.safe_load(text)["metrics"].values():
+        for dataset in metric.get("datasets", {}).values():
+            path = pathlib.Path(dataset["args"]["hf_args"]["data_files"])
+            records = [json.loads(line) for line in path.read_text().splitlines()]
+            assert path.stem == dataset["access_key"] and all(record["text"] for record in records)
+            lines[dataset["access_key"]] = len(records)
+    assert lines == {"forget": result["members"], "holdout": result["non_members"]}
+    model = yaml.safe_load((files / "configs" / "model" / "memsinks_jax.yaml").read_text())
+    assert model["model_args"]["pretrained_model_name_or_path"] == str(files / "model")
+    oracle, mine = [shlex.split(line) for line in (files / "commands.sh").read_text().splitlines()[1:]]
+    for command, name in ((oracle, "oracle"), (mine, "model")):
+        assert f"model.model_args.pretrained_model_name_or_path={files / name}" in command
+        assert (files / name / "model.safetensors").is_file() and f"--config-dir={files / 'configs'}" in command
+    assert any(part.endswith("retain_logs_path=saves/eval/oracle/MUSE_EVAL.json") for part in mine)
+
+
+def test_tokens_of_open_unlearning_are_end_of_text_and_ours(folder, result):
+    transformers = pytest.importorskip("transformers")
+    settings = yaml.safe_load((folder / "files" / "configs" / "model" / "memsinks_jax.yaml").read_text())
+    theirs = transformers.AutoTokenizer.from_pretrained(**settings["tokenizer_args"])
+    corpus = workdirs.read_corpus(folder / "run")
+    members, end = of_role(corpus, corpus.config, "repeated", ""), corpus.tokenizer.end_of_text
+    records = [json.loads(line) for line in (folder / "files" / "data" / "forget.jsonl").read_text().splitlines()]
+    for record, ours in zip(records, members.tokens, strict=True):
+        assert theirs(record["prompt"])["input_ids"] == [end]
+        # As their preprocess_pretraining_instance does it.
+        np.testing.assert_array_equal(theirs(record["prompt"] + record["text"])["input_ids"], [end, *ours])
+    assert theirs.pad_token_id != theirs.eos_token_id  # what equals padding they do not attend to
+
+
+def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, result):
+    place, run = folder / "files" / "model", open_run(folder / "run")
+    read = Documents([run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32))
+    hand_over(folder / "other", place, None, run.tokenizer, read, read)
+    commands = (folder / "other" / "commands.sh").read_text()
+    assert str(place) in commands and not (folder / "other" / "model").exists()
+    assert "retain_logs_path=saves" not in commands  # without an oracle
 
 
 def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
