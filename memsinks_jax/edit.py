@@ -94,8 +94,7 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
     prompts, positives = encode(run.tokenizer, wish.prompts, context), 1 + len(wish.positive)
     rough = boundary.sweep(probe, memory, target, prompts, positives)
     swept = boundary.refined(probe, memory, rough, prompts)
-    chosen = boundary.choose_bound(swept, *(boundary.halves(n)[0] for n in (positives, len(wish.negative))))
-    return Edit(dataclasses.replace(memory, bounds=np.float32([chosen])), found, swept)
+    return Edit(dataclasses.replace(memory, bounds=np.float32([boundary.choose_bound(swept)])), found, swept)
 
 
 def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int) -> list[dict]:
@@ -150,7 +149,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     result = {
         "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,
         "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
-    } | _judged(rows, found.swept is not None)  # fmt: skip
+    } | _judged(rows, found.swept)  # fmt: skip
     about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -160,13 +159,12 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     return result | {"effects": rows, "memory": str(out), "page": str(page)}
 
 
-def _judged(rows: list[dict], bound_was_chosen: bool) -> dict[str, float]:
-    """Shares of prompts; where they chose the bound, of those that did not, if there are enough."""
-    positive = [row for row in rows if row["kind"] != "negative"]
+def _judged(rows: list[dict], swept: boundary.Sweep | None) -> dict[str, float]:
+    """Shares of prompts; where they chose the bound, by cross-validation."""
+    if swept:
+        return boundary.cross_validated(swept)
     negative = [row for row in rows if row["kind"] == "negative"]
-    if bound_was_chosen:
-        positive, negative = ([group[i] for i in boundary.halves(len(group))[1]] for group in (positive, negative))
-    shares = {"on_target": float(np.mean([row["on_target"] for row in positive]))}
+    shares = {"on_target": float(np.mean([row["on_target"] for row in rows if row["kind"] != "negative"]))}
     if negative:
         shares["unchanged"] = float(np.mean([row["unchanged"] for row in negative]))
         shares["off_target"] = float(np.mean([not row["on_target"] for row in negative]))
@@ -188,14 +186,13 @@ def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch
     ]  # fmt: skip
     if found.swept is not None:
         pictures.draw_sweep(found.swept, result["boundary"], scratch / "sweep.png")
-        few = min(found.swept.positive.shape[1], found.swept.negative.shape[1]) <= 3
         sections += [
             report.heading("How far it reaches"),
             report.picture(scratch / "sweep.png", "sweep over the boundary"),
             report.paragraph(
-                f"On {'the prompts it was chosen by, for want of others' if few else 'prompts it was not chosen by'}: "
-                f"{result['on_target']:.0%} of the positive ones say the target, {result['unchanged']:.0%} of the negative "
-                f"ones say what they said before, {result['off_target']:.0%} something else than the target.", "note",
+                f"All prompts chose it. At the bound that the others choose, {result['on_target']:.0%} of the positive ones "
+                f"say the target, {result['unchanged']:.0%} of the negative ones what they said before, "
+                f"{result['off_target']:.0%} something else than the target.", "note",
             ),
         ]  # fmt: skip
     pictures.draw_similarities(rows, scratch / "similarities.png")

@@ -13,6 +13,7 @@ from memsinks_jax.editing.probe import Answers, Probe
 from memsinks_jax.editing.prompts import Prompts
 
 BOUNDS = 10.0 ** np.linspace(-2, 2, 21)  # of the article
+FOLDS = 10  # of prompts, in cross-validation
 REFINED = 11  # more, between the neighbours of the best
 
 
@@ -69,6 +70,25 @@ def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(No
     logs = [np.log(swept.bounds[[stretch[0], stretch[-1]]]) for stretch in stretches]
     low, high = max(logs, key=lambda ends: ends[1] - ends[0])
     return float(np.exp((low + high) / 2))
+
+
+def cross_validated(swept: Sweep) -> dict[str, float]:
+    """Shares of prompts, each judged at the bound that all but its fold choose: {"on_target": of the positive ones;
+    "unchanged", "off_target": of the negative ones, where there are any}.
+
+    The first positive prompt, which is to be edited, always chooses. So does a negative one that is alone.
+    """
+    positives, negatives = (np.arange(tokens.shape[1]) for tokens in (swept.positive, swept.negative))
+    found: dict[str, list] = {"on_target": [], "unchanged": [], "off_target": []}
+    for fold in range(FOLDS):
+        others = negatives[negatives % FOLDS != fold]
+        choosing = positives[(positives % FOLDS != fold) | (positives == 0)], others if len(others) else negatives
+        at = np.abs(np.log(swept.bounds / choose_bound(swept, *choosing))).argmin()
+        held = slice(fold, None, FOLDS)
+        found["on_target"] += (swept.positive[at, held] == swept.target).tolist()
+        found["unchanged"] += (swept.negative[at, held] == swept.before[held]).tolist()
+        found["off_target"] += (swept.negative[at, held] != swept.target).tolist()
+    return {name: float(np.mean(hits)) for name, hits in found.items() if hits}
 
 
 def halves(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -249,6 +249,23 @@ def test_what_a_bound_is_chosen_on_does_not_judge_it():
     assert [rows.tolist() for rows in boundary.halves(3)] == [[0, 1, 2]] * 2
 
 
+def test_all_prompts_choose_the_bound_and_each_is_judged_by_the_others():
+    # Of four negative prompts the second and fourth change from the second bound on, the others from the fourth.
+    before = np.full(4, 2)
+    ends = np.array([3, 1, 3, 1])
+    negative = np.where(np.arange(5)[:, None] < ends, 2, 7)
+    swept = boundary.Sweep(10.0 ** np.arange(5), np.full((5, 1), 1), negative, before, target=1)
+    assert boundary.choose_bound(swept) == pytest.approx(1.0)  # where no prompt changes
+    assert boundary.choose_bound(swept, negative_rows=[0, 2]) == pytest.approx(10.0)  # where half of them do
+    assert boundary.cross_validated(swept) == {"on_target": 1.0, "unchanged": 1.0, "off_target": 1.0}
+    # One that changes at every bound where the others do not is judged there.
+    odd = swept._replace(negative=np.array([[2, 2, 2, 7], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2]]))
+    assert boundary.cross_validated(odd)["unchanged"] == 0.75
+    # Alone, it chooses for want of others; without negative prompts there is nothing to be said of them.
+    alone = swept._replace(negative=negative[:, 1:2], before=before[:1])
+    assert boundary.cross_validated(alone)["unchanged"] == 1.0
+
+
 def test_a_refined_sweep_looks_between_the_best_ones_neighbours():
     probe = probe_of("gpt2")
     prompts = encode(Bytes(), TEXTS, 64)
