@@ -1,9 +1,9 @@
 """Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --out=prepared
 
-Reads .txt, .jsonl (both also .gz, .zst), .parquet, .arrow, folders, globs and hf://dataset:split; writes tokenised documents
-with their ids, ready for --config.data.files=prepared, and index.html, which says what is in them. Without --tokenizer it
-trains one on a sample of the input. The same command goes on where another was killed, and writes the same bytes, whatever
-the number of workers.
+Reads .txt, .jsonl (both also .gz, .zst), .json, .csv, .parquet, .arrow, folders, globs and hf://dataset:split; writes
+tokenised documents with their ids, ready for --config.data.files=prepared, and index.html, which says what is in them.
+Without --tokenizer it trains one on a sample of the input. The same command goes on where another was killed, and writes
+the same bytes, whatever the number of workers.
 """
 
 import dataclasses

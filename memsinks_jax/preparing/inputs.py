@@ -13,9 +13,11 @@ import pyarrow.parquet
 from memsinks_jax.config import InputError
 from memsinks_jax.preparing import hub
 
-KINDS = {".txt": "txt", ".jsonl": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+KINDS = {
+    ".txt": "txt", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
-_READABLE = ".txt and .jsonl (both also .gz or .zst), .parquet, .arrow"
+_READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
 
 # A shard is what one piece of the input makes. About so many of them, whatever the size of the corpus, within bounds:
 # a worker each, all of them open at once when near-duplicates are looked for, and little lost when one is killed.
@@ -29,7 +31,7 @@ class Source:
     """One input file as it was found, or a data set of the Hugging Face hub (`revision` is then its commit)."""
 
     path: str
-    kind: str  # txt | jsonl | parquet | arrow | hub
+    kind: str  # txt | jsonl | json (an array) | csv | parquet | arrow | hub
     compression: str = ""  # gzip | zstd
     bytes: int = 0
     modified: int = 0  # nanoseconds
@@ -139,7 +141,9 @@ def check_source(source: Source) -> None:
 def _files(pattern: str) -> list[str]:
     path = pathlib.Path(pattern)
     if path.is_dir():
-        found = sorted(str(file) for file in path.rglob("*") if file.is_file() and _kind(file.name))
+        # A .json in a folder is rather about the data than data: it is read where it is named.
+        kinds = [(file, _kind(file.name)) for file in path.rglob("*") if file.is_file()]
+        found = sorted(str(file) for file, kind in kinds if kind and kind[0] != "json")
         if not found:
             raise InputError(f"{pattern} holds no file that can be read: {_READABLE}")
         return found

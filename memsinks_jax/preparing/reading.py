@@ -13,6 +13,7 @@ import json
 import typing
 
 import pyarrow
+import pyarrow.csv
 import pyarrow.parquet
 
 from memsinks_jax.data.documents import SEPARATOR
@@ -21,6 +22,7 @@ from memsinks_jax.preparing.inputs import Segment, Source
 
 _BLOCK = 1 << 20
 _ROWS = 256  # of a table at a time
+_ARRAY = 1 << 30  # bytes of a .json file, which is read whole
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,7 +55,10 @@ class Fields(typing.NamedTuple):
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """All records that begin in a segment. A file that is cut or damaged ends with one record that says so."""
-    reader = {"txt": _texts, "jsonl": _json_lines, "parquet": _parquet, "arrow": _arrow, "hub": _hub}[source.kind]
+    reader = {
+        "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
+        "hub": _hub,
+    }[source.kind]  # fmt: skip
     last = None
     if not source.bytes and source.kind != "hub":
         yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", where=source.path)
@@ -239,6 +244,54 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         for batch in slices:
             yield from _rows(source, [batch], row, fields, 0)
             row += batch.num_rows
+
+
+def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Rows of a file whose first line names the columns; a quoted value may hold line breaks."""
+    names = [name for name in fields[:2] if name]
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
+    with pyarrow.csv.open_csv(source.path, parse_options=parse, convert_options=convert) as batches:
+        if problem := _missing(batches.schema, fields):
+            yield Record(0, 0, 0, problem=problem, where=source.path)
+            return
+        row = 0
+        for batch in batches:
+            yield from _rows(source, [batch], row, fields, 0)
+            row += batch.num_rows
+
+
+def _json_array(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Objects of one array."""
+    problem, rows = "", ()
+    if source.bytes > _ARRAY:
+        problem = (
+            f"a .json file is read whole, and this one is over {_ARRAY >> 30} GiB; write a line a record, as .jsonl"
+        )
+    else:
+        try:
+            with open(source.path, encoding="utf-8-sig") as file:
+                rows = json.load(file)
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8 at byte {error.start}; convert the file to UTF-8"
+        except (json.JSONDecodeError, RecursionError) as error:
+            where = (
+                f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+            )
+            problem = f"not JSON ({where}); mend it, or name it .jsonl if every line is a record"
+        if not problem and not isinstance(rows, list):
+            problem = "no array of records; put them between [ and ], or name it .jsonl if every line is a record"
+    if problem:
+        yield Record(0, 0, 0, problem=problem, where=source.path)
+        return
+    for row, values in enumerate(rows):
+        record = Record(row, row + 1, source.bytes * (row + 1) // len(rows))
+        _take(record, values, fields)
+        if len(record.text.encode()) > fields.longest:
+            record.problem = _too_long(fields)
+        if record.problem:
+            record.where = f"{source.path}, row {row}"
+        yield record
 
 
 def _hub(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:

@@ -124,6 +124,16 @@ NOISE = json.dumps({"text": random.Random(0).randbytes(200_000).hex()}).encode()
         ("a.parquet", parquet(pyarrow.table({"text": [1]})), 0, ["a.parquet: column 'text' is of type int64, not text"]),
         ("a.parquet", not_utf8(), 0, ["a.parquet, row 0: not UTF-8"]),
         ("a.arrow", b"ARROW1", 0, ["a.arrow: the file is cut or damaged"]),
+        ("a.csv", b"n,text\n1,one\n2,\n3,three\n", 2, ["a.csv, row 1: the document is empty"]),
+        ("a.csv", b"n,body\n1,one\n", 0, ["a.csv: no column 'text' among n, body"]),
+        ("a.csv", b"n,text\n1,one\n1,2,3\n", 0, ["a.csv: the file is cut or damaged from here on (CSV parse error"]),
+        ("a.csv", b"text\ncaf\xe9\n", 0, ["a.csv: the file is cut or damaged from here on (In CSV column #0"]),
+        ("a.json", b"[" + GOOD + b', {"text": 1}, 2]', 1,
+         ['a.json, row 1: field "text" is missing', 'a.json, row 2: field "text" is missing']),
+        ("a.json", GOOD + b"\n" + GOOD, 0, ["a.json: not JSON (Extra data at line 2); mend it, or name it .jsonl"]),
+        ("a.json", GOOD, 0, ["a.json: no array of records"]),
+        ("a.json", b'["\xff"]', 0, ["a.json: not UTF-8 at byte 2"]),
+        ("a.json", b"[" * 100_000, 0, ["a.json: not JSON (nested too deep)"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_said_with_its_place(tmp_path, name, content, good, problems):
@@ -135,6 +145,20 @@ def test_what_cannot_be_used_is_said_with_its_place(tmp_path, name, content, goo
         assert one.startswith(f"{tmp_path}/{expected}") and "\n" not in one
     assert len(found) - len(said) == good
     assert all(record.text for record in found if not record.problem)
+
+
+def test_rows_of_csv_and_of_a_json_array(tmp_path):
+    """Numbers stay text, quoted values keep commas and line breaks, a byte order mark is no part of a name."""
+    fields = Fields("text", "kind", 2**20)
+    (tmp_path / "a.csv").write_text('\ufefftext,n,kind\n"one, two\nthree",1,x\n007,2,3\n')
+    (tmp_path / "a.json").write_text('\ufeff[{"text": "one, two\\nthree", "kind": "x"}, {"text": "007", "kind": 3}]')
+    for name in ("a.csv", "a.json"):
+        found = records_of(tmp_path / name, fields)
+        assert [(r.text, r.group, r.start, r.problem) for r in found] == [
+            ("one, two\nthree", "x", 0, ""),
+            ("007", "3", 1, ""),
+        ]
+    assert [source.path for source in make_plan([str(tmp_path)], SETTINGS).sources] == [str(tmp_path / "a.csv")]
 
 
 def test_members_of_a_compressed_file_are_read_one_after_the_other(tmp_path):
