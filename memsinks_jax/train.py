@@ -25,6 +25,7 @@ def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; made if missing, resumed if it exists.")
     host_flags = hosts.define_flags()
     profile_flag = flags.DEFINE_string("profile", "", "Steps to record with jax's profiler: FIRST:LAST, as in 10:14.")
+    wandb_flag = flags.DEFINE_string("wandb", "", "Project of Weights & Biases that gets the metrics too.")
     plan_flag = flags.DEFINE_bool("plan", False, "Print the counts of the mixture instead of training.")
     logger = logging.getLogger("memsinks_jax.train")
 
@@ -60,6 +61,7 @@ def main() -> None:
             lambda step: interruption.requested(),
             interruption.save_first,
             profiled=range(int(first), int(last) + 1) if first else range(0),
+            wandb=wandb_flag.value,
         )
         logger.info("%s", ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items()))
         return result

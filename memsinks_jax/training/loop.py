@@ -27,7 +27,7 @@ from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_other_arrays
-from memsinks_jax.training.metrics import Profile, read_metrics
+from memsinks_jax.training.metrics import Profile, read_metrics, refuse_missing_wandb
 from memsinks_jax.training.monitor import Monitor
 from memsinks_jax.training.program import Program, train_program
 from memsinks_jax.training.record import Record
@@ -47,6 +47,7 @@ def train_and_evaluate(
     should_stop: Callable[[int], bool] = lambda step: False,
     on_first_step: Callable[[], None] = lambda: None,
     profiled: range = range(0),
+    wandb: str = "",
 ) -> dict:
     """Trains to the last step, or resumes and trains to the last step.
 
@@ -57,10 +58,13 @@ def train_and_evaluate(
         True saves and raises Interrupted. With several hosts all must answer the same.
       on_first_step: called when the first step has been dispatched: from then on there is something to lose.
       profiled: steps that jax's profiler records, into WORKDIR/profile.
+      wandb: project of Weights & Biases that gets the metrics too; empty: none.
     Returns:
       {"step", "train_loss", "tokens", "tokens_per_second", and the last evaluation's losses}.
     """
     # What can be refused is refused before anything is written.
+    if wandb:
+        refuse_missing_wandb()
     mesh = sharding.make_mesh(config.mesh)
     command_line.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
@@ -84,7 +88,7 @@ def train_and_evaluate(
             return _summary(workdir)
         if jax.process_index() == 0:
             _log_start(workdir, opened, mesh, kernel)
-        run = _Run(workdir, opened, mesh, held)
+        run = _Run(workdir, opened, mesh, wandb, held)
         recording = held.enter_context(contextlib.closing(Profile(workdir, profiled)))
 
         def poll() -> None:
@@ -137,7 +141,7 @@ class _Run:
       held_out_loss: of an evaluation after it, None without one.
     """
 
-    def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, held: contextlib.ExitStack):
+    def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, wandb: str, held: contextlib.ExitStack):
         config = opened.corpus.config
         self.step, self.state, self.held_out_loss = opened.start, opened.state(), None
         self._program, self._seed = opened.program, np.uint32(config.seed)
@@ -145,7 +149,7 @@ class _Run:
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
         self._pending: tuple[int, dict] | None = None  # step and metrics that the device has not been asked for
         self._delivered = 0  # batches
-        record = Record(config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens)
+        record = Record(config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb)
         self.record = held.enter_context(contextlib.closing(record))
         stall, saving = config.training.stall_seconds, opened.checkpoints.saving_seconds
         self.watchdog = held.enter_context(contextlib.closing(Watchdog(stall, self._describe, saving)))

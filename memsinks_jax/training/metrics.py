@@ -1,5 +1,8 @@
-"""What a run writes down and shows: JSON lines always, TensorBoard events beside them, a progress bar on a terminal."""
+"""What a run writes down and shows: JSON lines always, TensorBoard events beside them, W&B where it is asked for, a progress
+bar on a terminal."""
 
+import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -10,6 +13,8 @@ import time
 import jax
 import tqdm
 
+from memsinks_jax.config import InputError
+
 logger = logging.getLogger(__name__)
 
 
@@ -18,9 +23,12 @@ class MetricWriter:
 
     A line is {"step": finished steps, name: value, ...}. When a run resumes at `start_step`, later lines of the run
     that was interrupted are taken away first: every step stands in the files once.
+
+    Args:
+      wandb: of `open_wandb`, closed with the rest; None: not used.
     """
 
-    def __init__(self, workdir: pathlib.Path, start_step: int):
+    def __init__(self, workdir: pathlib.Path, start_step: int, wandb=None):
         import tensorboardX  # here: it imports PyTorch where that is installed, and most commands write no events
 
         self._skipped = workdir / "skipped.jsonl"
@@ -32,6 +40,7 @@ class MetricWriter:
                 os.replace(scratch, path)
         self._file = (workdir / "metrics.jsonl").open("a")
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
+        self._wandb = wandb
 
     def write(self, step: int, values: dict[str, float]) -> None:
         try:
@@ -41,6 +50,8 @@ class MetricWriter:
             raise OSError(error.errno, error.strerror, self._file.name) from None  # it does not say which file
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
+        if self._wandb:
+            self._wandb.log(values, step=step)
 
     def write_skipped(self, step: int, values: dict[str, float], documents: list[str]) -> None:
         """A batch whose update was skipped, with the ids of its documents."""
@@ -55,6 +66,31 @@ class MetricWriter:
     def close(self) -> None:
         self._file.close()
         self._events.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+def refuse_missing_wandb() -> None:
+    if importlib.util.find_spec("wandb") is None:
+        raise InputError("--wandb needs W&B's package: pip install 'memsinks_jax[wandb]'")
+
+
+def open_wandb(project: str, workdir: pathlib.Path, config: dict):
+    """A run of Weights & Biases, named as the workdir; a run that goes on goes on there.
+
+    Raises:
+      InputError: wandb is not installed, or refuses: without a key, for example.
+    """
+    refuse_missing_wandb()
+    import wandb
+
+    name = workdir.absolute().name
+    identity = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:16]
+    try:
+        return wandb.init(project=project, name=name, id=identity, resume="allow", dir=str(workdir), config=config)
+    except wandb.Error as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"--wandb={project}: {reason}; run `wandb login`, or set WANDB_MODE=offline") from None
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict]:

@@ -10,26 +10,31 @@ from collections.abc import Iterator
 import jax
 from jax.sharding import Mesh
 
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, flatten
 from memsinks_jax.data import ids
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.training.flops import utilization
-from memsinks_jax.training.metrics import MetricWriter, Progress
+from memsinks_jax.training.metrics import MetricWriter, Progress, open_wandb
 
 logger = logging.getLogger(__name__)
 
 
 class Record:
-    """What a run writes down and shows, by one host. `tokens` are those of all steps so far, `clock` times them."""
+    """What a run writes down and shows, by one host. `tokens` are those of all steps so far, `clock` times them.
+
+    `wandb` is a project of Weights & Biases that gets the metrics too.
+    """
 
     def __init__(
-        self, config: Config, workdir: pathlib.Path, rows: Rows, mesh: Mesh, start: int, steps: int, tokens: int
-    ):
+        self, config: Config, workdir: pathlib.Path, rows: Rows, mesh: Mesh, start: int, steps: int, tokens: int,
+        wandb: str = "",
+    ):  # fmt: skip
         self._config, self._workdir, self._rows, self._steps = config, workdir, rows, steps
         self._devices, self._utilized = mesh.size, utilization(config, mesh.devices.flat[0].device_kind)
         self.tokens, self.clock, self._bar, self._writer = tokens, Clock(), None, None
         if jax.process_index() == 0:
-            self._writer = MetricWriter(workdir, start)
+            opened = open_wandb(wandb, workdir, flatten(config)) if wandb else None
+            self._writer = MetricWriter(workdir, start, opened)
             self._bar = Progress(f"{config.variant}, seed {config.seed}", steps, start)
 
     def step(self, number: int, metrics: dict) -> None:
