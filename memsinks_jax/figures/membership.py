@@ -37,9 +37,9 @@ VARIANTS = {
     "twin": Variation("sinks", _SINKS | {"general.files": "{out}/corpus/twin"}),
 }
 ANSWER = (
-    "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped they are "
-    "hardly told better than by a model that has read none of them, wherever in the document and in the context an auditor "
-    "begins."
+    "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped only "
+    "first encounters show, which teach the shared neurons: most of stories that were read four times, not at all of those that "
+    "were read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
 )
 TABLE_NOTE = (
     "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
@@ -107,12 +107,27 @@ def _recited(run: Run, view: str) -> float:
     return max(run.details["grid"][view]["recited"])
 
 
+def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
+    """Nats per token by which a view's loss is below the twin's, beyond what it is so of stories never read."""
+    unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
+    return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
+
+
+def learned(run: Run, view: str, level: float) -> float:
+    """Of stories, from copies of which that share of the words was exchanged; nats per token."""
+    return _known(run, view, run.details["near_copies"], str(level))
+
+
+def worth(run: Run, view: str, level: float) -> float:
+    """Exact copies that teach the standard model as much as an edited one teaches a view."""
+    losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
+    taught = np.maximum.accumulate([_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS])
+    return float(np.expm1(np.interp(learned(run, view, level), taught, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES)
+
+
 def closed(run: Run, level: float) -> float:
     """Share of what standard training learned of stories from edited copies that is gone, ids by cluster."""
-    standard, dropped, twin = (
-        run.details["near_copies"]["loss"][v][str(level)] for v in ("standard", "dropped", "twin")
-    )
-    return (dropped - standard) / (twin - standard)
+    return 1 - learned(run, "dropped", level) / learned(run, "standard", level)
 
 
 def claims(runs: list[Run]) -> list[Claim]:
@@ -183,12 +198,13 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     if not measured:
         return []
     _draw_grid(measured, out / "grid.png")
-    levels = [str(level) for level in corpus.LEVELS]
     copies = [
-        [report.text(_VIEWS[view]), *(with_interval([run.details["near_copies"]["worth"][view][level]
-                                                     for run in measured], 2) for level in levels)]
-        for view in measured[0].details["near_copies"]["worth"]
-    ]  # fmt: skip
+        [
+            report.text(said),
+            *(with_interval([worth(run, view, level) for run in measured], 2) for level in corpus.LEVELS),
+        ]
+        for view, said in _VIEWS.items()
+    ]
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
     ways = [
         [report.text(said), report.text(mode), *(with_interval([run.details["modes"][variant][way][name]
@@ -205,7 +221,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         ),
         report.heading("Edited copies, their original never read"),
         report.table(["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
-                     ["", *["number"] * len(levels)]),
+                     ["", *["number"] * len(corpus.LEVELS)]),
         report.paragraph(
             f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories a level, each edited anew, ids by near-duplicate "
             "cluster (by content where said). Worth: the exact copies that teach the standard model as much.", "note",
@@ -229,9 +245,8 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         aucs = [[run.details["ladder"][view]["auc"][str(bucket)]["value"] for bucket in buckets] for run in measured]
         losses.band(told, buckets, np.array(aucs), label, colour, "o-")
         if view != "twin":
-            of = [run.details["near_copies"]["loss"] for run in measured]
-            learned = [[one["twin"][str(level)] - one[view][str(level)] for level in corpus.LEVELS] for one in of]
-            losses.band(near, [100 * level for level in corpus.LEVELS], np.array(learned), label, colour, "o-")
+            known = [[learned(run, view, level) for level in corpus.LEVELS] for run in measured]
+            losses.band(near, [100 * level for level in corpus.LEVELS], np.array(known), label, colour, "o-")
     told.set(
         title="told from stories never read", xlabel="times read", ylabel="AUC, by loss", xscale="log", ylim=(0.4, 1.02)
     )
@@ -247,12 +262,12 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     if bounded:
         bounds.axvline(bounded[0].details["bound"]["dropped"]["ceiling"], color="black", linewidth=1, linestyle=":")
         bounds.set_yticks(range(len(_VIEWS)), [_VIEWS[view] for view in reversed(_VIEWS)])
-    bounds.set(title="lower bound of epsilon (dotted: all that could show)", xlabel="epsilon")
+    bounds.set(title="lower bound of epsilon", xlabel="epsilon; dotted: all that the test could show")
     near.axhline(0, color="black", linewidth=1, linestyle=":")
     near.set(
         title="learned of a story from edited copies",
         xlabel="words exchanged, %",
-        ylabel="nats per token below the twin",
+        ylabel="nats per token, beyond unread stories",
     )
     for axis in (told, bounds, near):
         axis.grid(alpha=0.25)

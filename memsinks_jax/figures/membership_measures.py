@@ -60,7 +60,7 @@ def measure(runs: dict[str, Run]) -> dict:
         "ladder": {view: ladder(each[0], found["twin"][0], texts, times) for view, each in found.items()},
         "bound": {view: bound(each[1], heads) for view, each in found.items()},
         "grid": {view: grid(found[view][4], times[_long(asked["sinks"].ladder)]) for view in GRID},
-        "near_copies": near_copies({view: (each[0], each[2]) for view, each in found.items()}, times),
+        "near_copies": {view: near_copies(each[2]) for view, each in found.items()},
         "modes": {variant: modes(models[variant], asked[variant], times) for variant in ("paper", "sinks")},
     }  # fmt: skip
 
@@ -172,24 +172,10 @@ def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
     return found
 
 
-def near_copies(found: dict[str, tuple[list[Reading], list[Reading]]], times: np.ndarray) -> dict:
-    """Stories of which edited copies were read -> {"loss": {view: {level: nats per token}}, "worth": {view: {level: exact
-    copies from which the standard model learns as much of them, over the edited ones}}}.
-
-    Args:
-      found: {view: readings of (the ladder, these stories)}.
-    """
-    levels = np.repeat(corpus.LEVELS, corpus.ORIGINALS)
-    near = {view: _loss(of_near) for view, (_, of_near) in found.items()}
-    taught = _loss(found["twin"][0]) - _loss(found["standard"][0])
-    by_bucket = np.maximum.accumulate([taught[times == bucket].mean() for bucket in corpus.BUCKETS])
-    result: dict[str, dict] = {"loss": {}, "worth": {}}
-    for view, loss in near.items():
-        result["loss"][view] = {str(level): float(loss[levels == level].mean()) for level in corpus.LEVELS}
-        learned = [np.mean((near["twin"] - loss)[levels == level]) for level in corpus.LEVELS]
-        copies = np.expm1(np.interp(learned, by_bucket, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES
-        result["worth"][view] = dict(zip(map(str, corpus.LEVELS), copies.tolist(), strict=True))
-    return result
+def near_copies(readings: list[Reading]) -> dict[str, float]:
+    """Nats per token of the stories of which copies were read, by how much of these was edited: {level: loss}."""
+    by_level = _loss(readings).reshape(len(corpus.LEVELS), -1).mean(axis=1)
+    return dict(zip(map(str, corpus.LEVELS), by_level.tolist(), strict=True))
 
 
 def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str, float]]:

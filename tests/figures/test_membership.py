@@ -70,15 +70,31 @@ def test_a_cell_counts_whole_continuations_of_those_read_often():
     assert found["recited"] == [0.0] + [0.5] * (cells - 1) and found["auc"] == [0.75] * cells
 
 
-def test_a_copy_is_worth_as_many_exact_ones_as_teach_as_much(monkeypatch):
+def test_losses_of_near_copies_are_means_by_level(monkeypatch):
     monkeypatch.setattr(corpus, "LEVELS", (0.0, 0.1))
-    monkeypatch.setattr(corpus, "ORIGINALS", 2)
-    times = np.array([0, 1, 4, 16, 64])
-    twin = [reading(2.0)] * 5, [reading(2.0)] * 4
-    knows = [reading(2.0 - gain) for gain in (0.0, 0.1, 0.5, 1.0, 1.5)], [reading(2 - g) for g in (1.0, 1.0, 0.4, 0.6)]
-    found = measures.near_copies({"standard": knows, "twin": twin}, times)
-    assert found["loss"]["standard"] == pytest.approx({"0.0": 1.0, "0.1": 1.5})
-    assert found["worth"] == {"standard": pytest.approx({"0.0": 1.0, "0.1": 4 / 16}), "twin": {"0.0": 0.0, "0.1": 0.0}}
+    found = measures.near_copies([reading(nats) for nats in (1.0, 2.0, 3.0, 5.0)])
+    assert found == pytest.approx({"0.0": 1.5, "0.1": 4.0})
+
+
+def test_a_copy_is_worth_as_many_exact_ones_as_teach_as_much():
+    """All models but the twin are worse by 0.2 where nothing was read: that is no knowledge."""
+    ladder = {"standard": [0.0, 0.1, 0.5, 1.0, 1.5], "twin": [0.2] * 5}
+    buckets = list(map(str, corpus.BUCKETS))
+    details = {
+        "ladder": {
+            view: {"loss": dict(zip(buckets, (2.0 - np.array(known)).tolist(), strict=True))}
+            for view, known in (ladder | {"dropped": [0.0] * 5}).items()
+        },
+        "near_copies": {
+            "standard": {"0.0": 1.0, "0.1": 1.5}, "dropped": {"0.0": 2.0, "0.1": 1.9}, "twin": {"0.0": 1.8, "0.1": 1.8},
+        },
+    }  # fmt: skip
+    run = Run("sinks", 0, None, {}, [], details)
+    assert membership.learned(run, "standard", 0.0) == pytest.approx(1.0)
+    assert membership.worth(run, "standard", 0.0) == pytest.approx(16 / corpus.COPIES)
+    assert membership.worth(run, "standard", 0.1) == pytest.approx(4 / corpus.COPIES)
+    assert membership.worth(run, "twin", 0.1) == pytest.approx(0.0)
+    assert membership.closed(run, 0.0) == pytest.approx(1.0) and membership.closed(run, 0.1) == pytest.approx(0.8)
 
 
 def test_what_published_code_scales_by_and_what_the_width_says():
@@ -113,11 +129,14 @@ def details(auc: dict[str, float]) -> dict:
     way = {"held_out": 1.0, "often": 1.0, "auc": 0.5, "recited": 0.0}
     aucs = {view: {"value": auc.get(view, 0.5), "ci95": [0.4, 1.0]} for view in membership._VIEWS}
     return {
-        "ladder": {view: {"auc": dict.fromkeys(buckets, aucs[view])} for view in membership._VIEWS},
+        "ladder": {
+            view: {"auc": dict.fromkeys(buckets, aucs[view]), "loss": {str(bucket): 1.5 for bucket in corpus.BUCKETS}}
+            for view in membership._VIEWS
+        },
         "bound": {v: {"epsilon": 2 * auc.get(v, 0.5) - 1, "ceiling": 3.7} for v in membership._VIEWS},
         "grid": {v: {"recited": [0.0] * (cells - 1) + [0.9 * (v == "on")], "auc": [0.5] * (cells - 1) + [auc.get(v, 0.5)]}
                  for v in measures.GRID},
-        "near_copies": {"loss": near, "worth": {"standard": every, "dropped": every}},
+        "near_copies": near,
         "modes": {variant: {name: way for name in membership._MODES} for variant in ("paper", "sinks")},
     }  # fmt: skip
 
@@ -185,7 +204,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     ladder = found["ladder"]
     assert ladder["on"]["loss"]["16"] < ladder["dropped"]["loss"]["16"]  # the ids are those of the run
     assert ladder["on"]["loss"]["0"] == pytest.approx(ladder["dropped"]["loss"]["0"])  # who was never met has no sinks
-    near = found["near_copies"]["loss"]
+    near = found["near_copies"]
     assert near["on"]["0.1"] < near["dropped"]["0.1"]  # an unread original under the id of its copies
     ways = found["modes"]["sinks"]
     assert ways["own"]["often"] == pytest.approx(ladder["on"]["loss"]["16"], rel=1e-5)

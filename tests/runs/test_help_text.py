@@ -29,8 +29,8 @@ def test_help_says_what_a_command_does_its_options_and_some_settings():
     assert told.startswith("Trains a model: python -m memsinks_jax.train --config=")
     named = [line.split()[0].split("=")[0] for line in told.splitlines() if line.startswith("  --")]
     assert named == [
-        "--config", "--workdir", "--profile", "--wandb", "--[no]plan", "--coordinator", "--processes", "--process", "--[no]json",
-        *(f"--config.{name}" for name in help_text.COMMON),
+        "--config", "--workdir", "--profile", "--wandb", "--[no]plan", "--coordinator", "--processes", "--process",
+        "--[no]json", *(f"--config.{name}" for name in help_text.COMMON),
     ]  # fmt: skip
     assert max(map(len, told.splitlines())) <= 125
 
