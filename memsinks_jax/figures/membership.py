@@ -38,8 +38,8 @@ VARIANTS = {
 }
 ANSWER = (
     "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped only "
-    "first encounters show, which teach the shared neurons: most of stories that were read four times, not at all of those that "
-    "were read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
+    "first encounters show, which teach the shared neurons: most of stories that were read four times, not at all of "
+    "those that were read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
 )
 TABLE_NOTE = (
     "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
