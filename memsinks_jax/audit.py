@@ -94,16 +94,8 @@ def audit(
             exposures = np.full(len(members.tokens), np.nan)
             exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus, first.config)
         found[subject.name] = measure(
-            subject,
-            members,
-            non_members,
-            readings,
-            None if is_oracle else reference,
-            exposures,
-            prefixes,
-            suffix,
-            samples,
-        )
+            subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
+        )  # fmt: skip
     times = None if members.encounters is None else members.encounters.tolist()
     return {
         "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),

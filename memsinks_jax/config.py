@@ -228,9 +228,8 @@ RANGES = {
     "data.repetitions": (1, 2**20, True), "data.repeat_every": (0, None, True),
     "data.held_out_documents": (1, None, True), "general.token_budget": (0, None, True),
     "canaries.documents": (-1, None, True), "canaries.length": (1, None, True),
-    "data.id_noise": (0, 1, True),
+    "data.id_noise": (0, 1, True), "data.row_length": (2, None, True),
     "goldfish.every": (0, None, True), "goldfish.context": (1, None, True),
-    "data.row_length": (2, None, True),
     "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
     "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True),
     "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False),

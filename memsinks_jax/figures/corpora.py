@@ -26,6 +26,18 @@ def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str)
         prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates=near_duplicates)
 
 
+def flags(folder: pathlib.Path, once: int, unread: int) -> list[str]:
+    """Of runs that draw roles for the documents of a prepared folder alone: read once an epoch, or held out.
+
+    They are measured afterwards, so they evaluate and save little.
+    """
+    values = {
+        "data.files": folder, "data.rows": "one_document", "data.unique_documents": once, "data.repeated_documents": 0,
+        "data.held_out_documents": unread, "training.evaluate_every": 1000, "training.checkpoint_every": 1000,
+    }  # fmt: skip
+    return [f"--config.{name}={value}" for name, value in values.items()]
+
+
 def write_tokenizer(folder: pathlib.Path, texts: list[str]) -> None:
     (folder / Tokenizer.file_name).write_bytes(train_tokenizer(texts, VOCABULARY).model)
 

@@ -15,7 +15,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.figures import losses
+from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -71,12 +71,7 @@ _MODES = {
 def prepare(out: pathlib.Path) -> list[str]:
     """Writes and prepares the corpus -> the flags that all runs share."""
     corpus.write(out / "corpus")
-    return [
-        f"--config.data.files={out / 'corpus' / 'stories'}", "--config.data.rows=one_document",
-        f"--config.data.unique_documents={corpus.ONCE}", "--config.data.repeated_documents=0",
-        f"--config.data.held_out_documents={corpus.UNREAD}", "--config.training.evaluate_every=1000",
-        "--config.training.checkpoint_every=1000",
-    ]  # fmt: skip
+    return corpora.flags(out / "corpus" / "stories", corpus.ONCE, corpus.UNREAD)
 
 
 def measure(runs: list[Run]) -> list[Run]:
