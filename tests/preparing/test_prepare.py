@@ -432,7 +432,8 @@ def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
     running = []
     while not running and run.poll() is None:
         time.sleep(0.05)
-        running = [path.read_text() for path in (tmp_path / "out" / "work").glob("running-tokens-*")]
+        paths = (tmp_path / "out" / "work").glob("running-tokens-*")
+        running = [text for path in paths if (text := path.read_text())]  # empty until it is written
     os.kill(int(running[0]), signal.SIGKILL)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 2 and "a worker was killed" in stderr
