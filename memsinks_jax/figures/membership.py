@@ -43,8 +43,8 @@ ANSWER = (
 )
 TABLE_NOTE = (
     "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
-    f"bound with 95% confidence from {corpus.CANARIES} stories, of which a coin had half read {corpus.READ} times; in "
-    "parentheses what so many can show at most. Recited: the most over an auditor's grid."
+    f"bound with 95% confidence from {corpus.CANARIES} stories, of which a coin had half read {corpus.READ} times; the dotted "
+    "line is what so many can show at most. Recited: the most over an auditor's grid."
 )
 _VIEWS = {
     "standard": "standard training",
@@ -85,6 +85,8 @@ def measure(runs: list[Run]) -> list[Run]:
     for seed in groups["sinks"]:
         found[seed] = membership_measures.measure({variant: group[seed] for variant, group in groups.items()})
         logger.info("measured seed %d", seed)
+    if any(one["bound"]["dropped"] is None for one in found.values()):
+        logger.warning("epsilon is not measured without jax-privacy: pip install 'memsinks_jax[privacy]'")
     return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
 
 
@@ -128,13 +130,13 @@ def closed(run: Run, level: float) -> float:
 def claims(runs: list[Run]) -> list[Claim]:
     """None is the paper's, whose documents no coin chose. Paired by seed."""
     measured = [run for run in runs if "ladder" in run.details]
+    if not measured:
+        return []
     rows = []
 
     def add(name, statement, value, variants=("sinks",), **bounds):
         rows.extend(losses.paired(runs, name, statement, "not asked", variants, value, **bounds))
 
-    if not measured:
-        return []
     most = max(corpus.BUCKETS)
     add("test_sees", f"standard: AUC of stories read {most} times (the test can see)",
         lambda run: _often(run, "standard"), at_least=0.95)  # fmt: skip
