@@ -12,13 +12,13 @@ import shlex
 
 import numpy as np
 
+from memsinks_jax.auditing.membership import LOWEST_SHARE
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
 logger = logging.getLogger(__name__)
 
 _NAME = "memsinks_jax"  # of the configs
-_LOWEST_SHARE = 0.4  # Min-K%'s k, in their configs and in auditing/membership.py
 _BATCH = 8
 _COLLATORS = {
     "DataCollatorForSupervisedDataset": {"handler": "DataCollatorForSupervisedDataset", "args": {"index": "index"}}
@@ -40,19 +40,22 @@ def write(
     for kind in ("data", "configs/model", "configs/eval"):
         (folder / kind).mkdir(parents=True)
     for name, documents in (("forget", members), ("holdout", non_members)):
-        (folder / "data" / f"{name}.jsonl").write_text("".join(_lines(documents, tokenizer, end)))
+        (folder / "data" / f"{name}.jsonl").write_text(_lines(documents, tokenizer, end))
     (folder / "configs" / "model" / f"{_NAME}.yaml").write_text(_model(models["model"]))
     (folder / "configs" / "eval" / f"{_NAME}.yaml").write_text(_eval(place / "data", length))
     (folder / "commands.sh").write_text(_commands(place, models))
 
 
-def _lines(documents: Documents, tokenizer: AnyTokenizer, end: str):
+def _lines(documents: Documents, tokenizer: AnyTokenizer, end: str) -> str:
     """The prompt is what opens a row here: without it their first token would not be scored."""
-    for tokens in documents.tokens:
-        text = tokenizer.decode(tokens)
-        if not np.array_equal(tokenizer.encode(text), tokens):
-            logger.warning("%r is other tokens as a text: it was cut inside of a character", text[-20:])
-        yield json.dumps({"prompt": end, "text": text}) + "\n"
+    texts = list(map(tokenizer.decode, documents.tokens))
+    pairs = zip(texts, documents.tokens, strict=True)
+    other = sum(not np.array_equal(tokenizer.encode(text), tokens) for text, tokens in pairs)
+    if other:
+        logger.warning(
+            "%d of %d documents are other tokens as texts: the context cuts their last word", other, len(texts)
+        )
+    return "".join(json.dumps({"prompt": end, "text": text}) + "\n" for text in texts)
 
 
 def _yaml(content: dict, package: str = "") -> str:
@@ -83,7 +86,7 @@ def _eval(data: pathlib.Path, length: int) -> str:
         }  # fmt: skip
 
     both = ("forget", "holdout")
-    min_k = metric("mia_min_k", *both, k=_LOWEST_SHARE)
+    min_k = metric("mia_min_k", *both, k=LOWEST_SHARE)
     return _yaml({
         "handler": "MUSEEvaluator", "output_dir": "${paths.output_dir}", "overwrite": False, "retain_logs_path": None,
         "metrics": {
@@ -92,7 +95,7 @@ def _eval(data: pathlib.Path, length: int) -> str:
             "mia_loss": metric("mia_loss", *both),
             "mia_zlib": metric("mia_zlib", *both),
             "mia_min_k": min_k,
-            "mia_min_k_plus_plus": metric("mia_min_k_plus_plus", *both, k=_LOWEST_SHARE),
+            "mia_min_k_plus_plus": metric("mia_min_k_plus_plus", *both, k=LOWEST_SHARE),
             "privleak": {
                 "handler": "privleak", "ref_value": 0.5, "pre_compute": {"mia_min_k": min_k | {"access_key": "forget"}},
                 "reference_logs": {

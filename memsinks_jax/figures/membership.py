@@ -43,8 +43,8 @@ ANSWER = (
 )
 TABLE_NOTE = (
     "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
-    f"bound with 95% confidence from {corpus.CANARIES} stories, of which a coin had half read {corpus.READ} times; the dotted "
-    "line is what so many can show at most. Recited: the most over an auditor's grid."
+    f"bound with 95% confidence from {corpus.CANARIES} stories, of which a coin had half read {corpus.READ} times; the "
+    "dotted line is what so many can show at most. Recited: the most over an auditor's grid."
 )
 _VIEWS = {
     "standard": "standard training",
