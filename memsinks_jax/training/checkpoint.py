@@ -277,15 +277,18 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # tensorstore and Orbax raise many kinds
-            if not (self._workdir / "config.json").exists():
-                raise InputError(
-                    f"{self._workdir} is gone: it was moved or removed while the run was going on"
-                ) from error
+            refuse_gone(self._workdir)
             what = "a checkpoint" if step is None else f"the checkpoint of step {step}"
             saved = steps_in(self._folder)
             last = f"the last that is there is of step {saved[-1]}" if saved else "none is there yet"
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
+
+
+def refuse_gone(workdir: pathlib.Path) -> None:
+    """Raises InputError for a run's folder that is not there any more."""
+    if not (workdir / "config.json").exists():
+        raise InputError(f"{workdir} is gone: it was moved or removed while the run was going on")
 
 
 def library_versions() -> dict[str, str]:

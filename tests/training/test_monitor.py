@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import Config, MonitorConfig
+from memsinks_jax.config import Config, InputError, MonitorConfig
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.ids import as_numbers
@@ -151,3 +151,16 @@ def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
     assert values["monitor_flagged"] == len(twice)
     one, other = open_run(tmp_path / "run").params, open_run(watched).params
     assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+def test_a_workdir_that_is_moved_before_a_look_is_told(tmp_path):
+    config = tiny_config()
+    config.model.layers, config.monitor.every, config.monitor.seen_over = 1, 1, 1
+
+    def move(step):
+        if step == 1:
+            (tmp_path / "run").rename(tmp_path / "elsewhere")
+        return False
+
+    with pytest.raises(InputError, match="run is gone: it was moved or removed while the run was going on"):
+        train_and_evaluate(config, tmp_path / "run", should_stop=move)
