@@ -26,9 +26,7 @@ from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import hosts, memory, sharding
-from memsinks_jax.training.checkpoint import (
-    Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays,
-)  # fmt: skip
+from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics, refuse_missing_wandb
 from memsinks_jax.training.monitor import Monitor
 from memsinks_jax.training.program import Program, train_program
