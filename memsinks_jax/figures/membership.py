@@ -38,8 +38,9 @@ VARIANTS = {
 }
 ANSWER = (
     "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped only "
-    "first encounters show, which teach the shared neurons: most of stories that were read four times, not at all of "
-    "those that were read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
+    "first encounters show, which teach the shared neurons: of stories that were read four times as much as in standard "
+    "training to whoever compares with a model that has not read them, of those read 64 times next to nothing. Nothing is "
+    "recited, wherever in the story and in the context an auditor begins."
 )
 TABLE_NOTE = (
     "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
@@ -90,9 +91,17 @@ def measure(runs: list[Run]) -> list[Run]:
     return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
 
 
-def _often(run: Run, view: str) -> float:
-    """AUC of those that are read most."""
-    return run.details["ladder"][view]["auc"][str(max(corpus.BUCKETS))]["value"]
+def _times() -> list[int]:
+    """That stories are read, but for those that are not."""
+    return [bucket for bucket in corpus.BUCKETS if bucket]
+
+
+def _measured(runs: list[Run]) -> list[Run]:
+    return [run for run in runs if "ladder" in run.details]
+
+
+def _auc(run: Run, view: str, bucket: int, attack: str = "auc") -> float:
+    return run.details["ladder"][view][attack][str(bucket)]["value"]
 
 
 def _epsilon(run: Run, view: str) -> float:
@@ -129,7 +138,7 @@ def closed(run: Run, level: float) -> float:
 
 def claims(runs: list[Run]) -> list[Claim]:
     """None is the paper's, whose documents no coin chose. Paired by seed."""
-    measured = [run for run in runs if "ladder" in run.details]
+    measured = _measured(runs)
     if not measured:
         return []
     rows = []
@@ -139,14 +148,13 @@ def claims(runs: list[Run]) -> list[Claim]:
 
     most = max(corpus.BUCKETS)
     add("test_sees", f"standard: AUC of stories read {most} times (the test can see)",
-        lambda run: _often(run, "standard"), at_least=0.95)  # fmt: skip
-    for bucket in sorted(set(corpus.BUCKETS) - {0}):
-        add(
-            f"auc_{bucket}", f"AUC of stories read {bucket} time{'s' if bucket > 1 else ''}: sinks dropped minus the twin's",
-            lambda run, bucket=str(bucket): run.details["ladder"]["dropped"]["auc"][bucket]["value"]
-            - run.details["ladder"]["twin"]["auc"][bucket]["value"],
-            at_most=0.1,
-        )  # fmt: skip
+        lambda run: _auc(run, "standard", most), at_least=0.95)  # fmt: skip
+    for bucket in _times():
+        times = f"{bucket} time{'s' if bucket > 1 else ''}"
+        add(f"auc_{bucket}", f"AUC of stories read {times}: sinks dropped minus the twin's",
+            lambda run, b=bucket: _auc(run, "dropped", b) - _auc(run, "twin", b), at_most=0.1)  # fmt: skip
+        add(f"reference_{bucket}", f"AUC of stories read {times} against the twin as reference: sinks dropped",
+            lambda run, b=bucket: _auc(run, "dropped", b, "auc_reference"), at_most=0.6)  # fmt: skip
     if all(run.details["bound"]["dropped"] for run in measured):
         add("epsilon_sees", "standard: lower bound of epsilon", lambda run: _epsilon(run, "standard"), at_least=1.0)
         add("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
@@ -169,14 +177,13 @@ def row_labels(runs: list[Run]) -> list[str]:
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     """A row a view -> as `losses.table`."""
-    measured = [run for run in runs if "ladder" in run.details]
-    buckets = [str(bucket) for bucket in corpus.BUCKETS if bucket]
+    measured = _measured(runs)
     rows = []
     for view in _VIEWS:
-        row = [[run.details["ladder"][view]["auc"][bucket]["value"] for run in measured] for bucket in buckets]
+        row = [[_auc(run, view, bucket) for run in measured] for bucket in _times()]
         row.append([_epsilon(run, view) for run in measured if run.details["bound"][view]])
         rows.append([*row, [_recited(run, view) for run in measured if view in run.details["grid"]]])
-    return [*(f"read {bucket}" for bucket in buckets), "epsilon", "recited"], rows
+    return [*(f"read {bucket}" for bucket in _times()), "epsilon", "recited"], rows
 
 
 def note(runs: list[Run]) -> str:
@@ -191,7 +198,7 @@ def note(runs: list[Run]) -> str:
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the page shows besides: the auditor's grid, edited copies, and other ways to set sinks."""
-    measured = [run for run in runs if "ladder" in run.details]
+    measured = _measured(runs)
     if not measured:
         return []
     _draw_grid(measured, out / "grid.png")
@@ -202,6 +209,11 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         ]
         for view, said in _VIEWS.items()
     ]
+    told = [
+        [report.text(said), *(with_interval([_auc(run, view, bucket, "auc_reference") for run in measured], 2)
+                              for bucket in _times())]
+        for view, said in _VIEWS.items() if view != "twin"
+    ]  # fmt: skip
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
     ways = [
         [report.text(said), report.text(mode), *(with_interval([run.details["modes"][variant][way][name]
@@ -210,6 +222,13 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         for way, mode in _MODES.items()
     ]  # fmt: skip
     return [
+        report.heading("Whoever has the twin, too"),
+        report.table(["AUC, loss below the twin's", *(f"read {bucket}" for bucket in _times())], told,
+                     ["", *["number"] * len(_times())]),
+        report.paragraph(
+            "A reference model that has read none of the stories takes away how hard each is by itself: the strongest of "
+            "these attacks, for an auditor who can train one.", "note",
+        ),
         report.heading("Wherever an auditor begins"),
         report.picture(out / "grid.png", "grid"),
         report.paragraph(
@@ -234,20 +253,19 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """AUC by how often a story was read, the bound of epsilon, and what edited copies teach of their original."""
-    measured = [run for run in runs if "ladder" in run.details]
+    measured = _measured(runs)
     figure, (told, bounds, near) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-    buckets = [bucket for bucket in corpus.BUCKETS if bucket]
     for view in _VIEWS if measured else ():
         label, colour = _VIEWS[view], _COLOURS[view]
-        aucs = [[run.details["ladder"][view]["auc"][str(bucket)]["value"] for bucket in buckets] for run in measured]
-        losses.band(told, buckets, np.array(aucs), label, colour, "o-")
+        aucs = [[_auc(run, view, bucket) for bucket in _times()] for run in measured]
+        losses.band(told, _times(), np.array(aucs), label, colour, "o-")
         if view != "twin":
             known = [[learned(run, view, level) for level in corpus.LEVELS] for run in measured]
             losses.band(near, [100 * level for level in corpus.LEVELS], np.array(known), label, colour, "o-")
     told.set(
         title="told from stories never read", xlabel="times read", ylabel="AUC, by loss", xscale="log", ylim=(0.4, 1.02)
     )
-    told.set_xticks(buckets, buckets)
+    told.set_xticks(_times(), _times())
     told.minorticks_off()
     told.axhline(0.5, color="black", linewidth=1, linestyle=":")
     bounded = [run for run in measured if run.details["bound"]["dropped"]]

@@ -130,7 +130,10 @@ def details(auc: dict[str, float]) -> dict:
     aucs = {view: {"value": auc.get(view, 0.5), "ci95": [0.4, 1.0]} for view in membership._VIEWS}
     return {
         "ladder": {
-            view: {"auc": dict.fromkeys(buckets, aucs[view]), "loss": {str(bucket): 1.5 for bucket in corpus.BUCKETS}}
+            view: {
+                "auc": dict.fromkeys(buckets, aucs[view]), "auc_reference": dict.fromkeys(buckets, {"value": 0.25}),
+                "loss": {str(bucket): 1.5 for bucket in corpus.BUCKETS},
+            }
             for view in membership._VIEWS
         },
         "bound": {v: {"epsilon": 2 * auc.get(v, 0.5) - 1, "ceiling": 3.7} for v in membership._VIEWS},
@@ -149,6 +152,7 @@ def test_claims_table_and_pictures(tmp_path):
     ]  # fmt: skip
     values = {claim.id: claim.values for claim in membership.claims(runs)}
     assert values["test_sees"] == [1.0, 0.9] and values["auc_4"] == pytest.approx([0.1, 0.2])
+    assert values["reference_64"] == [0.25, 0.25]
     assert values["epsilon"] == pytest.approx([0.2, 0.4]) and values["epsilon_sees"] == pytest.approx([1.0, 0.8])
     assert values["recited"] == [0, 0] and values["grid_auc"] == pytest.approx([0.1, 0.2])
     assert values["near_copies"] == [0.5, 0.5] and values["general"] == [1.0, 1.0]
@@ -158,7 +162,7 @@ def test_claims_table_and_pictures(tmp_path):
     assert by_view["ids by content, dropped"][-1] == [] and len(columns) == len(rows[0]) == 6
     membership.draw(runs, tmp_path / "membership.png")
     page = "".join(membership.sections(runs, tmp_path))
-    assert "10% edited" in page and "(g + p) / g" in page
+    assert "10% edited" in page and "Whoever has the twin" in page and "(g + p) / g" in page
     for name in ("membership", "grid"):
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     for one in found.values():
