@@ -282,10 +282,10 @@ def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
     return np.full(documents, repetitions) >> steps
 
 
-def listing(mixture: Mixture, documents: np.ndarray, role: str) -> Iterator[str]:
+def listing(mixture: Mixture, documents: np.ndarray, role: str, origins: bool) -> Iterator[str]:
     """Lines of documents.jsonl, for people and tests, one a document: what it is, and how often an epoch has it.
 
-    Documents that appear in every N-th batch have null encounters: the steps decide.
+    Documents that appear in every N-th batch have null encounters: the steps decide. `origins` reads each from its shard.
     """
     table = mixture.table
     identities, encounters = table.identities(documents), mixture.encounters(documents)
@@ -297,6 +297,6 @@ def listing(mixture: Mixture, documents: np.ndarray, role: str) -> Iterator[str]
             "encounters": encounters[number],
             "tokens": int(table.lengths[record]),
             "source": table.place(record),
-            **table.origin(record),
+            **table.origin(record, origins),
         }
         yield json.dumps(line) + "\n"

@@ -191,11 +191,11 @@ class Prepared:
     def place(self, record: int) -> str:
         return f"{self.folder}:{record}"
 
-    def origin(self, record: int) -> dict[str, str]:
-        """For people: {"origin": as `source`, "group": its name, where it has one}."""
+    def origin(self, record: int, read: bool) -> dict[str, str]:
+        """For people: {"origin": as `source`, where its shard may be read; "group": its name, where it has one}."""
         number = int(self.groups[record])
         named = {"group": self.group_names[number]} if number < len(self.group_names) else {}
-        return {"origin": self.source(record)} | named
+        return ({"origin": self.source(record)} if read else {}) | named
 
     def document(self, record: int, tokenizer: AnyTokenizer) -> Document:
         return Document(tokenizer.decode(self.read(record)), self.source(record))

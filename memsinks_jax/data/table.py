@@ -76,7 +76,7 @@ class Listed:
     def place(self, record: int) -> str:
         return self.documents[record].source
 
-    def origin(self, record: int) -> dict[str, str]:
+    def origin(self, record: int, read: bool) -> dict[str, str]:
         return {}
 
 
@@ -289,10 +289,10 @@ class Table:
         source, number = self.home(record)
         return source.place(number)
 
-    def origin(self, record: int) -> dict[str, str]:
+    def origin(self, record: int, read: bool) -> dict[str, str]:
         """Of a prepared one, where `prepare` read it: see Prepared.origin; of others nothing more than `place`."""
         source, number = self.home(record)
-        return source.origin(number)
+        return source.origin(number, read)
 
     def tokens(self, record: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""

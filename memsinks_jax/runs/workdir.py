@@ -87,10 +87,11 @@ def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
 def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
     """documents.jsonl, where it is not so already: all documents where they are few, else what is measured of a run."""
     path, plan, scratch = folder / "documents.jsonl", corpus.mixture, folder / "documents.jsonl.new"
-    roles = ("repeated", "held_out", "unique") if _lists_all(corpus) else ("repeated", "held_out")
+    everything = _lists_all(corpus)  # so few that every start can read where they are from
+    roles = ("repeated", "held_out", "unique") if everything else ("repeated", "held_out")
     with scratch.open("w") as file:
         for role in roles:
-            file.writelines(listing(plan, plan.documents(role)[:LISTED], role))
+            file.writelines(listing(plan, plan.documents(role)[:LISTED], role, everything))
     if path.exists() and filecmp.cmp(path, scratch, shallow=False):
         scratch.unlink()
     else:

@@ -175,7 +175,9 @@ def test_golden_order():
 def test_documents_can_be_inspected():
     plan = plan_of(PLAN)
     lines = [
-        json.loads(x) for role in ("repeated", "unique") for x in mixture.listing(plan, plan.documents(role), role)
+        json.loads(x)
+        for role in ("repeated", "unique")
+        for x in mixture.listing(plan, plan.documents(role), role, True)
     ]
     counted = collections.Counter((x["role"], x["encounters"], x["tokens"]) for x in lines)
     assert counted == {("repeated", 7, 8): 5, ("unique", 1, 8): 30}
