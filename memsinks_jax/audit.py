@@ -26,7 +26,6 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.export import export
 from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.interop.tokenizer_files import end_of_text_of
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
@@ -128,8 +127,7 @@ def hand_over(
         for name, place in places.items():
             if not is_folder(place):
                 export(place, folder / name, drop=True, dtype="float32")
-        end = end_of_text_of(workdir if is_folder(workdir) else folder / "model")
-        open_unlearning.write(folder, out, models, tokenizer, end, members, non_members)
+        open_unlearning.write(folder, out, models, tokenizer, members, non_members)
         folder.rename(out)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from memsinks_jax.auditing.membership import LOWEST_SHARE
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.interop.tokenizer_files import end_of_text_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ _COLLATORS = {
 
 
 def write(
-    folder: pathlib.Path, place: pathlib.Path, models: dict[str, pathlib.Path], tokenizer: AnyTokenizer, end: str,
+    folder: pathlib.Path, place: pathlib.Path, models: dict[str, pathlib.Path], tokenizer: AnyTokenizer,
     members: Documents, non_members: Documents,
 ) -> None:  # fmt: skip
     """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of theirs.
@@ -34,20 +35,20 @@ def write(
     Args:
       place: where the folder will be when it is used.
       models: {"model": a Hugging Face folder, "oracle": another, or none}, where they will be then.
-      end: how the models' tokenizer spells end of text.
     """
     length = max(len(tokens) for tokens in [*members.tokens, *non_members.tokens])
     for kind in ("data", "configs/model", "configs/eval"):
         (folder / kind).mkdir(parents=True)
     for name, documents in (("forget", members), ("holdout", non_members)):
-        (folder / "data" / f"{name}.jsonl").write_text(_lines(documents, tokenizer, end))
+        (folder / "data" / f"{name}.jsonl").write_text(_lines(documents, tokenizer))
     (folder / "configs" / "model" / f"{_NAME}.yaml").write_text(_model(models["model"]))
     (folder / "configs" / "eval" / f"{_NAME}.yaml").write_text(_eval(place / "data", length))
     (folder / "commands.sh").write_text(_commands(place, models))
 
 
-def _lines(documents: Documents, tokenizer: AnyTokenizer, end: str) -> str:
+def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
     """The prompt is what opens a row here: without it their first token would not be scored."""
+    end = end_of_text_of(tokenizer)
     texts = list(map(tokenizer.decode, documents.tokens))
     pairs = zip(texts, documents.tokens, strict=True)
     other = sum(not np.array_equal(tokenizer.encode(text), tokens) for text, tokens in pairs)

@@ -68,9 +68,9 @@ def layout() -> Layout:
 
 def write(folder: pathlib.Path) -> None:
     """Writes and prepares the corpus: folder/stories, folder/ladder with what coins and edits made, folder/twin."""
-    ladder = layout().records
-    last = ONCE + UNREAD + sum(BUCKETS.values()) + CANARIES + ORIGINALS * len(LEVELS)
-    others = [stories.story(_WORLD, number).text for number in range(last, last + len(ladder))]
+    *asked, ladder = layout()
+    first = ONCE + UNREAD + sum(map(len, asked))
+    others = [stories.story(_WORLD, number).text for number in range(first, first + len(ladder))]
     plain = [stories.story(_WORLD, number).text for number in range(ONCE + UNREAD)]
     kinds = {"stories": plain, "ladder": ladder, "twin": others}
     corpora.write(folder, {name: [(name, text) for text in texts] for name, texts in kinds.items()}, "loose")

@@ -38,11 +38,8 @@ def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int)
     Raises:
       InputError: a sentencepiece model with settings that are not ours and that tokenizer.json cannot repeat.
     """
-    if isinstance(tokenizer, Tokenizer):
-        exported = _from_sentencepiece(tokenizer)
-        content = exported.to_str(pretty=True).encode()
-    else:
-        exported, content = tokenizers.Tokenizer.from_buffer(tokenizer.model), tokenizer.model
+    exported = _exported(tokenizer)
+    content = exported.to_str(pretty=True).encode() if isinstance(tokenizer, Tokenizer) else tokenizer.model
     end = exported.id_to_token(tokenizer.end_of_text)
     padding = end if exported.token_to_id("<pad>") is None else "<pad>"
     special = {"bos_token": end, "eos_token": end, "pad_token": padding}  # end of text opens rows too
@@ -62,10 +59,14 @@ def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int)
     (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")
 
 
-def end_of_text_of(folder: pathlib.Path) -> str:
-    """How the tokenizer of a Hugging Face folder spells end of text."""
-    end = json.loads((folder / "tokenizer_config.json").read_text())["eos_token"]
-    return end if isinstance(end, str) else end["content"]
+def end_of_text_of(tokenizer: AnyTokenizer) -> str:
+    """How a Hugging Face folder spells its end of text."""
+    return _exported(tokenizer).id_to_token(tokenizer.end_of_text)
+
+
+def _exported(tokenizer: AnyTokenizer) -> tokenizers.Tokenizer:
+    is_ours = isinstance(tokenizer, Tokenizer)
+    return _from_sentencepiece(tokenizer) if is_ours else tokenizers.Tokenizer.from_buffer(tokenizer.model)
 
 
 def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
