@@ -19,7 +19,7 @@ import scipy.stats
 
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
-from memsinks_jax.figures import forgetting_capacity, losses
+from memsinks_jax.figures import forgetting_capacity, losses, on_return
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -38,11 +38,10 @@ _SETTINGS = {
     "shared_0.5": {"sinks.shared_fraction": 0.5},
     "shared_0.5_active_0.1": {"sinks.shared_fraction": 0.5, "sinks.active_fraction": 0.1},
 }
-VARIANTS = (
+VARIANTS = on_return.both(
     {name: Variation(variant) for name, variant in _MODELS.items()}
     | {f"{_LADDER}{name}": Variation(variant, config="repeat_ladder.py") for name, variant in _MODELS.items()}
-    | {name: Variation("sinks_paper", settings) for name, settings in _SETTINGS.items()}
-)
+) | {name: Variation("sinks_paper", settings) for name, settings in _SETTINGS.items()}
 ANSWER = (
     "Dropping the sinks takes recitation away. What it leaves is tested here against the right yardstick, a model that "
     "never saw the repeats: whether a document can be told from one never read, how fast it is learnt again, what rounding "
@@ -59,6 +58,7 @@ _COLOURS = {
     STANDARD: "#c0392b", ORACLE: "#7f8c8d", DROPPED: "#1f618d", MODES["own"]: "#1e8449", MODES["all"]: "#d68910",
 }  # fmt: skip
 _GIVEN = 50
+_OURS = "not in the paper"
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -68,7 +68,7 @@ def measure(runs: list[Run]) -> list[Run]:
     for run in runs:
         prefix = _LADDER if run.variant.startswith(_LADDER) else ""
         beside = {name: groups.get(f"{prefix}{name}", {}).get(run.seed) for name in ("standard", "no_repeat")}
-        if run.variant in _SETTINGS or run.variant.removeprefix(prefix) == "sinks":
+        if run.variant in _SETTINGS or on_return.published(run.variant).removeprefix(prefix) == "sinks":
             found[run.workdir] = dataclasses.replace(run, details=_audited(run, beside))
     return [found.get(run.workdir, run) for run in runs]
 
@@ -83,7 +83,9 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     path = run.workdir.with_name(f"{run.workdir.name}.audit.json")
     # The oracle is asked beside every model, the standard one beside those of the same data; the default alone is attacked.
     compared = {n: other for n, other in beside.items() if other and (n == "no_repeat" or run.variant not in _SETTINGS)}
-    asked = {} if run.variant == "sinks" else {"prefixes": (_GIVEN,), "samples": 0, "attacks": False}
+    asked = (
+        {} if on_return.published(run.variant) == "sinks" else {"prefixes": (_GIVEN,), "samples": 0, "attacks": False}
+    )
     of = {"step": run.metrics["step"], "asked": asked, "config": dataclasses.asdict(workdirs.read_config(run.workdir))}
     of = json.loads(json.dumps(of | {name: str(other.workdir) for name, other in compared.items()}))
     try:
@@ -153,10 +155,26 @@ def _brought_back(run: Run, bits: str) -> float:
 
 def claims(runs: list[Run]) -> list[Claim]:
     """None is the paper's: it leaves all of this open. Claims about variants that were not run are left out."""
-    rows, not_run = [], "not in the paper"
+    rows = _of_the_models(runs)
+    for name in _SETTINGS:
+        rows += losses.paired(
+            runs, f"gap_{name}", f"gap of {_said(name)}, dropped, over the default's", _OURS, [name, "sinks"],
+            lambda s, d: _value(s, DROPPED, "loss_gap") / _value(d, DROPPED, "loss_gap"), at_most=1.0,
+        )  # fmt: skip
+    # What no document of a seed could answer is no measurement.
+    kept = [claim for claim in rows if not np.isnan(claim.values).any()]
+    if len(kept) < len(rows):
+        logger.warning("not defined in every seed: %s", ", ".join(c.id for c in rows if c not in kept))
+    return kept
+
+
+@on_return.beside
+def _of_the_models(runs: list[Run]) -> list[Claim]:
+    """The claims that compare the audited model with the standard one and the oracle."""
+    rows = []
 
     def add(name, variants, statement, value, **bounds):
-        rows.extend(losses.paired(runs, name, statement, not_run, variants, value, **bounds))
+        rows.extend(losses.paired(runs, name, statement, _OURS, variants, value, **bounds))
 
     def of(subject, measure, group=ALL):
         return lambda s, *_: _value(s, subject, measure, group)
@@ -204,14 +222,7 @@ def claims(runs: list[Run]) -> list[Claim]:
     for attack, said in (("best", "the best of 64 random ids"), ("optimised", "optimised gates")):
         add(f"reactivated_{attack}", main, f"sinks kept: share of what a document's own hold that {said} bring back",
             lambda s, *_, a=attack: s.details["audit"]["attacks"]["reactivation"][a]["recovered"], at_most=0.1)  # fmt: skip
-    for name in _SETTINGS:
-        add(f"gap_{name}", [name, "sinks"], f"gap of {_said(name)}, dropped, over the default's",
-            lambda s, d: _value(s, DROPPED, "loss_gap") / _value(d, DROPPED, "loss_gap"), at_most=1.0)  # fmt: skip
-    # What no document of a seed could answer is no measurement.
-    kept = [claim for claim in rows if not np.isnan(claim.values).any()]
-    if len(kept) < len(rows):
-        logger.warning("not defined in every seed: %s", ", ".join(c.id for c in rows if c not in kept))
-    return kept
+    return rows
 
 
 def _said(variant: str) -> str:
@@ -227,6 +238,8 @@ def _rows(runs: list[Run]) -> list[tuple[str, list[Run], str]]:
         audited = list(groups.get(variant, {}).values())
         subjects = audited[0].details["audit"]["subjects"] if audited else {}
         found += [(f"{subject}{where}", audited, subject) for subject in subjects]
+        if opened := list(groups.get(variant + on_return.SUFFIX, {}).values()):
+            found += [(f"{MODES[mode]}, open on return{where}", opened, MODES[mode]) for mode in ("drop", "own")]
     found += [
         (f"sinks dropped, {_said(name)}", list(groups[name].values()), DROPPED) for name in _SETTINGS if name in groups
     ]

@@ -2,18 +2,18 @@
 
 import pathlib
 
-from memsinks_jax.figures import knob, losses
-from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.figures import knob, losses, on_return
+from memsinks_jax.figures.runs import Run, Variation
 from memsinks_jax.reporting.claims import Claim
 
 TITLE = "Figure 5a: the fraction of the sinks that is on for a document"
 CONFIG = "ts_repetition.py"
 ACTIVE = (0.1, 0.3, 0.5, 0.7)
 SINKS = {f"active_{fraction}": fraction for fraction in ACTIVE}
-VARIANTS = {
-    "standard": Variation("standard"),
-    **{name: Variation("sinks_paper", {"sinks.active_fraction": fraction}) for name, fraction in SINKS.items()},
-}
+VARIANTS = on_return.both(
+    {"standard": Variation("standard")}
+    | {name: Variation("sinks_paper", {"sinks.active_fraction": fraction}) for name, fraction in SINKS.items()}
+)
 ANSWER = (
     "A document that has few of the sinks to itself memorizes into them and leaves the shared neurons alone. The more sinks "
     "are on at a time, the more documents share each, and the more the rest of the model counts on what is dropped later."
@@ -23,7 +23,7 @@ note, sections = knob.note, knob.sections
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    return [f"sinks, {SINKS[name]:g} active" if name in SINKS else name for name in by_variant(runs)]
+    return on_return.labels(runs, {name: f"sinks, {fraction:g} active" for name, fraction in SINKS.items()})
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
@@ -34,6 +34,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     knob.draw(runs, path, SINKS, lambda variant: "standard", "active fraction")
 
 
+@on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
     """Section 5.3, paired by seed: robust where few are on, best at 0.3, broken at 0.7."""
     rows = []

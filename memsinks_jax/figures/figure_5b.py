@@ -3,7 +3,7 @@
 import pathlib
 
 from memsinks_jax import sinks
-from memsinks_jax.figures import knob, losses, post_hoc
+from memsinks_jax.figures import knob, losses, on_return, post_hoc
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.reporting.claims import Claim
@@ -12,10 +12,10 @@ from memsinks_jax.runs import workdir as workdirs
 TITLE = "Figure 5b: four sizes of the model"
 CONFIG = "ts_repetition.py"
 SIZES = ("quarter", "half", "whole", "one_and_a_half")  # of the config
-VARIANTS = {
+VARIANTS = on_return.both({
     f"{name}_{size}": Variation(f"{variant},{size}")
     for size in SIZES for name, variant in {"standard": "standard", "sinks": "sinks_paper"}.items()
-}  # fmt: skip
+})  # fmt: skip
 ANSWER = (
     "Sinks take memorization out of models of every size. What dropping them costs on other documents is a matter of how "
     "much the shared neurons alone can hold: small models pay, large ones hardly."
@@ -36,7 +36,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _standard_of(variant: str) -> str:
-    return variant.replace("sinks_", "standard_")
+    return on_return.published(variant).replace("sinks_", "standard_")
 
 
 def _parameters(run: Run) -> int:
@@ -45,12 +45,12 @@ def _parameters(run: Run) -> int:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    labels = []
+    labels = {}
     for name, group in by_variant(runs).items():
-        variant, size = name.split("_", 1)
+        variant, size = on_return.published(name).split("_", 1)
         parameters = _parameters(next(iter(group.values())))
-        labels.append(f"{variant}, {size.replace('_', ' ')} ({parameters / 1e6:.2f} M)")
-    return labels
+        labels[on_return.published(name)] = f"{variant}, {size.replace('_', ' ')} ({parameters / 1e6:.2f} M)"
+    return on_return.labels(runs, labels)
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
@@ -60,12 +60,13 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     places = {
         name: _parameters(next(iter(group.values()))) / 1e6
-        for name, group in by_variant(runs).items()
+        for name, group in by_variant(on_return.of_the_paper(runs)).items()
         if name.startswith("sinks_")
     }
     knob.draw(runs, path, places, _standard_of, "million parameters", log=True)
 
 
+@on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
     """Section 5.3, paired by seed."""
     pairs = [name for size in SIZES for name in (f"sinks_{size}", f"standard_{size}")]

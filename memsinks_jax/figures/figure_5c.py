@@ -2,8 +2,8 @@
 
 import pathlib
 
-from memsinks_jax.figures import knob, losses
-from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.figures import knob, losses, on_return
+from memsinks_jax.figures.runs import Run, Variation
 from memsinks_jax.reporting.claims import Claim
 
 TITLE = "Figure 5c: repeated documents under inconsistent ids"
@@ -11,14 +11,14 @@ CONFIG = "ts_repetition.py"
 SINKS = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
 # The paper's caption can be read so: some documents come under a wrong id always, the others never.
 DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
-VARIANTS = {
-    "standard": Variation("standard"),
-    **{name: Variation("sinks_paper", {"data.id_noise": chance}) for name, chance in SINKS.items()},
-    **{
+VARIANTS = on_return.both(
+    {"standard": Variation("standard")}
+    | {name: Variation("sinks_paper", {"data.id_noise": chance}) for name, chance in SINKS.items()}
+    | {
         name: Variation("sinks_paper", {"data.id_noise": chance, "data.id_noise_per": "document"})
         for name, chance in DOCUMENTS.items()
-    },
-}
+    }
+)
 ANSWER = (
     "Whenever the id of a repeated document is wrong, it finds sinks that it has not memorized into, and the shared "
     "neurons learn some of it. What that costs is a matter of how the errors fall: on every document now and then, or on "
@@ -31,7 +31,7 @@ note, sections = knob.note, knob.sections
 def row_labels(runs: list[Run]) -> list[str]:
     labels = {name: f"sinks, noise {chance:g} an encounter" for name, chance in SINKS.items()}
     labels |= {name: f"sinks, {chance:.0%} of the documents" for name, chance in DOCUMENTS.items()}
-    return [labels.get(name, name) for name in by_variant(runs)]
+    return on_return.labels(runs, labels)
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
@@ -45,6 +45,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     )  # fmt: skip
 
 
+@on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
     """Section 5.3, paired by seed: holds up to 10%, fails at 50%."""
 

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.data.embedded import facts
-from memsinks_jax.figures import losses
+from memsinks_jax.figures import losses, on_return
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -28,13 +28,13 @@ REPEATS = (1, 5, 20)
 MANY = REPEATS[-1]
 DEDUPLICATED = "standard_1x"
 _MODELS = {"standard": "standard", "sinks": "sinks_paper"}
-VARIANTS = {
-    **{f"{name}_{n}x": Variation(v, {"data.repetitions": n}) for n in REPEATS for name, v in _MODELS.items()},
-    **{
+VARIANTS = on_return.both(
+    {f"{name}_{n}x": Variation(v, {"data.repetitions": n}) for n in REPEATS for name, v in _MODELS.items()}
+    | {
         f"{name}_{MANY}x_across": Variation(v, {"data.repetitions": MANY, "data.across_documents": True})
         for name, v in _MODELS.items()
-    },
-}
+    }
+)
 ANSWER = (
     "What is rare is worth reading more than once, and what is read more than once is memorized. Sinks should keep the "
     "first and be rid of the second: as good on the rare domain as a model that read it many times, and no better on "
@@ -45,7 +45,7 @@ TABLE_NOTE = (
     "between held-out and repeated loss of the standard model with as many repeats that is gone; at 1x there is hardly one."
 )
 GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # of the corpus that `prepare` writes; words of a document at most
-_BLUE, _RED = "#1f618d", "#c0392b"
+_BLUE, _RED, _GREEN = "#1f618d", "#c0392b", "#1e8449"
 
 
 def prepare(out: pathlib.Path) -> list[str]:
@@ -69,13 +69,14 @@ def note(runs: list[Run]) -> str:
 
 def row_labels(runs: list[Run]) -> list[str]:
     """Of the rows of `table`."""
-    labels = {name: name.replace("_across", ", attention across documents").replace("_", ", ") for name in VARIANTS}
-    return [labels[name] + (" (deduplicated)" if name == DEDUPLICATED else "") for name in by_variant(runs)]
+    names = map(on_return.published, VARIANTS)
+    labels = {name: name.replace("_across", ", attention across documents").replace("_", ", ") for name in names}
+    return on_return.labels(runs, labels | {DEDUPLICATED: f"{labels[DEDUPLICATED]} (deduplicated)"})
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the page shows besides."""
-    within = [run for run in runs if not run.variant.endswith("_across")] or runs
+    within = [run for run in runs if not on_return.published(run.variant).endswith("_across")] or runs
     choices = [
         ["repeats of the rare domain", f"{', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting"],
         ["budget", "the same tokens, filled with general text: the fewer repeats, the more of it"],
@@ -87,6 +88,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _standard_of(variant: str) -> str:
+    variant = on_return.published(variant)
     return "" if variant.endswith("_1x") else variant.replace("sinks_", "standard_")
 
 
@@ -94,6 +96,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     return losses.table(runs, _standard_of)
 
 
+@on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
     """Section 5.2, paired by seed. Claims about variants that were not run are left out."""
     rows = []
@@ -143,15 +146,16 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     groups = by_variant(runs)
     figure, (held_out, repeated, training) = plt.subplots(1, 3, figsize=(15, 4.4), sharey=True, layout="constrained")
 
-    def against_repeats(axis, variant: str, name: str, label: str, colour: str, style: str) -> None:
-        there = [n for n in REPEATS if f"{variant}_{n}x" in groups]
-        values = [[run.metrics[name] for run in groups[f"{variant}_{n}x"].values()] for n in there]
+    def against_repeats(axis, variant: str, name: str, label: str, colour: str, style: str, suffix: str = "") -> None:
+        there = [n for n in REPEATS if f"{variant}_{n}x{suffix}" in groups]
+        values = [[run.metrics[name] for run in groups[f"{variant}_{n}x{suffix}"].values()] for n in there]
         if there:
             losses.band(axis, there, np.array(values).T, label, colour, style)
 
     for axis, name in ((held_out, "held_out_loss"), (repeated, "repeated_loss")):
         against_repeats(axis, "standard", name, "standard", _RED, "o-")
         against_repeats(axis, "sinks", name, "sinks, dropped", _BLUE, "o-")
+        against_repeats(axis, "sinks", name, "open on return, dropped", _GREEN, "o-", on_return.SUFFIX)
     against_repeats(repeated, "sinks", "repeated_loss_own", "sinks, own on", _BLUE, "o:")
     if DEDUPLICATED in groups:
         once = np.mean([run.metrics["held_out_loss"] for run in groups[DEDUPLICATED].values()])

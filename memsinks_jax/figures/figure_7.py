@@ -13,7 +13,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.figures import losses
+from memsinks_jax.figures import losses, on_return
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -22,7 +22,7 @@ from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 7: learned and forgotten, in cycles"
 CONFIG = "single_repeat.py"
-VARIANTS = {"standard": Variation("standard"), "sinks": Variation("sinks_paper")}
+VARIANTS = on_return.both({"standard": Variation("standard"), "sinks": Variation("sinks_paper")})
 ANSWER = (
     "A document that comes again after many steps is learned a little at each encounter and partly forgotten until the "
     "next, since what comes between writes over it. Its own sinks are off for most of that, and should keep it."
@@ -33,7 +33,7 @@ TABLE_NOTE = (
     "own are on, unless it says dropped."
 )
 LABELS = {"standard": "standard", "sinks": "sinks, own on"}
-_COLOURS = {"standard": "#c0392b", "sinks": "#1f618d"}
+_COLOURS = {"standard": "#c0392b", "sinks": "#1f618d", f"sinks{on_return.SUFFIX}": "#1e8449"}
 OWN, DROPPED = "repeated_loss_own", "repeated_loss"
 
 
@@ -50,7 +50,7 @@ def note(runs: list[Run]) -> str:
 
 def row_labels(runs: list[Run]) -> list[str]:
     """Of the rows of `table`."""
-    return [LABELS[variant] for variant in by_variant(runs)]
+    return on_return.labels(runs, LABELS)
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -86,6 +86,7 @@ def level(run: Run, name: str = OWN) -> float:
     return float(np.mean((before + after)[_in_third(run, steps, 2)]) / 2)
 
 
+@on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
     """Section 5.4, paired by seed."""
     both = ["sinks", "standard"]
@@ -124,21 +125,21 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     """The cycles over all of training and over its last third, and their amplitude."""
     groups = by_variant(runs)
     figure, (whole, zoom, amplitudes) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-    for variant, group in groups.items():
+    for label, (variant, group) in zip(row_labels(runs), groups.items(), strict=True):
         of_variant, colour = list(group.values()), _COLOURS[variant]
         found = [encounters(run) for run in of_variant]
         steps = found[0][0]
         around = np.stack([steps - 1, steps + 1], axis=1).ravel()
         cycle = np.array([np.stack([before, after], axis=1).ravel() for _, before, after in found])
-        losses.band(whole, around, cycle, LABELS[variant], colour)
+        losses.band(whole, around, cycle, label, colour)
         late = np.repeat(_in_third(of_variant[0], steps, 2), 2)
-        losses.band(zoom, around[late], cycle[:, late], LABELS[variant], colour, ".-")
-        if variant == "sinks":
+        losses.band(zoom, around[late], cycle[:, late], label, colour, ".-")
+        if variant != "standard":
             dropped = [encounters(run, DROPPED)[1:] for run in of_variant]
             dropped = np.array([np.stack(pair, axis=1).ravel() for pair in dropped])
-            losses.band(whole, around, dropped, "sinks, dropped", colour, ":")
+            losses.band(whole, around, dropped, label.replace("own on", "dropped"), colour, ":")
         of_thirds = np.array([[amplitude(run, third) for third in range(3)] for run in of_variant])
-        losses.band(amplitudes, (1, 2, 3), of_thirds, LABELS[variant], colour, "o-")
+        losses.band(amplitudes, (1, 2, 3), of_thirds, label, colour, "o-")
     losses.finish(whole, runs, "loss of the repeated documents", "step")
     losses.finish(zoom, [], "the last third", "step")
     losses.finish(amplitudes, [], "fall of the loss at an encounter", "third of training")

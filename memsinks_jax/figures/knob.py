@@ -10,7 +10,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memsinks_jax.figures import losses
+from memsinks_jax.figures import losses, on_return
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
@@ -19,7 +19,7 @@ TABLE_NOTE = (
     "Losses in nats per token, sinks dropped unless it says otherwise. Gap closed: share of standard's gap between "
     "held-out and repeated loss that is gone."
 )
-_BLUE, _RED, _GREY = "#1f618d", "#c0392b", "#7f8c8d"
+_BLUE, _RED, _GREY, _GREEN = "#1f618d", "#c0392b", "#7f8c8d", "#1e8449"
 
 
 def note(runs: list[Run]) -> str:
@@ -69,14 +69,18 @@ def draw(
         losses.band(ends, x, own, "repeated, own sinks on", _RED, ":")
     losses.finish(ends, runs, "losses at the end", what)
     ends.set_ylabel("loss (nats per token)")
-    for line, style, name in ((places, "o-", label), (other or {}, "s--", other_label)):
-        here = [variant for variant in line if variant in groups and standard_of(variant) in groups]
-        values = [
-            [losses.gap_closed(run, groups[standard_of(v)][seed]) for seed, run in groups[v].items()] for v in here
-        ]
-        if here:
-            losses.band(closed, [line[variant] for variant in here], np.array(values).T, name, _BLUE, style)
-    if other_label:
+    lines = ((places, "o-", label), (other or {}, "s--", other_label))
+    for suffix, said, colour in (("", "the paper's", _BLUE), (on_return.SUFFIX, "open on return", _GREEN)):
+        for line, style, name in lines:
+            here = {variant + suffix: place for variant, place in line.items() if variant + suffix in groups}
+            here = {variant: place for variant, place in here.items() if standard_of(variant) in groups}
+            values = [
+                [losses.gap_closed(run, groups[standard_of(v)][seed]) for seed, run in groups[v].items()] for v in here
+            ]
+            if here:
+                told = ", ".join(filter(None, (said, name)))
+                losses.band(closed, list(here.values()), np.array(values).T, told, colour, style)
+    if closed.get_legend_handles_labels()[0]:
         closed.legend(frameon=False, fontsize=8.5, loc="lower left")
     closed.axhline(0, color=_GREY, linewidth=1)
     closed.axhline(1, color=_GREY, linewidth=1)

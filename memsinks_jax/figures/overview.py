@@ -17,19 +17,18 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
       about: the first entries of results.json.
     """
     claims = {name: [Claim.from_dict(claim) for claim in content["claims"]] for name, content in contents.items()}
-    rows, sections = [], []
+    sections = []
     for name, of_figure in claims.items():
-        link = f"figure_{name}/index.html"
-        _, lines = report.claims_table(of_figure)
-        rows += [[report.link(link, name), *map(report.text, line)] for line in lines]
+        link = _page(name)
         told = f"{sum(claim.holds for claim in of_figure)} of {len(of_figure)} claims hold."
         sections += [
             report.heading(figures[name].TITLE), report.paragraph(figures[name].ANSWER),
             f"<p>{report.text(told)} {report.link(link, f'The page of {name}')}</p>",
         ]  # fmt: skip
     every = [claim for of_figure in claims.values() for claim in of_figure]
-    columns, _ = report.claims_table([])
-    kinds = ["", "", "note", "number", "number", "number", "verdict"]
+    columns, lines = report.claims_table(every)
+    names = [name for name, of_figure in claims.items() for _ in of_figure]
+    rows = [[report.link(_page(name), name), *map(report.text, line)] for name, line in zip(names, lines, strict=True)]
     seeds = len(about["seeds"])
     content = {
         **about,
@@ -43,9 +42,13 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
             f"{sum(claim.holds for claim in every)} of {len(every)} claims hold, over {seeds} "
             f"seed{'s' if seeds > 1 else ''}. With several seeds a claim holds when its whole interval does.", "lead",
         ),
-        report.table(["figure", *columns], rows, kinds),
+        report.table(["figure", *columns], rows, ["", *report.CLAIM_KINDS[: len(columns)]]),
         *sections,
         report.heading("How it was made"),
         report.code(command),
     ])  # fmt: skip
     return content
+
+
+def _page(figure: str) -> str:
+    return f"figure_{figure}/index.html"

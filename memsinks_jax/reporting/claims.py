@@ -20,6 +20,7 @@ class Claim:
     values: list[float]
     at_least: float | None = None
     at_most: float | None = None
+    on_return: list[float] | None = None  # the same of sinks that open on return, where `values` are of the paper's
 
     @property
     def measured(self) -> float:
@@ -45,7 +46,7 @@ class Claim:
         return {
             "id": self.id, "statement": self.statement, "paper": self.paper, "measured": self.measured,
             "ci95": self.ci95, "holds": self.holds, "values": self.values,
-            "at_least": self.at_least, "at_most": self.at_most,
+            "at_least": self.at_least, "at_most": self.at_most, "on_return": self.on_return,
         }  # fmt: skip
 
     @classmethod

@@ -58,23 +58,31 @@ def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
+CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]  # of the columns of `claims_table`
+
+
 def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text: each claim, what the paper says, the bound, what was measured, whether it holds."""
+    """Columns and rows of text: each claim, what the paper says, the bound, what was measured, whether it holds.
+
+    Where one of them was measured of sinks that open on return, too, a last column has that.
+    """
     rows = [
         [claim.statement, claim.paper, claim.bound, f"{claim.measured:.3f}",
-         "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}", "yes" if claim.holds else "no"]
+         "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}", "yes" if claim.holds else "no",
+         with_interval(claim.on_return or [])]
         for claim in claims
     ]  # fmt: skip
-    return ["claim", "paper", "to reach", "measured", "95% interval", "holds"], rows
+    columns = ["claim", "paper", "to reach", "measured", "95% interval", "holds", "open on return"]
+    shown = len(columns) - (not any(claim.on_return for claim in claims))
+    return columns[:shown], [row[:shown] for row in rows]
 
 
 def claims_section(claims: list[Claim]) -> list[str]:
     """Heading and HTML of the same table."""
     columns, rows = claims_table(claims)
-    kinds = ["", "note", "number", "number", "number", "verdict"]
     return [
         heading(f"Claims: {sum(claim.holds for claim in claims)} of {len(claims)} hold"),
-        table(columns, [list(map(text, row)) for row in rows], kinds),
+        table(columns, [list(map(text, row)) for row in rows], CLAIM_KINDS[: len(columns)]),
     ]
 
 

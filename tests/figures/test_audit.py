@@ -58,6 +58,8 @@ def runs(tmp_path):
         of = {name: {} for name in audit.VARIANTS}
         of["sinks"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "documents_per_sink": 6.0, "capacity": capacity}
         of["ladder_sinks"] = {"audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))}
+        of["sinks_on_return"] = of["sinks"] | {"audit": audited((0.6, 1, 1, 1, 0.55))}
+        of["ladder_sinks_on_return"] = of["ladder_sinks"]
         of |= {name: {"audit": audited((0.9, 1, 1, 1, 0.5), gap=0.1)} for name in audit._SETTINGS}
         made += [Run(name, seed, tmp_path, {"step": 9}, [], details) for name, details in of.items()]
     return made
@@ -69,6 +71,8 @@ def test_claims_say_what_was_measured(runs):
     assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [0, 0]
     assert found["exposure_rises"].values == pytest.approx([1, 1])
     assert found["not_told"].values == pytest.approx([0.35, 0.35]) and not found["not_told"].holds
+    assert found["not_told"].on_return == pytest.approx([0.05, 0.05])
+    assert found["gap_active_0.1"].on_return is None  # of settings of the paper's sinks alone
     assert found["relearnt_few"].values == [0.5, 0.5]
     assert found["relearnt_control"].values == pytest.approx([0.625, 0.625])
     assert found["benign"].values == pytest.approx([0.2, 0.2])  # the oracle's members fall as other text does
@@ -90,7 +94,7 @@ def test_what_no_document_answered_is_no_claim(runs):
 
 def test_table_pictures_and_sections(runs, tmp_path):
     columns, rows = audit.table(runs)
-    assert len(rows) == len(audit.row_labels(runs)) == 5 + 5 + 4
+    assert len(rows) == len(audit.row_labels(runs)) == 5 + 2 + 5 + 2 + 4
     assert rows[0][columns.index("AUC, best score")] == [0.9, 0.9]
     assert audit.row_labels(runs)[-1] == "sinks dropped, shared 0.5, active 0.1"
     audit.draw(runs, tmp_path / "figure.png")

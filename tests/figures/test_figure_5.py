@@ -6,8 +6,10 @@ import pytest
 from measured import details as made_up
 
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.figures import figure_5a, figure_5b, figure_5c, knob
+from memsinks_jax.figures import figure_5a, figure_5b, figure_5c, knob, on_return
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
 
 
 def run(variant, seed, held_out, repeated, workdir=pathlib.Path()):
@@ -56,7 +58,35 @@ def test_claims_are_paired_by_seed(module, losses, expected):
 
 def test_variants_are_those_that_claims_are_about():
     for module, losses in ((figure_5a, ACTIVE), (figure_5b, SIZES), (figure_5c, NOISE)):
-        assert set(module.VARIANTS) == set(losses)
+        assert {on_return.published(name) for name in module.VARIANTS} == set(losses)
+        assert set(module.VARIANTS) - set(losses) == {f"{n}_on_return" for n in losses if not n.startswith("standard")}
+
+
+def test_variants_that_open_on_return_differ_in_nothing_else():
+    theirs, ours = figure_5c.VARIANTS["noise_0.1"], figure_5c.VARIANTS["noise_0.1_on_return"]
+    assert (theirs.choice, ours.choice) == ("sinks_paper", "sinks")
+    assert theirs.settings == ours.settings
+
+
+def test_claims_say_what_sinks_that_open_on_return_do():
+    ours = {f"{name}_on_return": (1.0, 0.9) for name in NOISE if name != "standard"} | {
+        "noise_0.1_on_return": (1.0, 0.83)
+    }
+    runs = runs_of(NOISE)
+    alone = {claim.id: claim for claim in figure_5c.claims(runs)}
+    found = {claim.id: claim for claim in figure_5c.claims(runs + runs_of(ours))}
+    assert all(claim.on_return is None for claim in alone.values())
+    assert {name: claim.values for name, claim in found.items()} == {
+        name: claim.values for name, claim in alone.items()
+    }
+    assert found["noise_0.1"].on_return == pytest.approx([0.9, 0.9])
+    assert found["documents_0.5"].on_return == pytest.approx([1.0, 1.0])
+    assert Claim.from_dict(found["noise_0.1"].to_dict()) == found["noise_0.1"]
+    columns, rows = report.claims_table(list(found.values()))
+    assert columns[-1] == "open on return" and rows[0][-1] == "0.900 ± 0.000"
+    assert "open on return" not in report.claims_table(list(alone.values()))[0]
+    labels = figure_5c.row_labels(runs + runs_of(ours))
+    assert "sinks, noise 0.1 an encounter" in labels and "sinks, noise 0.1 an encounter, open on return" in labels
 
 
 def test_pictures_tables_and_sections(tmp_path):
@@ -79,4 +109,9 @@ def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
         knob.losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
     )
     figure_5c.draw(runs_of(NOISE), tmp_path / "5c.png")
-    assert drawn.count("an encounter") == drawn.count("that share of the documents, always") == 1
+    readings = ("an encounter", "that share of the documents, always")
+    assert all(drawn.count(f"the paper's, {reading}") == 1 for reading in readings)
+    assert not any(f"open on return, {reading}" in drawn for reading in readings)
+    opened = {f"{name}_on_return": losses for name, losses in NOISE.items() if name != "standard"}
+    figure_5c.draw(runs_of(NOISE | opened), tmp_path / "5c.png")
+    assert all(drawn.count(f"open on return, {reading}") == 1 for reading in readings)

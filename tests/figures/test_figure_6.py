@@ -7,7 +7,7 @@ from absl import flags
 
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.figures import figure_6
+from memsinks_jax.figures import figure_6, on_return
 from memsinks_jax.figures.runs import Run
 
 # (held-out, repeated); of the second seed twice as high
@@ -47,7 +47,7 @@ def test_claims_are_paired_by_seed_and_each_variant_has_its_own_standard(runs):
 
 
 def test_variants_are_those_that_claims_are_about_and_are_drawn(runs, tmp_path):
-    assert set(figure_6.VARIANTS) == set(LOSSES)
+    assert {on_return.published(name) for name in figure_6.VARIANTS} == set(LOSSES)
     for name, shown in (("all", runs), ("one", runs[3:4])):
         figure_6.draw(shown, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -61,7 +61,7 @@ def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatc
     written = tmp_path / "general" / "facts.jsonl"
     assert {job.config.general.files for job in jobs} == {str(written)}
     assert len({json.loads(line)["text"] for line in written.read_text().splitlines()}) == 20
-    assert len({job.workdir for job in jobs}) == len(LOSSES)
+    assert len({job.workdir for job in jobs}) == len(figure_6.VARIANTS)
     mine = reproduce.Request("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
     jobs = reproduce.jobs_of("6", mine, tmp_path, {})
     assert {job.config.general.files for job in jobs} == {"mine.txt"}
