@@ -1,5 +1,6 @@
 """How large a pool of sinks? In a large one nearly every document has sinks of its own, and sparse ones cost no more."""
 
+import dataclasses
 import pathlib
 
 import matplotlib
@@ -12,12 +13,15 @@ import numpy as np
 from memsinks_jax.figures import forgetting_capacity, knob, losses, step_times
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Pool: how many sinks documents draw theirs from"
 CONFIG = "ts_repetition.py"
 ACTIVE = 50  # of a document
+ATTACKS = {"best": "best id", "optimised": "optimised"}
 MEASURABLE = 1e-4  # nats a token: others' rise counts as no less
 POOLS = {f"pool_{size}": size for size in (154, 1024, 4096, 65_536)}
+ATTACKED = 4096  # sinks at most: the attacker computes all of them
 _SPARSE = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.active": ACTIVE}
 VARIANTS = {
     "standard": Variation("standard"),
@@ -31,18 +35,39 @@ ANSWER = (
 TABLE_NOTE = (
     f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed over that of the "
     f"others, their own sinks on, which counts {MEASURABLE:g} nats a token at least. Step: milliseconds of a training "
-    "step, the runs of a seed in turns."
+    "step, the runs of a seed in turns. Recovered: who has the sinks and half of a repeated document, but not its id, gets "
+    "so much of what its own sinks hold of the other half, by the best of 64 random ids and by optimising which are on."
 )
 note, sections = knob.note, knob.sections
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` get what a step takes, of those with sinks also what removing a document costs others."""
+    """The same runs; `details` get what a step takes, of those with sinks what removing a document costs others, and what
+    of a document comes back to whoever has the sinks, but not its id."""
     for seed in dict.fromkeys(run.seed for run in runs):
         timed = {run.variant: run for run in step_times.measure([run for run in runs if run.seed == seed])}
         runs = [timed[run.variant] if run.seed == seed else run for run in runs]
     measured = {(run.variant, run.seed): run for run in forgetting_capacity.measure(runs)}
-    return [measured.get((run.variant, run.seed), run) for run in runs]
+    measured = [measured.get((run.variant, run.seed), run) for run in runs]
+    return [
+        dataclasses.replace(run, details=run.details | {"recovered": _recovered(run)})
+        if "capacity" in run.details and POOLS.get(run.variant, 0) <= ATTACKED
+        else run
+        for run in measured
+    ]
+
+
+def _recovered(run: Run) -> dict[str, float]:
+    """{attack: share of what the repeated documents' own sinks hold}, see `auditing.reactivation`."""
+    # Imported here: jax takes seconds to import, and only measuring needs it.
+    from memsinks_jax.auditing.reactivation import reactivate
+    from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
+    from memsinks_jax.runs.trained import open_run
+
+    opened = open_run(run.workdir)
+    repeated = of_role(workdirs.read_corpus(run.workdir), opened.config, "repeated", str(run.workdir))
+    found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)["attacks"]
+    return {attack: found[attack]["recovered"] for attack in ATTACKS}
 
 
 def selectivity(run: Run) -> float:
@@ -67,7 +92,8 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     for row, group in zip(rows, groups.values(), strict=True):
         row.append([selectivity(run) for run in group.values() if "capacity" in run.details])
         row.append([float(np.median(run.details["step_ms"])) for run in group.values()])
-    return [*columns, "selectivity", "step, ms"], rows
+        row += [[run.details["recovered"][a] for run in group.values() if "recovered" in run.details] for a in ATTACKS]
+    return [*columns, "selectivity", "step, ms", *(f"recovered, {said}" for said in ATTACKS.values())], rows
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
@@ -120,5 +146,10 @@ def claims(runs: list[Run]) -> list[Claim]:
         *losses.paired(
             runs, "step_time", "time of a step, side by side: pool of 65,536 over 4,096", "at most 1.05",
             ["pool_65536", large], step_ratio, at_most=1.05,
+        ),
+        *losses.paired(
+            runs, "recovered", "share that the best of 64 ids brings back: pool of 4,096 minus masked", "less",
+            [large, "masked"], lambda *pair: float(np.subtract(*(run.details["recovered"]["best"] for run in pair))),
+            at_most=0.0,
         ),
     ]  # fmt: skip

@@ -20,6 +20,8 @@ def made_up(variant, seed, held_out, repeated, workdir):
     milliseconds = {"standard": 10.0, "pool_65536": 12.0}.get(variant, 11.0)
     details = {"step_ms": [milliseconds, 2 * milliseconds, milliseconds]}
     details |= {} if variant == "standard" else {"capacity": capacity}
+    if variant not in ("standard", "pool_65536"):
+        details["recovered"] = {"best": 0.5 if variant == "masked" else 0.1, "optimised": 0.9}
     return Run(variant, seed, workdir, metrics, [metrics], details)
 
 
@@ -39,6 +41,8 @@ def test_claims_table_and_picture(runs, tmp_path):
     rows = [dict(zip(columns, row, strict=True)) for row in rows]
     assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [[], [2, 4], pytest.approx([1e4, 2e4])]
     assert [row["step, ms"] for row in (rows[0], rows[-1])] == [[10, 10], [12, 12]]
+    assert found["recovered"] == pytest.approx([-0.4, -0.4])
+    assert [row["recovered, best id"] for row in (rows[0], rows[1], rows[-1])] == [[], [0.5, 0.5], []]
     assert len(pool.row_labels(runs)) == len(rows) == len(pool.VARIANTS)
     pool.draw(runs, tmp_path / "pool.png")
     pool.draw([run for run in runs if run.variant == "pool_154"], tmp_path / "one.png")
@@ -56,6 +60,7 @@ def test_where_documents_share_no_sink_others_do_not_notice(tmp_path):
     (row,) = [row for row in run.details["capacity"] if row["removed"] == 1]
     assert row["target_rise"] > 0 and row["others_rise"] == 0
     assert pool.selectivity(run) == row["target_rise"] / pool.MEASURABLE
+    assert set(run.details["recovered"]) == set(pool.ATTACKS) and run.details["recovered"]["best"] < 1
     assert pool.step_ratio(run, run) == 1 and min(run.details["step_ms"]) > 0
 
 
