@@ -1,0 +1,26 @@
+"""Do sinks cost anything where ordinary text is read several times? (beyond the paper)
+
+1,000 stories without repeats, five epochs. Sinks that open at the second encounter beyond one an epoch stay closed. Those of
+the paper open for every story. 20 of the stories, which are read as often as the others, stand for "repeated" in the table.
+Three runs a seed, of two minutes each on one core.
+
+    python -m memsinks_jax.sweep --config=configs/sweeps/epochs.py:laptop --seeds=0,1,2 --out=runs/epochs
+"""
+
+import pathlib
+
+from memsinks_jax.config import Config
+from memsinks_jax.variants import open_config
+
+_BASE = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py")
+
+GRID = {"sinks.opens_at": (1, 2)}
+MEASURE = "held_out_loss"
+CONTROL = "standard"
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` as for ts_repetition.py."""
+    config = _BASE.get_config(choice)
+    config.data.unique_documents, config.data.repetitions, config.training.epochs = 980, 1, 5
+    return config
