@@ -1,11 +1,24 @@
 """When should sinks open, and when should a document teach the rest less? (beyond the paper)
 
 10 points of two to three minutes each on one core. Sinks that open at the second encounter leave less than half of the gap
-that the paper's leave. What leaks after that leaks slowly, over all encounters. Slowing it from the 16th on costs nothing,
-earlier costs held-out loss.
+that the paper's leave. What leaks after that leaks slowly, over all encounters. Slowing it from the 16th on costs nothing.
 
-Seed 0, share of the gap closed and held-out loss over standard's: open at the second encounter .898, .984; and slowed from
-the 16th on .938, .981; from the 8th on .951, 1.010. The other points have not been run.
+Seed 0, sorted by the share of the gap that is closed; held-out loss over standard's:
+
+                          gap closed  over standard's  repeated, own on
+    opens at 1, slows at 16    0.987            1.090             0.396
+    slows at 8                 0.955            1.014             0.172
+    pool 1000, active 50       0.952            1.005             0.040
+    active .1                  0.944            1.001             0.091
+    opens at 3, slows at 16    0.937            1.007             0.065
+    slows at 16 (default)      0.934            0.983             0.060
+    slows at 32                0.924            0.983             0.023
+    opens at 2, never slows    0.906            0.978             0.007
+    opens at 3, never slows    0.900            0.983             0.007
+    opens at 1, never slows    0.754            0.994             0.015 (the paper's)
+
+The default is the point that closes most among those that cost no held-out loss. Over five seeds it closes 0.938 +- 0.030 at
+0.983 +- 0.011. The five above it buy a few hundredths with held-out loss; their order is within what seeds differ by.
 
     python -m memsinks_jax.sweep --config=configs/sweeps/opens.py:laptop --seeds=0 --out=runs/opens
 """
