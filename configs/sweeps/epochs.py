@@ -4,6 +4,8 @@
 the paper open for every story. 20 of the stories, which are read as often as the others, stand for "repeated" in the table.
 Three runs a seed, of two minutes each on one core.
 
+Held-out loss over standard's, seeds 0, 1, 2: 1.001 +- 0.011 where they stay closed, 1.023 +- 0.018 with the paper's.
+
     python -m memsinks_jax.sweep --config=configs/sweeps/epochs.py:laptop --seeds=0,1,2 --out=runs/epochs
 """
 
