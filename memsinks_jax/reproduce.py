@@ -34,7 +34,8 @@ from memsinks_jax.figures import (
     removal,
     theory,
 )
-from memsinks_jax.figures.runs import Job, Run, default_jobs, make_jobs, train_all, variations
+from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.runs import Job, Run, default_jobs, make_jobs, train_all
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
@@ -43,16 +44,16 @@ from memsinks_jax.variants import CONFIGS
 logger = logging.getLogger("memsinks_jax.reproduce")
 
 FIGURES = {
-    "2": figure_2, "3": figure_3, "4": figure_4, "5a": figure_5a, "5b": figure_5b, "5c": figure_5c, "6": figure_6,
-    "7": figure_7, "theory": theory,
+    "2": figure_2.FIGURE, "3": figure_3.FIGURE, "4": figure_4.FIGURE, "5a": figure_5a.FIGURE, "5b": figure_5b.FIGURE,
+    "5c": figure_5c.FIGURE, "6": figure_6.FIGURE, "7": figure_7.FIGURE, "theory": theory.FIGURE,
 }  # fmt: skip
 STUDIES = {
-    "audit": audit,
-    "forgetting": forgetting,
-    "local_memory": local_memory,
-    "membership": membership,
-    "pool": pool,
-    "removal": removal,
+    "audit": audit.FIGURE,
+    "forgetting": forgetting.FIGURE,
+    "local_memory": local_memory.FIGURE,
+    "membership": membership.FIGURE,
+    "pool": pool.FIGURE,
+    "removal": removal.FIGURE,
 }  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 
@@ -75,37 +76,35 @@ class Request:
         return " ".join([*parts, *self.overrides, *([f"--hf={self.hf}"] if self.hf else []), f"--out={out}"])
 
 
-def jobs_of(figure: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
+def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
     """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant it does not have."""
-    module = (FIGURES | STUDIES)[figure]
-    known = variations(module.VARIANTS)
+    figure = (FIGURES | STUDIES)[name]
+    known = figure.variations
     for variant in asked.variants or ():
         if variant not in known:
-            raise InputError(f"--variants: figure {figure} has no {variant!r}; choose of {', '.join(known)}")
+            raise InputError(f"--variants: figure {name} has no {variant!r}; choose of {', '.join(known)}")
     if not known:
         return []
-    mine = module.prepare(out) if hasattr(module, "prepare") else []
     chosen = {name: known[name] for name in asked.variants or known}
-    return make_jobs(CONFIGS / module.CONFIG, asked.preset, chosen, asked.seeds, mine + asked.overrides, out, workdirs)
+    flags = figure.prepare(out) + asked.overrides
+    return make_jobs(CONFIGS / figure.config, asked.preset, chosen, asked.seeds, flags, out, workdirs)
 
 
-def reproduce(figure: str, asked: Request, out: pathlib.Path, jobs: list[Job], command: str) -> dict:
+def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], command: str) -> dict:
     """Trains, measures, draws, writes -> the content of results.json. Raises as `train_all` does."""
-    module = (FIGURES | STUDIES)[figure]
-    about = {"figure": figure, "preset": asked.preset, "seeds": asked.seeds, "command": command}
-    if hasattr(module, "make"):
-        return module.make(about, out, command)
-    runs = train_all(jobs, asked.at_once)
-    if hasattr(module, "measure"):
-        runs = module.measure(runs)
-    claims = module.claims(runs)
+    figure = (FIGURES | STUDIES)[name]
+    about = {"figure": name, "preset": asked.preset, "seeds": asked.seeds, "command": command}
+    if figure.make:
+        return figure.make(about, out, command)
+    runs = figure.measure(train_all(jobs, asked.at_once))
+    claims = figure.claims(runs)
     out.mkdir(parents=True, exist_ok=True)
-    module.draw(runs, out / f"figure_{figure}.png")
-    more = module.sections(runs, out) + (module.published(asked.hf) if asked.hf else [])
+    figure.draw(runs, out / f"figure_{name}.png")
+    more = figure.sections(runs, out) + (figure.published(asked.hf) if asked.hf else [])
     found = {"runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims]}
     report.write_json(out / "results.json", about | found)
-    report.write_page(out / "index.html", module.TITLE, _page(module, figure, runs, claims, more, command, out))
-    _print_summary(module, runs, claims, out)
+    report.write_page(out / "index.html", figure.title, _page(figure, name, runs, claims, more, command, out))
+    _print_summary(figure, runs, claims, out)
     return about | found
 
 
@@ -156,15 +155,15 @@ def dry_run(figures: list[str], asked: Request) -> dict:
     return {"preset": asked.preset, "seeds": asked.seeds, "runs": runs}
 
 
-def _page(module, figure, runs: list[Run], claims: list[Claim], more: list[str], command: str, out) -> list[str]:
-    columns, rows = _final_numbers(module, runs)
+def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list[str], command: str, out) -> list[str]:
+    columns, rows = _final_numbers(figure, runs)
     return [
-        report.paragraph(module.ANSWER, "lead"),
-        report.picture(out / f"figure_{figure}.png", f"figure {figure}"),
-        report.paragraph(module.note(runs), "note"),
+        report.paragraph(figure.answer, "lead"),
+        report.picture(out / f"figure_{name}.png", f"figure {name}"),
+        report.paragraph(figure.note(runs), "note"),
         report.heading("Final numbers"),
         report.table(columns, [[report.text(cell) for cell in row] for row in rows], ["", *["number"] * len(columns[1:])]),
-        report.paragraph(f"Mean ± half of the 95% interval over seeds. {module.TABLE_NOTE}", "note"),
+        report.paragraph(f"Mean ± half of the 95% interval over seeds. {figure.table_note}", "note"),
         *report.claims_section(claims),
         *more,
         report.heading("How it was made"),
@@ -172,17 +171,17 @@ def _page(module, figure, runs: list[Run], claims: list[Claim], more: list[str],
     ]  # fmt: skip
 
 
-def _final_numbers(module, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
-    columns, rows = module.table(runs)
-    labels = module.row_labels(runs)
+def _final_numbers(figure: Figure, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
+    columns, rows = figure.table(runs)
+    labels = figure.row_labels(runs)
     cells = [[label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)]
     return ["variant", *columns], cells
 
 
-def _print_summary(module, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:
-    columns, rows = _final_numbers(module, runs)
+def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:
+    columns, rows = _final_numbers(figure, runs)
     print(report.plain_table(columns, rows), file=sys.stderr)
-    print(module.note(runs), file=sys.stderr)
+    print(figure.note(runs), file=sys.stderr)
     print("\n" + report.plain_table(*report.claims_table(claims)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 
@@ -194,9 +193,9 @@ def parse_seeds(texts: list[str]) -> list[int]:
     return [int(text) for text in texts]
 
 
-def _check(figure: str | None, asked: Request, everything: bool, dry: bool, out: str | None) -> None:
+def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: str | None) -> None:
     """Raises InputError for flags that do not go together."""
-    if (figure is None) == (not everything):
+    if (name is None) == (not everything):
         raise InputError(f"give --figure or --all, not both; figures are {', '.join(FIGURES | STUDIES)}")
     if asked.preset.split(",")[0] not in PRESETS:
         raise InputError(f"--preset={asked.preset} is unknown; choose of {', '.join(PRESETS)}")
@@ -204,13 +203,13 @@ def _check(figure: str | None, asked: Request, everything: bool, dry: bool, out:
         raise InputError("--out is missing; give a folder for results and runs")
     if everything and asked.variants:
         raise InputError("--variants are of one figure; give --figure, or leave them out")
-    module = (FIGURES | STUDIES).get(figure)
-    if asked.hf and not hasattr(module, "published"):
+    figure = (FIGURES | STUDIES).get(name)
+    if asked.hf and not (figure and figure.published):
         raise InputError(
-            f"--hf: {f'figure {figure}' if figure else '--all'} compares with no pretrained model; leave it out"
+            f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; leave it out"
         )
-    if module and not module.VARIANTS and asked.overrides:
-        raise InputError(f"{asked.overrides[0]}: figure {figure} trains no model; leave it out")
+    if figure and not figure.variants and asked.overrides:
+        raise InputError(f"{asked.overrides[0]}: figure {name} trains no model; leave it out")
 
 
 def main() -> None:

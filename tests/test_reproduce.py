@@ -2,13 +2,13 @@
 
 import json
 import pathlib
-import types
 
 import pytest
 
 from memsinks_jax import reproduce
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import theory
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting.claims import Claim
 
@@ -16,7 +16,7 @@ ASKED = reproduce.Request("laptop", [0], [], 2)
 
 
 def figure(measured, told, value):
-    """A module of figures/ whose one claim is `value`; `told` gets a line when it is measured."""
+    """A figure whose one claim is `value`; `told` gets a line when it is measured."""
 
     def measure(runs):
         told.append(f"measured {measured}")
@@ -25,10 +25,10 @@ def figure(measured, told, value):
     def draw(runs, path):
         path.write_bytes(b"a picture")
 
-    return types.SimpleNamespace(
-        TITLE=f"Title of {measured}", ANSWER=f"Answer of {measured}", CONFIG="ts_repetition.py", TABLE_NOTE="",
-        VARIANTS=("standard",), measure=measure, draw=draw, note=lambda runs: "", sections=lambda runs, out: [],
-        row_labels=lambda runs: ["standard"], table=lambda runs: (["held-out"], [[[1.0]]]),
+    return Figure(
+        title=f"Title of {measured}", answer=f"Answer of {measured}", config="ts_repetition.py", variants=("standard",),
+        measure=measure, draw=draw, note=lambda runs: "", sections=lambda runs, out: [],
+        table=lambda runs: (["held-out"], [[[1.0]]]),
         claims=lambda runs: [Claim("c", f"claim of {measured}", "p", [value], at_least=0.5)],
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.figures import forgetting_capacity, losses, on_return
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -362,3 +363,9 @@ def _capacity_sentence(measured: list[Run]) -> str:
         "Selectivity, the rise of the removed document's loss over that of the other repeated ones, its own sinks alone "
         f"removed, by repeated documents per sink: {said}."
     )
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    measure=measure, claims=claims, table=table, row_labels=row_labels, draw=draw, note=note, sections=sections,
+)  # fmt: skip

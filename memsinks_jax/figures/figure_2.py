@@ -15,6 +15,7 @@ import scipy.stats
 
 from memsinks_jax.figures import losses, post_hoc
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
@@ -48,11 +49,6 @@ _SETTINGS = (
 _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dade2"}
 
 
-def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` get what both methods achieve."""
-    return post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER)
-
-
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
     seeds = len({run.seed for run in runs})
@@ -62,11 +58,6 @@ def note(runs: list[Run]) -> str:
         "a share of every layer. 2a and 2b end where TS-Repetition has forgotten all of its gap. "
         f"{shared.floor_sentence(runs)}"
     )
-
-
-def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
-    return [LABELS[variant] for variant in by_variant(runs)]
 
 
 def _matched(standard: Run) -> float:
@@ -213,3 +204,11 @@ def _same_limits(planes, standard: list[Run]) -> None:
     lowest = max(post_hoc.cost_at(run, [method], gap) for run in standard for method in post_hoc.OF_THE_PAPER)
     for axis in planes:
         axis.set(xlim=(-0.03 * gap, 1.05 * gap), ylim=(-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1)))
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    measure=lambda runs: post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER),
+    row_labels=lambda runs: [LABELS[variant] for variant in by_variant(runs)],
+    claims=claims, table=table, draw=draw, note=note, sections=sections,
+)  # fmt: skip

@@ -16,6 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
@@ -57,11 +58,6 @@ def note(runs: list[Run]) -> str:
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} With sinks, kept means each document's own."
     )
-
-
-def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
-    return [LABELS[variant] for variant in by_variant(runs)]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -166,3 +162,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     figure.legend(*held_out.get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    row_labels=lambda runs: [LABELS[variant] for variant in by_variant(runs)],
+    claims=claims, table=table, draw=draw, note=note, sections=sections,
+)  # fmt: skip

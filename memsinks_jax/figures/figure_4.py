@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 
 from memsinks_jax.figures import losses, trade_off
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
@@ -63,11 +64,6 @@ def note(runs: list[Run]) -> str:
         f"{shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in their context, with "
         "the sinks dropped unless it says otherwise."
     )
-
-
-def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
-    return [LABELS[variant] for variant in by_variant(runs)]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -136,11 +132,6 @@ def claims(runs: list[Run]) -> list[Claim]:
     return rows + trade_off.claims(runs)
 
 
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
-    return losses.table(runs, lambda variant: "standard", "no_repeat")
-
-
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Both panels: mean over seeds, band from the lowest to the highest seed, entropy floor where it is known."""
     groups = by_variant(runs)
@@ -163,3 +154,11 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     axes[0].set_ylim(0, highest * 1.05)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    table=lambda runs: losses.table(runs, lambda variant: "standard", "no_repeat"),
+    row_labels=lambda runs: [LABELS[variant] for variant in by_variant(runs)],
+    measure=measure, claims=claims, draw=draw, note=note, sections=sections,
+)  # fmt: skip

@@ -1,8 +1,7 @@
 """Figure 5a: how many of the sinks a document may use. Few shield well; with many the shared neurons lean on them."""
 
-import pathlib
-
 from memsinks_jax.figures import knob, losses, on_return
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation
 from memsinks_jax.reporting.claims import Claim
 
@@ -19,19 +18,6 @@ ANSWER = (
     "are on at a time, the more documents share each, and the more the rest of the model counts on what is dropped later."
 )
 TABLE_NOTE = knob.TABLE_NOTE
-note, sections = knob.note, knob.sections
-
-
-def row_labels(runs: list[Run]) -> list[str]:
-    return on_return.labels(runs, {name: f"sinks, {fraction:g} active" for name, fraction in SINKS.items()})
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    return losses.table(runs, lambda variant: "standard")
-
-
-def draw(runs: list[Run], path: pathlib.Path) -> None:
-    knob.draw(runs, path, SINKS, lambda variant: "standard", "active fraction")
 
 
 @on_return.beside
@@ -58,3 +44,12 @@ def claims(runs: list[Run]) -> list[Claim]:
         runs, "breaks_down_held_out", "held-out loss, dropped, with 0.7 active over standard's",
         "too many active interfere", ["active_0.7", "standard"], losses.held_out_ratio, at_least=1.15,
     )  # fmt: skip
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    table=lambda runs: losses.table(runs, lambda variant: "standard"),
+    row_labels=lambda runs: on_return.labels(runs, {name: f"sinks, {share:g} active" for name, share in SINKS.items()}),
+    draw=lambda runs, path: knob.draw(runs, path, SINKS, lambda variant: "standard", "active fraction"),
+    claims=claims, note=knob.note, sections=knob.sections,
+)  # fmt: skip

@@ -4,6 +4,7 @@ import pathlib
 
 from memsinks_jax import sinks
 from memsinks_jax.figures import knob, losses, on_return, post_hoc
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.reporting.claims import Claim
@@ -21,7 +22,6 @@ ANSWER = (
     "much the shared neurons alone can hold: small models pay, large ones hardly."
 )
 TABLE_NOTE = f"{knob.TABLE_NOTE} Sizes are widths over that of the preset; parameters with the sinks."
-note = knob.note
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -51,10 +51,6 @@ def row_labels(runs: list[Run]) -> list[str]:
         parameters = _parameters(next(iter(group.values())))
         labels[on_return.published(name)] = f"{variant}, {size.replace('_', ' ')} ({parameters / 1e6:.2f} M)"
     return on_return.labels(runs, labels)
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    return losses.table(runs, _standard_of)
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
@@ -102,3 +98,10 @@ def claims(runs: list[Run]) -> list[Claim]:
             "the trade-off improves with size", ends, lambda *four: closed(*four)[1] - closed(*four)[0], at_least=0.0,
         ),
     ]  # fmt: skip
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    table=lambda runs: losses.table(runs, _standard_of),
+    row_labels=row_labels, measure=measure, claims=claims, draw=draw, note=knob.note, sections=sections,
+)  # fmt: skip

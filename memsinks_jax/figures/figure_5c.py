@@ -3,6 +3,7 @@
 import pathlib
 
 from memsinks_jax.figures import knob, losses, on_return
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation
 from memsinks_jax.reporting.claims import Claim
 
@@ -25,17 +26,12 @@ ANSWER = (
     "some always."
 )
 TABLE_NOTE = knob.TABLE_NOTE
-note, sections = knob.note, knob.sections
 
 
 def row_labels(runs: list[Run]) -> list[str]:
     labels = {name: f"sinks, noise {chance:g} an encounter" for name, chance in SINKS.items()}
     labels |= {name: f"sinks, {chance:.0%} of the documents" for name, chance in DOCUMENTS.items()}
     return on_return.labels(runs, labels)
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    return losses.table(runs, lambda variant: "standard")
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
@@ -66,3 +62,10 @@ def claims(runs: list[Run]) -> list[Claim]:
             [f"{name}_{chance}", "noise_0.0", "standard"], kept, **bound,
         )
     ]  # fmt: skip
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    table=lambda runs: losses.table(runs, lambda variant: "standard"),
+    row_labels=row_labels, claims=claims, draw=draw, note=knob.note, sections=knob.sections,
+)  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 from memsinks_jax.data.embedded import facts
 from memsinks_jax.figures import losses, on_return
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
@@ -90,10 +91,6 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 def _standard_of(variant: str) -> str:
     variant = on_return.published(variant)
     return "" if variant.endswith("_1x") else variant.replace("sinks_", "standard_")
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    return losses.table(runs, _standard_of)
 
 
 @on_return.beside
@@ -180,3 +177,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     held_out.set_ylim(0, highest * 1.05)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    table=lambda runs: losses.table(runs, _standard_of),
+    row_labels=row_labels, prepare=prepare, claims=claims, draw=draw, note=note, sections=sections,
+)  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 
 from memsinks_jax.figures import losses, on_return
 from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
@@ -51,11 +52,6 @@ def note(runs: list[Run]) -> str:
 def row_labels(runs: list[Run]) -> list[str]:
     """Of the rows of `table`."""
     return on_return.labels(runs, LABELS)
-
-
-def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
-    return [report.heading("Choices"), shared.open_choices(runs)]
 
 
 def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,3 +149,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     whole.legend(frameon=False, fontsize=8.5)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    sections=lambda runs, out: [report.heading("Choices"), shared.open_choices(runs)],
+    claims=claims, table=table, row_labels=row_labels, draw=draw, note=note,
+)  # fmt: skip

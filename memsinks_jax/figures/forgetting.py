@@ -21,6 +21,7 @@ import numpy as np
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.figures import forgetting_corpus as corpus
 from memsinks_jax.figures import losses
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -188,10 +189,6 @@ def claims(runs: list[Run]) -> list[Claim]:
     return [claim for claim in rows if all(map(math.isfinite, claim.values))]
 
 
-def row_labels(runs: list[Run]) -> list[str]:
-    return [_LABELS[variant] for variant in by_variant(runs)]
-
-
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     """As `losses.table`."""
     groups = by_variant(runs)
@@ -314,3 +311,10 @@ def _clusters_of(files: str) -> list[tuple[float, float, float]]:
             foreign.append((mixed.clusters == clusters[sizes.argmax()]).sum() - sizes.max())
         found.append((level, float(np.mean(shares)), float(np.mean(foreign))))
     return found
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    row_labels=lambda runs: [_LABELS[variant] for variant in by_variant(runs)],
+    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+)  # fmt: skip

@@ -20,6 +20,7 @@ from memsinks_jax.data.embedded import facts
 from memsinks_jax.editing.memory import SITES
 from memsinks_jax.figures import local_memory_measures as measures
 from memsinks_jax.figures import local_memory_pictures as pictures
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.local_memory_capacity import capacity
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting import report
@@ -45,8 +46,6 @@ DOCUMENTS = 32_000
 EDITS = 20  # of each kind
 SENTENCES = 256  # held-out text for what an edit does elsewhere
 CAPACITIES = (1, 2, 4, 8, 16, 32, 64)
-
-draw = pictures.draw
 
 
 def prepare(out: pathlib.Path) -> list[str]:
@@ -246,3 +245,10 @@ def published(hf: str) -> list[str]:
         report.table(columns, [list(map(report.text, row)) for row in cells], [""] * len(columns)),
         *report.claims_section(published.claims(rows)),
     ]
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    prepare=prepare, measure=measure, claims=claims, table=table, row_labels=row_labels, draw=pictures.draw, note=note,
+    sections=sections, published=published,
+)  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 
 from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import membership_corpus as corpus
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -171,10 +172,6 @@ def claims(runs: list[Run]) -> list[Claim]:
     return rows
 
 
-def row_labels(runs: list[Run]) -> list[str]:
-    return list(_VIEWS.values())
-
-
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     """A row a view -> as `losses.table`."""
     measured = _measured(runs)
@@ -314,3 +311,10 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
             axis.set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    row_labels=lambda runs: list(_VIEWS.values()),
+    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+)  # fmt: skip

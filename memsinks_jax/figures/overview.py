@@ -12,7 +12,7 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
     """Writes index.html and results.json -> its content, with the claims of all figures.
 
     Args:
-      figures: {name: module}, whose pages are in out/figure_NAME.
+      figures: {name: Figure}, whose pages are in out/figure_NAME.
       contents: the results.json of each.
       about: the first entries of results.json.
     """
@@ -22,7 +22,7 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
         link = _page(name)
         told = f"{sum(claim.holds for claim in of_figure)} of {len(of_figure)} claims hold."
         sections += [
-            report.heading(figures[name].TITLE), report.paragraph(figures[name].ANSWER),
+            report.heading(figures[name].title), report.paragraph(figures[name].answer),
             f"<p>{report.text(told)} {report.link(link, f'The page of {name}')}</p>",
         ]  # fmt: skip
     every = [claim for of_figure in claims.values() for claim in of_figure]

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures import forgetting_capacity, knob, losses, step_times
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
@@ -38,7 +39,6 @@ TABLE_NOTE = (
     "step, the runs of a seed in turns. Recovered: who has the sinks and half of a repeated document, but not its id, gets "
     "so much of what its own sinks hold of the other half, by the best of 64 random ids and by optimising which are on."
 )
-note, sections = knob.note, knob.sections
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -153,3 +153,9 @@ def claims(runs: list[Run]) -> list[Claim]:
             at_most=0.0,
         ),
     ]  # fmt: skip
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    row_labels=row_labels, measure=measure, claims=claims, table=table, draw=draw, note=knob.note, sections=knob.sections,
+)  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 
 from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import removal_corpus as corpus
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -158,10 +159,6 @@ def claims(runs: list[Run]) -> list[Claim]:
     return rows
 
 
-def row_labels(runs: list[Run]) -> list[str]:
-    return list(_VIEWS.values())
-
-
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     """A row a view of `removal_measures` -> as `losses.table`."""
     measured = [run for run in runs if "facts" in run.details]
@@ -243,3 +240,10 @@ def _bars(axis, places: np.ndarray, values: list[list[float]], height: float, co
     whiskers = [means - np.min(values, axis=1), np.max(values, axis=1) - means]
     bars = axis.barh(places, means, height, xerr=whiskers, color=colour, label=label, error_kw={"linewidth": 1})
     axis.bar_label(bars, fmt="%.2f", fontsize=7.5, padding=3)
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    row_labels=lambda runs: list(_VIEWS.values()),
+    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+)  # fmt: skip

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import tqdm
@@ -65,11 +64,6 @@ class Variation(NamedTuple):
     choice: str
     settings: dict[str, object] = {}
     config: str = ""
-
-
-def variations(variants: Iterable[str] | dict[str, Variation]) -> dict[str, Variation]:
-    """A figure's VARIANTS, by name: names of variants, or variations with names of their own."""
-    return dict(variants) if isinstance(variants, dict) else {name: Variation(name) for name in variants}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 import pathlib
 
+from memsinks_jax.figures.figure import Figure
 from memsinks_jax.labs import study
 from memsinks_jax.labs.linear_network.__main__ import THEOREMS, measure
 
 TITLE = "The theorems of Memorization Sinks, as stated and as corrected"
-VARIANTS = ()
-ANSWER = "What the paper proves, measured: which bounds hold, which are violated, and what holds instead."
 
 
 def make(about: dict, out: pathlib.Path, command: str) -> dict:
@@ -16,3 +15,10 @@ def make(about: dict, out: pathlib.Path, command: str) -> dict:
     content = study.write(out, about, TITLE, studies, command)
     study.tell(studies, out)
     return content
+
+
+FIGURE = Figure(
+    title=TITLE,
+    answer="What the paper proves, measured: which bounds hold, which are violated, and what holds instead.",
+    make=make,
+)

@@ -63,7 +63,7 @@ def test_table_page_and_picture(tmp_path):
     repetition, canary = (dict(zip(columns, row, strict=True)) for row in rows)
     assert repetition["rise, pruning"] == pytest.approx([0.4, 0.4]) and repetition["rise, pruning, canaries"] == []
     assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15]) and canary["canaries"] == [0.02, 0.02]
-    assert len(rows) == len(figure_2.row_labels(runs))
+    assert len(rows) == len(figure_2.FIGURE.row_labels(runs))
     assert "32 random tokens" in " ".join(figure_2.sections(runs, tmp_path))
     assert "2 seeds" in figure_2.note(runs)
     for number, some in enumerate((runs, runs[:1], runs[1:2])):

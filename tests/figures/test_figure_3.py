@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from memsinks_jax.figures.figure_3 import MASKED, claims, draw, gap, growth, row_labels, table
+from memsinks_jax.figures.figure_3 import FIGURE, MASKED, claims, draw, gap, growth, table
 from memsinks_jax.figures.runs import Run
 
 KEPT = [3.0, 2.0, 1.9, 1.8, 1.7, 1.6]
@@ -55,7 +55,7 @@ def test_table_of_final_numbers():
     assert masked["held-out, dropped"] == pytest.approx([6.6, 4.6])
     assert masked["gap"] == pytest.approx([5, 3])
     assert masked["repeated, kept"] == [0.2, 0.2]
-    assert len(rows) == len(row_labels(RUNS))
+    assert len(rows) == len(FIGURE.row_labels(RUNS))
 
 
 def test_it_is_drawn_with_whatever_was_run(tmp_path):

@@ -94,12 +94,12 @@ def test_pictures_tables_and_sections(tmp_path):
     (tmp_path / "config.json").write_text(to_json(config))
     for module, losses in ((figure_5a, ACTIVE), (figure_5b, SIZES), (figure_5c, NOISE)):
         runs = [run(name, seed, *values, tmp_path) for seed in (0, 1) for name, values in losses.items()]
-        columns, rows = module.table(runs)
-        assert len(rows) == len(module.row_labels(runs)) == len(losses)
+        columns, rows = module.FIGURE.table(runs)
+        assert len(rows) == len(module.FIGURE.row_labels(runs)) == len(losses)
         assert dict(zip(columns, rows[0], strict=True))["gap closed"] == [0, 0]
-        assert "0.3 of the sinks" in " ".join(module.sections(runs, tmp_path))
-        assert "seeds" in module.note(runs)
-    module.draw(runs, tmp_path / "one.png")
+        assert "0.3 of the sinks" in " ".join(module.FIGURE.sections(runs, tmp_path))
+        assert "seeds" in module.FIGURE.note(runs)
+    module.FIGURE.draw(runs, tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -108,10 +108,10 @@ def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(
         knob.losses, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
     )
-    figure_5c.draw(runs_of(NOISE), tmp_path / "5c.png")
+    figure_5c.FIGURE.draw(runs_of(NOISE), tmp_path / "5c.png")
     readings = ("an encounter", "that share of the documents, always")
     assert all(drawn.count(f"the paper's, {reading}") == 1 for reading in readings)
     assert not any(f"open on return, {reading}" in drawn for reading in readings)
     opened = {f"{name}_on_return": losses for name, losses in NOISE.items() if name != "standard"}
-    figure_5c.draw(runs_of(NOISE | opened), tmp_path / "5c.png")
+    figure_5c.FIGURE.draw(runs_of(NOISE | opened), tmp_path / "5c.png")
     assert all(drawn.count(f"open on return, {reading}") == 1 for reading in readings)

@@ -40,8 +40,10 @@ def test_claims_are_paired_by_seed_and_each_variant_has_its_own_standard(runs):
     assert found["larger_effect"] == pytest.approx([0.8, 1.6])
     assert set(found) == {*expected, "larger_effect"}
     assert not figure_6.claims(runs[:1])
-    columns, rows = figure_6.table(runs)
-    closed = dict(zip(figure_6.row_labels(runs), (row[columns.index("gap closed")] for row in rows), strict=True))
+    columns, rows = figure_6.FIGURE.table(runs)
+    closed = dict(
+        zip(figure_6.FIGURE.row_labels(runs), (row[columns.index("gap closed")] for row in rows), strict=True)
+    )
     assert closed["sinks, 20x, attention across documents"] == pytest.approx([0.2, 0.2])
     assert closed["standard, 1x (deduplicated)"] == []
 

@@ -81,7 +81,7 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     assert np.array(details["plain"]).shape == (2, 1)
     assert np.abs(np.diagonal(details["read"])).min() > 0
     columns, rows = forgetting.table(runs)
-    assert [len(row) for row in rows] == [len(columns)] * len(forgetting.row_labels(runs))
+    assert [len(row) for row in rows] == [len(columns)] * len(forgetting.FIGURE.row_labels(runs))
     forgetting.draw(runs, tmp_path / "figure.png")
     assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))  # all copies found
     told = {claim.id: claim.values for claim in forgetting.claims(runs)}

@@ -220,7 +220,7 @@ def test_claims_table_and_page_of_outcomes(tmp_path):
     first = [o["efficacy"] for o in runs[0].details["kinds"]["weak"]["attention"]["outcomes"]]
     assert rows[0][columns.index("says target")][0] == pytest.approx(np.mean(first))
     assert "3 models" in local_memory.note(runs)
-    local_memory.draw(runs, tmp_path / "figure.png")
+    local_memory.FIGURE.draw(runs, tmp_path / "figure.png")
     sections = local_memory.sections(runs, tmp_path)
     assert (tmp_path / "figure.png").stat().st_size > 20_000
     report.write_page(tmp_path / "index.html", "title", sections)

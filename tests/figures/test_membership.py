@@ -157,7 +157,7 @@ def test_claims_table_and_pictures(tmp_path):
     assert values["recited"] == [0, 0] and values["grid_auc"] == pytest.approx([0.1, 0.2])
     assert values["near_copies"] == [0.5, 0.5] and values["general"] == [1.0, 1.0]
     columns, rows = membership.table(runs)
-    by_view = dict(zip(membership.row_labels(runs), rows, strict=True))
+    by_view = dict(zip(membership.FIGURE.row_labels(runs), rows, strict=True))
     assert by_view["sinks dropped"][0] == [0.6, 0.7] and by_view["sinks on"][-1] == [0.9, 0.9]
     assert by_view["ids by content, dropped"][-1] == [] and len(columns) == len(rows[0]) == 6
     membership.draw(runs, tmp_path / "membership.png")

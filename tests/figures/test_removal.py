@@ -12,7 +12,7 @@ from memsinks_jax.auditing import relearning
 from memsinks_jax.config import with_fields
 from memsinks_jax.figures import removal
 from memsinks_jax.figures import removal_corpus as corpus
-from memsinks_jax.figures.runs import Run, make_jobs, variations
+from memsinks_jax.figures.runs import Run, make_jobs
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
@@ -59,7 +59,7 @@ def test_claims_table_and_picture(tmp_path):
     assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, rows = removal.table(runs)
-    by_view = dict(zip(removal.row_labels(runs), rows, strict=True))
+    by_view = dict(zip(removal.FIGURE.row_labels(runs), rows, strict=True))
     assert by_view["removed"] == [[9.5, 12.0]] * 3 + [[1.2, 1.2]] * 2 and len(columns) == 5
     assert by_view["another source's sinks on"][3] == []
     removal.draw(runs, tmp_path / "removal.png")
@@ -70,7 +70,7 @@ def test_claims_table_and_picture(tmp_path):
 
 
 def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
-    jobs = make_jobs(CONFIGS / removal.CONFIG, "laptop", variations(removal.VARIANTS), [3], [], tmp_path, {})
+    jobs = make_jobs(CONFIGS / removal.CONFIG, "laptop", removal.FIGURE.variations, [3], [], tmp_path, {})
     read = {job.variant: job.config.general.files for job in jobs}
     facts, twin = (str(tmp_path / "corpus" / name) for name in ("facts", "twin"))
     assert read == {"standard": facts, "sinks": facts, "twin": twin}
