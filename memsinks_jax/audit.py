@@ -169,12 +169,6 @@ def _note(content: str) -> str:
     return report.paragraph(content, "note")
 
 
-def _whole_numbers(flag: str, texts: list[str]) -> tuple[int, ...]:
-    if not texts or not all(text.strip().isdigit() and int(text) > 0 for text in texts):
-        raise InputError(f"--{flag}={','.join(texts)}: give whole numbers of tokens from 1, for example 8,16,32")
-    return tuple(sorted({int(text) for text in texts}))
-
-
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
     members_flag = flags.DEFINE_string("members", "", "Glob of documents it has read; empty: its repeated ones.")
@@ -191,9 +185,7 @@ def main() -> None:
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
     def run() -> dict:
-        for name, flag in (("workdir", workdir_flag), ("out", out_flag)):
-            if not flag.value:
-                raise InputError(f"--{name} is missing")
+        command_line.require(workdir_flag, out_flag)
         out = pathlib.Path(out_flag.value)
         outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
         for name, place in (("out", out), ("open_unlearning", outside)):
@@ -202,8 +194,8 @@ def main() -> None:
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         result = audit(
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
-            _whole_numbers("prefixes", prefixes_flag.value), suffix_flag.value, samples_flag.value,
-            attacks_flag.value, outside,
+            command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1), suffix_flag.value,
+            samples_flag.value, attacks_flag.value, outside,
         )  # fmt: skip
         write(result, out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
         print(report.plain_table(*pages.cells(result)), file=sys.stderr)

@@ -266,10 +266,7 @@ def main() -> None:
         place = pathlib.Path(workdir_flag.value or hf_flag.value)
         if hf_flag.value and not is_folder(place):
             raise InputError(f"--hf={place}: not a Hugging Face folder; it needs a config.json with a model_type")
-        missing = [name for name, flag in (("prompt", prompt_flag), ("target", target_flag), ("out", out_flag))
-                   if not flag.value]  # fmt: skip
-        if missing:
-            raise InputError(f"--{missing[0]} is missing; see python -m memsinks_jax.edit --help")
+        command_line.require(prompt_flag, target_flag, out_flag)
         wish = Wish(
             prompt_flag.value, target_flag.value, site_flag.value, number("layer", layer_flag.value, int),
             number("step", step_flag.value, float), number("boundary", boundary_flag.value, float),

@@ -115,8 +115,7 @@ def main() -> None:
     per_document_flag = flags.DEFINE_bool("per_document", False, "Also the loss of every document.")
 
     def run() -> dict:
-        if not workdir_flag.value:
-            raise InputError("--workdir is missing; give the folder of a training run")
+        command_line.require(workdir_flag)
         workdir = pathlib.Path(workdir_flag.value)
         result = evaluate(workdir, sinks_flag.value, files_flag.value, documents_flag.value, tuple(memory_flag.value))
         if not per_document_flag.value:

@@ -192,9 +192,7 @@ def main() -> None:
     dtype_flag = flags.DEFINE_enum("dtype", "float32", sorted(DTYPES), "Type of the weights.")
 
     def run() -> dict:
-        for name, flag in (("workdir", workdir_flag), ("out", out_flag)):
-            if not flag.value:
-                raise InputError(f"--{name} is missing")
+        command_line.require(workdir_flag, out_flag)
         out = pathlib.Path(out_flag.value)
         sinks = sinks_flag.value
         knows = "" if sinks in ("drop", "keep") else sinks

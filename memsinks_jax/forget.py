@@ -114,9 +114,7 @@ def main() -> None:
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 
     def run() -> dict:
-        for name, flag in (("workdir", workdir_flag), ("out", out_flag)):
-            if not flag.value:
-                raise InputError(f"--{name} is missing")
+        command_line.require(workdir_flag, out_flag)
         asked = Request(documents_flag.value, tuple(ids_flag.value), group_flag.value)
         out = pathlib.Path(out_flag.value)
         workdir = pathlib.Path(workdir_flag.value)

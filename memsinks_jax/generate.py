@@ -109,8 +109,7 @@ def main() -> None:
     document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
 
     def run() -> dict:
-        if not workdir_flag.value:
-            raise InputError("--workdir is missing; give the folder of a training run")
+        command_line.require(workdir_flag)
         settings = Settings(
             max_tokens_flag.value, temperature_flag.value, top_k_flag.value, top_p_flag.value, seed_flag.value,
             sinks_flag.value,

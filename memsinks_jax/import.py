@@ -66,9 +66,7 @@ def main() -> None:
     added_flag = flags.DEFINE_integer("added_sinks", 0, "Number of new sinks to add to every MLP.", lower_bound=0)
 
     def run() -> dict:
-        for name, flag in (("hf", hf_flag), ("out", out_flag)):
-            if not flag.value:
-                raise InputError(f"--{name} is missing")
+        command_line.require(hf_flag, out_flag)
         if shared_flag.value and added_flag.value:
             raise InputError(
                 "--shared_fraction and --added_sinks exclude each other: old neurons become sinks, or new ones"

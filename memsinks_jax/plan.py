@@ -183,8 +183,7 @@ def main() -> None:
 
     def run() -> dict:
         config = inherit(command_line.read_config(config_flag))
-        if topology_flag.value is None:
-            raise InputError("--topology is missing; give a slice, for example --topology=v5e:16x16")
+        command_line.require(topology_flag)
         return plan(config, topology_flag.value, slices_flag.value, documents_flag.value, search_flag.value)
 
     command_line.run(run)

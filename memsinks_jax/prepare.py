@@ -187,9 +187,7 @@ def main() -> None:
     )
 
     def run() -> dict:
-        for name, flag in (("input", inputs), ("out", out)):
-            if not flag.value:
-                raise InputError(f"--{name} is missing; python -m memsinks_jax.prepare --help says what there is")
+        command_line.require(inputs, out)
         for asked in (signal.SIGTERM, signal.SIGINT):
             signal.signal(asked, _interrupt)
         options = dict(option.partition("=")[::2] for option in slurm.value)

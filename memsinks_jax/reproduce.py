@@ -186,13 +186,6 @@ def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pa
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 
 
-def parse_seeds(texts: list[str]) -> list[int]:
-    """Of the flag --seeds. Raises InputError for what are no different whole numbers."""
-    if not texts or not all(text.strip().isdigit() for text in texts) or len(set(map(int, texts))) < len(texts):
-        raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
-    return [int(text) for text in texts]
-
-
 def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: str | None) -> None:
     """Raises InputError for flags that do not go together."""
     if (name is None) == (not everything):
@@ -229,7 +222,7 @@ def main() -> None:
     def run() -> dict:
         command_line.read_config(config_flag)
         asked = Request(
-            preset_flag.value, parse_seeds(seeds_flag.value), command_line.overrides(config_flag),
+            preset_flag.value, list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag),
             jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value,
         )  # fmt: skip
         figure = figure_flag.value

@@ -11,11 +11,6 @@ import pathlib
 import statistics
 import sys
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 from absl import flags
 from ml_collections import config_flags
 
@@ -23,7 +18,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
 from memsinks_jax.reporting import report
-from memsinks_jax.reproduce import parse_seeds
+from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
 from memsinks_jax.variants import open_config
 
@@ -120,10 +115,8 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     if CONTROL in groups:
         _draw_trade(axes[0, 1], groups)
     for axis in axes[0]:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+        tidy(axis)
+    save(figure, path, dpi=130)
 
 
 def _draw_trade(axis, groups: dict[str, dict[int, Run]]) -> None:
@@ -155,9 +148,8 @@ def main() -> None:
 
     def run() -> dict:
         command_line.read_config(config_flag)
-        if out_flag.value is None:
-            raise InputError("--out is missing; give a folder for results and runs")
-        seeds, overrides = parse_seeds(seeds_flag.value), command_line.overrides(config_flag)
+        command_line.require(out_flag)
+        seeds, overrides = list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag)
         name = config_flags.get_config_filename(flags.FLAGS[config_flag.name])
         path, _, choice = name.partition(":")
         command = " ".join([

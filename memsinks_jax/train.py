@@ -39,8 +39,7 @@ def main() -> None:
             counted = counts(load_corpus(inherit(config)))
             logger.info("%s", "\n".join(as_text(counted, config.data.row_length)))
             return counted
-        if not workdir_flag.value:
-            raise InputError("--workdir is missing; give a folder for the run, for example --workdir=runs/first")
+        command_line.require(workdir_flag)
         first, _, last = profile_flag.value.partition(":")
         if profile_flag.value and not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
             raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST, two steps from 1 on, as in 10:14")

@@ -11,6 +11,7 @@ from memsinks_jax.figures import theory
 from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import command_line
 
 ASKED = reproduce.Request("laptop", [0], [], 2)
 
@@ -115,7 +116,8 @@ def test_studies_may_compare_with_what_was_published():
         reproduce.jobs_of("5a", reproduce.Request("laptop", [0], [], 1, variants=["nix"]), pathlib.Path(), {})
 
 
-@pytest.mark.parametrize("seeds", [[], ["a"], ["0", "0"]])
+@pytest.mark.parametrize("seeds", [[], ["a"], ["-1"], ["1.5"], ["²"], [""], ["0", "0"]])
 def test_seeds_are_different_whole_numbers(seeds):
-    with pytest.raises(InputError, match="different whole numbers"):
-        reproduce.parse_seeds(seeds)
+    with pytest.raises(InputError, match=f"--seeds={','.join(seeds)}: give different whole numbers"):
+        command_line.seeds(seeds)
+    assert command_line.seeds(["3", " 5"]) == (3, 5)

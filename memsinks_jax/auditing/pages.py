@@ -2,16 +2,12 @@
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.membership import SCORES
 from memsinks_jax.auditing.subjects import ORACLE, STANDARD
+from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}
 _OTHERS = ("#1f618d", "#1e8449", "#d68910")  # of the modes of the audited model
@@ -182,9 +178,7 @@ def _whiskers(axis, x: list[float], measured: list[dict], colour: str, label: st
 
 def _finish(figure, axes, path: pathlib.Path) -> None:
     for axis in axes:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)

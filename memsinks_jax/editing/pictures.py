@@ -2,15 +2,11 @@
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.editing.boundary import Sweep
 from memsinks_jax.editing.patching import PatchMap
+from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _SHARES = (
     ("on_target", "positive: say the target", "#1f618d", "-"),
@@ -39,8 +35,7 @@ def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pa
         draw_map(axis, found.losses, found.successes, target)
         axis.set(title=f"{title}, step {found.step:.3g} (unpatched {found.base_loss:.2f})")
         axis.set_xticks(range(len(words)), [word.strip() or repr(word) for word in words], rotation=45, ha="right")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
 
 
 def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
@@ -50,11 +45,9 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
         axis.plot(swept.bounds, getattr(swept, name)(), style, color=colour, label=label, marker="o", markersize=3)
     axis.axvline(chosen, color="black", linewidth=1, linestyle=":", label=f"taken: {chosen:.3g}")
     axis.set(xscale="log", xlabel="boundary b", ylabel="share of prompts", ylim=(-0.03, 1.03))
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
     axis.legend(frameon=False, loc="center right", fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
 
 
 def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
@@ -68,5 +61,4 @@ def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
     axis.legend(handles, ["the edit's own", "shall change", "shall not"], frameon=False, fontsize=8, loc="lower right")
     axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)

@@ -9,11 +9,6 @@ import json
 import logging
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import scipy.stats
 
@@ -25,6 +20,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
@@ -273,9 +269,8 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds = len({run.seed for run in runs})
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, whiskers and bands from the lowest to the highest. "
+        f"{shared.mean_over_seeds(runs)}, whiskers and bands from the lowest to the highest. "
         f"{shared.floor_sentence(runs)}"
     )
 
@@ -318,12 +313,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         exposed.set_xticks(_rungs(ladder[0]), _rungs(ladder[0]))
         exposed.minorticks_off()
     for axis in axes:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
     handles, labels = told.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=max(len(labels), 1), frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
 
 
 def _whisker(axis, x: float, values: list[float], colour: str, label: str | None) -> None:

@@ -6,11 +6,6 @@ text (TS-Repetition) and when it is random tokens (TS-Canary). 2c: held-out and 
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import scipy.stats
 
 from memsinks_jax.figures import losses, post_hoc
@@ -19,6 +14,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 2: what is memorized naturally is hard to take out afterwards"
@@ -51,9 +47,8 @@ _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dad
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds = len({run.seed for run in runs})
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}; in 2a and 2b each seed is faint, in 2c the band is from the "
+        f"{shared.mean_over_seeds(runs)}; in 2a and 2b each seed is faint, in 2c the band is from the "
         "lowest to the highest. Degradation is held-out loss before less after, as in the paper: higher is better. A dot is "
         "a share of every layer. 2a and 2b end where TS-Repetition has forgotten all of its gap. "
         f"{shared.floor_sentence(runs)}"
@@ -192,8 +187,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     training.set_ylabel("loss (nats per token)")
     if standard:
         training.legend(frameon=False, fontsize=8.5)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _same_limits(planes, standard: list[Run]) -> None:

@@ -6,11 +6,6 @@ masking (training/gradient_masking.py), and the sinks of this project as the con
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -20,6 +15,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 3: gradient masking"
@@ -53,9 +49,8 @@ MASKED = ("gradient_masking", "gradient_detach")
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds = len({run.seed for run in runs})
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest. "
+        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} With sinks, kept means each document's own."
     )
 
@@ -157,11 +152,9 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     gaps.set(title="dropped less kept, held-out documents", ylabel="gap (nats per token)")
     for axis in (held_out, gaps):
         axis.set_xlabel("step")
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
     figure.legend(*held_out.get_legend_handles_labels(), loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 FIGURE = Figure(

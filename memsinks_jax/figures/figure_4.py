@@ -8,18 +8,13 @@ dropping, and ordinary dropout of the same neurons. 4c, sinks beside the methods
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
-
 from memsinks_jax.figures import losses, trade_off
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save
 
 TITLE = "Figure 4: memorization that can be switched off"
 CONFIG = "ts_repetition.py"
@@ -58,9 +53,8 @@ def measure(runs: list[Run]) -> list[Run]:
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds = len({run.seed for run in runs})
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest. "
+        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in their context, with "
         "the sinks dropped unless it says otherwise."
     )
@@ -152,8 +146,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     # The first evaluations of an untrained model would flatten everything that matters.
     highest = max(run.curve("held_out_loss")[1][min(1, len(run.curve("held_out_loss")[1]) - 1)] for run in runs)
     axes[0].set_ylim(0, highest * 1.05)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 FIGURE = Figure(

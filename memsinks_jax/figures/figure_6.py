@@ -7,11 +7,6 @@ tokens. Besides, as at the paper's scale, with attention across the documents of
 import json
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.data.embedded import facts
@@ -21,6 +16,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 6: a rare domain, repeated"
@@ -60,9 +56,9 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds, config = len({run.seed for run in runs}), workdirs.read_config(runs[0].workdir)
+    config = workdirs.read_config(runs[0].workdir)
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest. "
+        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{config.data.repeated_documents} documents of the rare domain; every run reads {config.general.token_budget:,} "
         f"tokens in all. {shared.floor_sentence(runs)}"
     )
@@ -175,8 +171,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     # The first evaluations of an untrained model would flatten everything that matters.
     highest = max(run.curve("held_out_loss")[1][min(1, len(run.curve("held_out_loss")[1]) - 1)] for run in runs)
     held_out.set_ylim(0, highest * 1.05)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 FIGURE = Figure(

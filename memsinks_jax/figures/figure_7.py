@@ -6,11 +6,6 @@ with their own sinks on as in training (the paper's measure), and with all sinks
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures import losses, on_return
@@ -19,6 +14,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Figure 7: learned and forgotten, in cycles"
@@ -40,10 +36,10 @@ OWN, DROPPED = "repeated_loss_own", "repeated_loss"
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds, config = len({run.seed for run in runs}), workdirs.read_config(runs[0].workdir)
+    config = workdirs.read_config(runs[0].workdir)
     many = config.data.repeated_documents
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; in each seed "
+        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; in each seed "
         f"{f'{many} documents come' if many > 1 else 'one document comes'} every {config.data.repeat_every} steps, in "
         f"batches of {config.training.batch_size} rows. {shared.floor_sentence(runs)}"
     )
@@ -147,8 +143,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     amplitudes.axhline(0, color="#7f8c8d", linewidth=1)
     whole.set_ylabel("loss (nats per token)")
     whole.legend(frameon=False, fontsize=8.5)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 FIGURE = Figure(

@@ -11,20 +11,17 @@ import logging
 import math
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.figures import forgetting_corpus as corpus
 from memsinks_jax.figures import losses
+from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
@@ -207,9 +204,8 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds = len({run.seed for run in runs})
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; the corpus is the same for "
+        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; the corpus is the same for "
         f"all seeds. At every level {corpus.BASES} stories, each read {corpus.COPIES} times: as it is (0%), or as that many "
         f"copies, all different. Every one of {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in "
         f"{corpus.OF_A_DIALECT} stories read once. Right: the rise of the loss on stories of a dialect, never read, with "
@@ -251,8 +247,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         _draw_matrix(matrix, np.mean([run.details["unread"] for run in groups["group"].values()], axis=0))
     else:
         matrix.set_axis_off()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _draw_matrix(axis, rises: np.ndarray) -> None:

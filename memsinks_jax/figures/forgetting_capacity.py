@@ -3,14 +3,10 @@
 import dataclasses
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import workdir as workdirs
 
 SIZES = (1, 2, 4, 8)  # documents removed at once
@@ -63,8 +59,6 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     rises.set(title="rise of the loss (nats per token); dashed: of the others")
     for axis in (ratio, rises):
         axis.set_xlabel("repeated documents per sink")
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
     ratio.legend(frameon=False, fontsize=8.5, title="removed at once")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)

@@ -3,17 +3,13 @@
 import pathlib
 from collections.abc import Callable
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures import losses, on_return
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
+from memsinks_jax.reporting.pictures import plt, save
 
 TABLE_NOTE = (
     "Losses in nats per token, sinks dropped unless it says otherwise. Gap closed: share of standard's gap between "
@@ -24,9 +20,8 @@ _BLUE, _RED, _GREY, _GREEN = "#1f618d", "#c0392b", "#7f8c8d", "#1e8449"
 
 def note(runs: list[Run]) -> str:
     """What stands under the picture."""
-    seeds = len({run.seed for run in runs})
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, band from the lowest to the highest; every model reads the same "
+        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; every model reads the same "
         f"rows in as many steps. {shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in "
         "their context."
     )
@@ -97,5 +92,4 @@ def draw(
             axis.minorticks_off()
     ends.legend(frameon=False, fontsize=8.5)
     training.legend(frameon=False, fontsize=8.5, title=what)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)

@@ -2,11 +2,6 @@
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.editing.boundary import BOUNDS
@@ -15,6 +10,7 @@ from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import with_interval
+from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _KINDS = {"weak": "weak facts", "strong": "strong facts, made wrong"}
 _COLOURS = {"attention": "#1f618d", "mlp": "#c0392b"}
@@ -37,11 +33,9 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     _draw_capacity(axes[1, 1], runs)
     _draw_crossfire(axes[1, 2], runs[0])
     for axis in axes.flat[:5]:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
         axis.set_ylim(-0.03, 1.03)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    save(figure, path, dpi=140)
 
 
 def _draw_success(axis, runs: list[Run]) -> None:
@@ -111,8 +105,7 @@ def draw_examples(run: Run, path: pathlib.Path) -> None:
             draw_map(axis, np.array(example["losses"]), successes, example["target"])
             axis.set(title=f"{site}, step {example['step']:.3g}: “{example['prompt']}”", xlabel="token")
             axis.title.set_fontsize(9)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
 
 
 _JUDGED = {

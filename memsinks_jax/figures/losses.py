@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-import matplotlib
-
-matplotlib.use("agg")
-
 import numpy as np
 
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import tidy
 
 
 def gap_closed(run: Run, standard: Run) -> float:
@@ -90,5 +87,4 @@ def finish(axis, runs: list[Run], title: str, x: str) -> None:
     if floors:
         axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
     axis.set(title=title, xlabel=x, ylim=(0, None))
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)

@@ -8,11 +8,6 @@ import dataclasses
 import logging
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures import corpora, losses
@@ -21,6 +16,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.pictures import plt, save, tidy
 
 logger = logging.getLogger(__name__)
 
@@ -282,12 +278,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         ylabel="nats per token, beyond unread stories",
     )
     for axis in (told, bounds, near):
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
     if measured:
         near.legend(frameon=False, fontsize=8.5)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    save(figure, path, dpi=140)
 
 
 def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
@@ -309,8 +303,7 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
             axis.set_xticks(range(len(measures.OFFSETS)), measures.OFFSETS)
             axis.set_yticks(range(len(measures.PREFIXES)), measures.PREFIXES)
             axis.set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
 
 
 FIGURE = Figure(

@@ -3,17 +3,13 @@
 import dataclasses
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures import forgetting_capacity, knob, losses, step_times
 from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Pool: how many sinks documents draw theirs from"
@@ -121,8 +117,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=8.5)
     axes[0].set_ylim(0, 1)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def claims(runs: list[Run]) -> list[Claim]:

@@ -19,6 +19,7 @@ import tqdm
 from memsinks_jax.config import to_json
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting import report
+from memsinks_jax.reporting.pictures import tidy
 from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
@@ -185,8 +186,7 @@ def draw(axis, runs: list[Run], method: str, label: str, colour, style: str = "o
 def finish(axis, title: str) -> None:
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set(title=title, xlabel="forgetting: rise on repeated documents (nats)")
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:

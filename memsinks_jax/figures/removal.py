@@ -8,11 +8,6 @@ import dataclasses
 import logging
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.figures import corpora, losses
@@ -21,6 +16,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.pictures import plt, save
 
 logger = logging.getLogger(__name__)
 
@@ -229,8 +225,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     if measured:
         facts.legend(frameon=False, fontsize=8.5)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _bars(axis, places: np.ndarray, values: list[list[float]], height: float, colour: str, label: str | None) -> None:

@@ -67,6 +67,12 @@ def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> 
     return at_least
 
 
+def mean_over_seeds(runs: list[Run]) -> str:
+    """'Mean over 3 seeds': how a note begins."""
+    seeds = len({run.seed for run in runs})
+    return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}"
+
+
 def floor_sentence(runs: list[Run]) -> str:
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if not floors:

@@ -6,16 +6,11 @@ without repeats, "before" is the standard model (as in the paper's caption).
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
-
 from memsinks_jax.figures import losses, post_hoc
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.pictures import plt, save
 
 # Up to where the held-out loss may rise for what is forgotten to count, nats.
 WORST = 0.5
@@ -156,5 +151,4 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         ylabel="degradation (nats; higher is better)", xlim=(-0.05, 1.15 * max(places["no_repeat"])), ylim=(-1, 0.15)
     )
     axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)

@@ -4,11 +4,6 @@ import json
 import os
 import pathlib
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax import sinks
@@ -21,6 +16,7 @@ from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs.trained import Trained
 
 MODES = ("own", "all")
@@ -159,8 +155,7 @@ def draw(receipt: dict, path: pathlib.Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("loss (nats per token)")
     axes[0].legend(frameon=False, fontsize=8.5)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def read_evidence(folder: pathlib.Path) -> dict:

@@ -10,16 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable
 
-import matplotlib
 import tqdm
 
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
-
 from memsinks_jax.config import InputError
-from memsinks_jax.reporting import report
+from memsinks_jax.reporting import pictures, report
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt, tidy
 
 logger = logging.getLogger("memsinks_jax.labs")
 
@@ -51,17 +47,6 @@ class Study:
     def told(self) -> list[Claim]:
         """Its claims, without those about something that never came."""
         return [claim for claim in self.claims if all(map(math.isfinite, claim.values))]
-
-
-def whole_numbers(flag: str, texts: list[str], example: str = "0,1,2") -> tuple[int, ...]:
-    """The values of a flag that lists whole numbers.
-
-    Raises:
-      InputError: one is none.
-    """
-    if not all(text.strip().isdecimal() for text in texts):
-        raise InputError(f"--{flag}={','.join(texts)}: give whole numbers, for example --{flag}={example}")
-    return tuple(int(text) for text in texts)
 
 
 def folder(out: str) -> pathlib.Path:
@@ -145,15 +130,10 @@ def finish(axis, title: str, x: str, y: str, legend: int = 0, log: str = "", **s
         axis.set_xscale("log")
     if "y" in log:
         axis.set_yscale("log")
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
     if legend:
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=legend, frameon=False, fontsize=8.5)
 
 
 def save(figure, path: pathlib.Path) -> None:
-    """Writes all or nothing."""
-    scratch = path.with_suffix(".new.png")
-    figure.savefig(scratch, dpi=140, bbox_inches="tight")
-    plt.close(figure)
-    os.replace(scratch, path)
+    pictures.save(figure, path, dpi=140, bbox_inches="tight")

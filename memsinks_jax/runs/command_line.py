@@ -53,6 +53,27 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
     return config_flags.DEFINE_config_file("config", default, "File or name of configs/, and :VARIANT.")
 
 
+def require(*holders: flags.FlagHolder) -> None:
+    """Raises InputError, with the flag's help, for the first flag that is not given."""
+    for holder in holders:
+        if not holder.value:
+            raise InputError(f"--{holder.name} is missing: {flags.FLAGS[holder.name].help}")
+
+
+def whole_numbers(flag: str, texts: list[str], example: str, least: int = 0) -> tuple[int, ...]:
+    """The values of a flag that lists whole numbers, sorted. Raises InputError where there is none, or one below `least`."""
+    if not texts or not all(text.strip().isdecimal() and int(text) >= least for text in texts):
+        raise InputError(f"--{flag}={','.join(texts)}: give whole numbers from {least}, for example --{flag}={example}")
+    return tuple(sorted(set(map(int, texts))))
+
+
+def seeds(texts: list[str]) -> tuple[int, ...]:
+    """The values of --seeds. Raises InputError for what are no different whole numbers."""
+    if not texts or not all(text.strip().isdecimal() for text in texts) or len(set(map(int, texts))) < len(texts):
+        raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
+    return tuple(map(int, texts))
+
+
 def read_config(holder: flags.FlagHolder) -> Config:
     """The validated config of the command line."""
     if holder.value is None:

@@ -11,7 +11,6 @@ import pytest
 import scipy.integrate
 from conftest import ROOT
 
-from memsinks_jax.config import InputError
 from memsinks_jax.labs.linear_network import __main__ as command
 from memsinks_jax.labs.linear_network import (
     accumulation,
@@ -340,10 +339,3 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr, done.stderr
     assert not done.stdout and (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize("seeds", [["x"], ["-1"], ["0", "0"], [], ["1.5"], ["²"], [""]])
-def test_seeds_that_cannot_be_used_are_refused(seeds):
-    with pytest.raises(InputError, match=f"--seeds={','.join(seeds)}: give"):
-        command.read_seeds(seeds)
-    assert command.read_seeds(["3", " 5"]) == (3, 5)

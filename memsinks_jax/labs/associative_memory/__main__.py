@@ -83,7 +83,7 @@ def main() -> None:
     def run() -> dict:
         chosen = {name: flag.value for name, flag in choices.items() if flag.value is not None}
         if "d" in chosen:
-            chosen["d"] = tuple(sorted(set(shared.whole_numbers("d", chosen["d"], "32,64,128"))))
+            chosen["d"] = command_line.whole_numbers("d", chosen["d"], "32,64,128")
         figure = figure_flag.value
         names = list(FIGURES) if figure == "all" else [figure]
         settings = {name: settings_of(name, seed_flag.value, chosen, lenient=figure == "all") for name in names}

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.config import InputError
@@ -10,6 +9,7 @@ from memsinks_jax.labs.associative_memory import model, optimization
 from memsinks_jax.labs.associative_memory.study import Settings, record
 from memsinks_jax.labs.study import Study, save
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt
 
 DEFAULTS = {"runs": 100, "alpha": 1.5, "n": 10, "m": 5, "d": (5,)}
 STEPS = 1000

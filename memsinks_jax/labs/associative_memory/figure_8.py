@@ -1,7 +1,6 @@
 """Figure 8: with learned embeddings two dimensions hold every association."""
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
@@ -9,6 +8,7 @@ from memsinks_jax.labs.associative_memory import learned, model
 from memsinks_jax.labs.associative_memory.study import Settings, record
 from memsinks_jax.labs.study import Study, panels, save
 from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.pictures import plt
 
 DEFAULTS = {"runs": 10, "alpha": 2.0, "n": 100, "m": 5}
 DIMENSIONS = 2

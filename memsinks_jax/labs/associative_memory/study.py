@@ -3,11 +3,11 @@
 import dataclasses
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.study import DASHED
+from memsinks_jax.reporting.pictures import plt
 
 GROUPS = 10  # of runs, independent of each other: every measured number has one value a group, so an interval
 LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB

@@ -152,7 +152,7 @@ def main() -> None:
 
     def run() -> dict:
         chosen = {name: flag.value for name, flag in choices.items() if flag.value is not None}
-        seeds = shared.whole_numbers("seeds", seeds_flag.value)
+        seeds = command_line.seeds(seeds_flag.value)
         statistics = bigrams.bundled() if text_flag.value is None else bigrams.read_text(text_flag.value)
         preset = Preset(preset_flag.value, statistics, seeds, **chosen).check()
         names = list(EXPERIMENTS) if experiment_flag.value == "all" else [experiment_flag.value]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, reached, records
+from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, minus, reached, records
 from memsinks_jax.labs.study import BLUE, GREY, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -28,11 +28,11 @@ def study(preset: Preset, runs) -> Study:
         Claim("accuracy-clean", "the same without sequences caught in a cycle", "about 0.99", clean,
               at_least=0.9 if preset.small else 0.93),
         Claim("order-1", f"steps from {LEVEL} recall of W_O^2 to {LEVEL} recall of W_K^2", "W_O^2 first",
-              _apart(first["wk1"], first["wo1"]), at_least=0),
+              minus(first["wk1"], first["wo1"]), at_least=0),
         Claim("order-2", f"steps from {LEVEL} recall of W_K^2 to half of W_K^1's rise (t < 64)", "W_K^2 first",
-              _apart(first["wk0_64"], first["wk1"]), at_least=0),
+              minus(first["wk0_64"], first["wk1"]), at_least=0),
         Claim("order-3", f"steps from {LEVEL} recall of W_K^2 to {LEVEL} recall of W_K^1, all t (the run's end if never)",
-              "W_K^2 first", _apart([reached(run, "wk0", LEVEL) for run in several], first["wk1"]), at_least=0),
+              "W_K^2 first", minus([reached(run, "wk0", LEVEL) for run in several], first["wk1"]), at_least=0),
         Claim("early-positions", "recall of W_K^1 below position 64 over that of all, mean while it is learned",
               "early positions first", early, at_least=0.02),
     ]  # fmt: skip
@@ -50,10 +50,6 @@ def study(preset: Preset, runs) -> Study:
 
 def _middle(run, name) -> float:
     return (run.curves[name][0] + run.curves[name][-1]) / 2
-
-
-def _apart(later, earlier) -> list[float]:
-    return [one - other for one, other in zip(later, earlier, strict=True)]
 
 
 def _ahead(run) -> float:

@@ -1,7 +1,7 @@
 """E10: one layer is not enough (section 3)."""
 
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import at_end, curve, records
+from memsinks_jax.labs.induction_head.study import at_end, curve, minus, records
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -18,7 +18,7 @@ def study(preset: Preset, runs) -> Study:
         Claim("two-layers", "in-context accuracy of two layers", "about 0.99", two, at_least=0.9),
         Claim("one-layer", "in-context accuracy of one layer", "below 0.55", one, at_most=0.55),
         Claim("gap", "in-context accuracy, two layers minus one", "about 0.45",
-              [b - a for a, b in zip(one, two, strict=True)], at_least=0.3),
+              minus(two, one), at_least=0.3),
     ]  # fmt: skip
     return Study(
         "E10", TITLE,

@@ -8,7 +8,7 @@ import numpy as np
 from memsinks_jax.labs.induction_head.baselines import baselines
 from memsinks_jax.labs.induction_head.law import Law, sampler
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, during, records
+from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, during, minus, records
 from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -57,8 +57,7 @@ def study(preset: Preset, runs) -> Study:
         return [float(during(run, name, until - 50, until).mean()) for run in runs[label]]
 
     def jump(label):
-        return [end - value for end, value in zip(at_end(runs[label], "acc_clean"), at_thaw(label, "acc_clean"),
-                                                  strict=True)]  # fmt: skip
+        return minus(at_end(runs[label], "acc_clean"), at_thaw(label, "acc_clean"))
 
     claims = [
         Claim("without-output", f"in-context accuracy before step {until}, W_O^2 frozen, highest",

@@ -2,7 +2,7 @@
 
 from memsinks_jax.labs.induction_head.experiment_2 import reference
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import at_end, curve, fell, records
+from memsinks_jax.labs.induction_head.study import at_end, curve, fell, minus, records
 from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -36,7 +36,7 @@ def study(preset: Preset, runs) -> Study:
     pairs = [("frequent", "rarer"), ("rarer", "random")]
     claims += [
         Claim(f"{one}-before-{other}", f"clean in-context accuracy at the end, {one} trigger minus {other} one",
-              f"{one} before {other}", _minus(ends[f"{one} trigger"], ends[f"{other} trigger"]), at_least=0.05)
+              f"{one} before {other}", minus(ends[f"{one} trigger"], ends[f"{other} trigger"]), at_least=0.05)
         for one, other in pairs
     ]  # fmt: skip
     halves = "; ".join(f"{label}: {with_interval(halved[label], 0)}" for label in runs)
@@ -55,10 +55,6 @@ def study(preset: Preset, runs) -> Study:
 
 def _at(run, step) -> float:
     return float(run.curves["loss_bigram"][run.curves["step"].searchsorted(step)])
-
-
-def _minus(one, other) -> list[float]:
-    return [a - b for a, b in zip(one, other, strict=True)]
 
 
 def _draw(runs, floors, path) -> None:

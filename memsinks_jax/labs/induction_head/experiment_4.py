@@ -3,7 +3,7 @@
 import dataclasses
 
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import at_end, bars, curve, records
+from memsinks_jax.labs.induction_head.study import at_end, bars, curve, minus, records
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -21,12 +21,12 @@ def recipes(preset: Preset):
 def study(preset: Preset, runs) -> Study:
     own = {name: at_end(runs[name], "acc_clean") for name in runs}
     other = {name: at_end(runs[name], "other_acc_clean") for name in runs}
-    loss = {name: [b - a for a, b in zip(own[name], other[name], strict=True)] for name in runs}
+    loss = {name: minus(other[name], own[name]) for name in runs}
     claims = [
         Claim("uniform-generalises", "clean accuracy on bigram outputs minus on uniform ones, trained on uniform",
               "uniform generalises to bigram", loss["uniform"], at_least=-0.1),
         Claim("bigram-generalises-worse", "clean accuracy on uniform outputs: trained on uniform minus trained on bigram",
-              "bigram generalises worse", [a - b for a, b in zip(own["uniform"], other["bigram"], strict=True)],
+              "bigram generalises worse", minus(own["uniform"], other["bigram"]),
               at_least=0.05),
     ]  # fmt: skip
     return Study(

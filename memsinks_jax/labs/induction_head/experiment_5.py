@@ -1,7 +1,7 @@
 """E5: W_O^2 and W_F compete for the logits, and leave their natural estimates (the study's figure 4, right)."""
 
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import curve, records, smooth
+from memsinks_jax.labs.induction_head.study import curve, minus, records, smooth
 from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -27,7 +27,7 @@ def study(preset: Preset, runs) -> Study:
     for label in runs:
         claims += [
             Claim(f"approach: {label}", f"fall of ff1 from its start to its lowest, nats, {label}",
-                  "approaches the bigrams", [a - b for a, b in zip(started[label], lowest[label], strict=True)],
+                  "approaches the bigrams", minus(started[label], lowest[label]),
                   at_least=0.5),
             Claim(f"drift: {label}", f"rise of ff1 from its lowest to the end, nats, {label}", "drifts from them again",
                   drift[label], at_least=0.02),

@@ -1,7 +1,7 @@
 """E6: how many triggers, fixed or new in every sequence."""
 
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, records
+from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, minus, records
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -29,7 +29,7 @@ def study(preset: Preset, runs) -> Study:
         for k in counts
     ] + [
         Claim(f"random-harder: K={k}", f"clean accuracy, fixed minus random, K = {k}", "random is harder",
-              [a - b for a, b in zip(ends[f"K={k} fixed"], ends[f"K={k} random"], strict=True)], at_least=0.0)
+              minus(ends[f"K={k} fixed"], ends[f"K={k} random"]), at_least=0.0)
         for k in counts
     ]  # fmt: skip
     return Study(

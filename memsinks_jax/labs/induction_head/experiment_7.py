@@ -5,7 +5,7 @@ import dataclasses
 from memsinks_jax.labs.induction_head import construction
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, records
+from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, minus, records
 from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -34,14 +34,14 @@ def study(preset: Preset, runs) -> Study:
     claims = [
         Claim(f"beats-formulas: {label}", f"clean accuracy, trained minus constructed, {label}",
               "any matrix can store more than a sum of products",
-              [a - b for a, b in zip(ends[label], built[label], strict=True)], at_least=0.0)
+              minus(ends[label], built[label]), at_least=0.0)
         for label in runs if int(label[2:]) <= 128
     ]  # fmt: skip
     labels = list(runs)
     for one, other in zip(labels, labels[1:], strict=False):
         claims.append(
             Claim(f"wider: {other}", f"clean accuracy, {other} minus {one}", "wider is better, until it is learned",
-                  [b - a for a, b in zip(ends[one], ends[other], strict=True)], at_least=-0.02)
+                  minus(ends[other], ends[one]), at_least=-0.02)
         )  # fmt: skip
     return Study(
         "E7", TITLE,

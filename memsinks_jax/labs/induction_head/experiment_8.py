@@ -5,7 +5,7 @@ import numpy as np
 
 from memsinks_jax.labs.induction_head.law import sampler
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import at_end, curve, reached, record, records
+from memsinks_jax.labs.induction_head.study import at_end, curve, minus, reached, record, records
 from memsinks_jax.labs.induction_head.training import purpose
 from memsinks_jax.labs.study import BLUE, GREY, RED, VIOLET, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -29,7 +29,7 @@ def study(preset: Preset, runs) -> Study:
     half_all = [reached(run, "wk0", 0.3) for run in several]
     claims = [
         Claim("early-first", "steps to recall 0.3 of W_K^1: all positions minus t < 64 (the run's end if never)",
-              "early positions rise far earlier", [a - b for a, b in zip(half_all, half, strict=True)], at_least=10),
+              "early positions rise far earlier", minus(half_all, half), at_least=10),
         Claim("early-better", "final recall of W_K^1: positions below 64 minus those from 128", "",
               (recalled[:, :64].mean(1) - recalled[:, 128:].mean(1)).tolist(), at_least=0.1),
         Claim("recall-not-needed", "clean accuracy minus recall of W_K^1 over all positions",

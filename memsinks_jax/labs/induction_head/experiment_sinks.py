@@ -7,7 +7,7 @@ import numpy as np
 from memsinks_jax.labs.induction_head.law import Law
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.sinks import World
-from memsinks_jax.labs.induction_head.study import bars, record
+from memsinks_jax.labs.induction_head.study import bars, minus, record
 from memsinks_jax.labs.study import BLUE, GREY, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -49,10 +49,10 @@ def study(preset: Preset, runs) -> Study:
         Claim("left", "memorized part left after dropping over the ordinary model's", "little is left",
               [b / a for a, b in zip(heart, left, strict=True)], at_most=0.5),
         Claim("head-stays", "clean in-context accuracy of fresh sequences: sinks dropped minus the ordinary model",
-              "in-context ability stays in the shared part", [b - a for a, b in zip(before, after, strict=True)],
+              "in-context ability stays in the shared part", minus(after, before),
               at_least=-0.05),
         Claim("bigrams-stay", "global loss of fresh sequences: sinks dropped minus the ordinary model, nats",
-              "general knowledge stays in the shared part", [b - a for a, b in zip(plain, cost, strict=True)],
+              "general knowledge stays in the shared part", minus(cost, plain),
               at_most=0.1),
     ]  # fmt: skip
     return Study(

@@ -57,6 +57,11 @@ def fell(run: Run, name: str, level: float) -> float:
     return float(run.curves["step"][where[0]] if len(where) else run.curves["step"][-1])
 
 
+def minus(one: list[float], other: list[float]) -> list[float]:
+    """One less the other, seed by seed."""
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
 def at_end(runs: list[Run], name: str) -> list[float]:
     """A rate of the test, one a seed."""
     return [run.test[name] for run in runs]

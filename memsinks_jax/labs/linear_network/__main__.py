@@ -9,7 +9,6 @@ import pathlib
 
 from absl import flags
 
-from memsinks_jax.config import InputError
 from memsinks_jax.labs import study as shared
 from memsinks_jax.labs.linear_network import (
     accumulation,
@@ -29,14 +28,6 @@ THEOREMS = {
 }  # fmt: skip
 
 
-def read_seeds(texts: list[str]) -> tuple[int, ...]:
-    """Raises InputError for what are no different whole numbers."""
-    seeds = shared.whole_numbers("seeds", texts)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
-    return seeds
-
-
 def measure(names: list[str], seeds: tuple[int, ...]) -> list[Study]:
     return shared.measure("theorem", {name: functools.partial(THEOREMS[name].study, seeds) for name in names})
 
@@ -53,7 +44,7 @@ def main() -> None:
     seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
 
     def run() -> dict:
-        seeds, out, theorem = read_seeds(seeds_flag.value), shared.folder(out_flag.value), theorem_flag.value
+        seeds, out, theorem = command_line.seeds(seeds_flag.value), shared.folder(out_flag.value), theorem_flag.value
         studies = measure(list(THEOREMS) if theorem == "all" else [theorem], seeds)
         command = f"python -m memsinks_jax.labs.linear_network --theorem={theorem}"
         content = write(out, theorem, seeds, studies, f"{command} --seeds={','.join(map(str, seeds))} --out={out}")
