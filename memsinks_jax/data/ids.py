@@ -25,11 +25,6 @@ def index_id(index: int) -> np.ndarray:
     return _lanes(index + 1)
 
 
-def random_id(bits: int) -> np.ndarray:
-    """64 random bits -> uint32 (2,), an id that belongs to no document."""
-    return _lanes(bits)
-
-
 def to_hex(identity: np.ndarray) -> str:
     """uint32 (2,) -> 16 hexadecimal digits, for people and JSON."""
     return f"{int(identity[0]):08x}{int(identity[1]):08x}"

@@ -26,17 +26,6 @@ _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "part
 
 
 @dataclasses.dataclass
-class Work:
-    """One instruction that the device runs `times` a step. Cycles and bytes are of one run."""
-
-    instruction: Instruction
-    computation: str
-    times: int
-    cycles: int  # the compiler's estimate; 0 where it gives none: collectives, copies in the background, Pallas kernels
-    hbm_bytes: int  # read from and written to the chip's memory
-
-
-@dataclasses.dataclass
 class Collective:
     """Collective operations of a kind in a step."""
 
@@ -58,19 +47,17 @@ class Kernel:
 
 @dataclasses.dataclass
 class Account:
-    cycles: int  # of everything that the compiler estimates
-    hbm_bytes: int
+    cycles: int  # the compiler's estimates; it has none for collectives, copies in the background, Pallas kernels
+    hbm_bytes: int  # read from and written to the chip's memory
     collectives: list[Collective]
     kernels: list[Kernel]
     unknown: list[str]  # what could not be counted, in words
-    works: list[Work]
 
 
 def account_of(program: Program, devices: int) -> Account:
     """`devices`: of a slice; the program of several slices is one for each, which hand over what goes between them."""
-    unknown: list[str] = []
-    works, collectives, kernels = [], {}, []
-    for computation, instruction, times in _executed(program, program.entry, 1, unknown):
+    account, collectives = Account(0, 0, [], [], []), {}
+    for computation, instruction, times in _executed(program, program.entry, 1, account.unknown):
         for talk in _collectives_of(program, computation, instruction, devices):
             total = collectives.setdefault((talk.kind, talk.network), Collective(talk.kind, talk.network))
             total.count += times * talk.count
@@ -80,19 +67,15 @@ def account_of(program: Program, devices: int) -> Account:
         if _is_kernel(instruction):
             kernel = attention_kernel(computation, instruction, times)
             if kernel is None:
-                unknown.append(f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are known")
+                account.unknown.append(
+                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are known"
+                )
             else:
-                kernels.append(kernel)
-        cycles = instruction.number("estimated_cycles") or 0
-        works.append(Work(instruction, computation.name, times, cycles, _hbm_bytes(program, computation, instruction)))
-    return Account(
-        cycles=sum(work.times * work.cycles for work in works),
-        hbm_bytes=sum(work.times * work.hbm_bytes for work in works),
-        collectives=sorted(collectives.values(), key=lambda talk: (talk.network, talk.kind)),
-        kernels=kernels,
-        unknown=unknown,
-        works=works,
-    )
+                account.kernels.append(kernel)
+        account.cycles += times * (instruction.number("estimated_cycles") or 0)
+        account.hbm_bytes += times * _hbm_bytes(program, computation, instruction)
+    account.collectives += sorted(collectives.values(), key=lambda talk: (talk.network, talk.kind))
+    return account
 
 
 def _executed(
