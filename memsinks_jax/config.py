@@ -20,81 +20,82 @@ class InputError(Exception):
 
 @dataclasses.dataclass
 class DataConfig:
-    """Few documents repeated often, many seen once, some never seen (paper section 3.1), beside a general corpus or not."""
+    """Few documents repeated often, many seen once, some held out (paper section 3.1)."""
 
     files: str = ""  # glob of .txt and .jsonl files, or a folder of memsinks_jax.prepare; empty: the embedded stories
-    unique_documents: int = 4000  # documents seen once; -1: all that are left
-    # documents seen `repetitions` times; -1: those that the files hold more than once, as often as they hold them
+    unique_documents: int = 4000  # documents seen once; -1: all remaining ones
+    # documents seen `repetitions` times; -1: those that occur more than once in the files, as often as they occur
     repeated_documents: int = 20
-    repetitions: int = 128  # encounters of a repeated document, an epoch
-    held_out_documents: int = 200  # documents never seen, for measuring
-    # cluster: nor are their near-duplicates, as `prepare` found them, and their group with ids by group | document: they are
+    repetitions: int = 128  # encounters of a repeated document per epoch
+    held_out_documents: int = 200  # documents never trained on, for evaluation
+    # cluster: with their near-duplicates, as `prepare` found them, and with ids by group their group | document: them alone
     held_out_by: str = "cluster"
-    copies: str = "keep"  # exact copies in the files are further encounters of the document | once: they are left out
-    # keep | ladder (repetitions, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)
+    copies: str = "keep"  # keep: exact copies in the files are further encounters of the document | once: skip them
+    # keep | ladder (`repetitions`, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)
     repeats: str = "keep"
-    repeat_every: int = 0  # all repeated documents come in every N-th batch; 0: `repetitions` times, anywhere
+    repeat_every: int = 0  # all repeated documents appear in every N-th batch; 0: `repetitions` times, anywhere
     # content: 64-bit hash of the tokens | index: position in the corpus; of a prepared corpus also group: hash of the
     # group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"
-    id_noise: float = 0.0  # the paper's d: chance that a repeated document comes under a random id
-    id_noise_per: str = "encounter"  # encounter: the chance at every repeat | document: such a share of them, always
-    # one_document: one a row, padded and truncated | packed: one after the other, split at the end of a row | best_fit:
-    # only documents that are longer than a row are split | auto: best_fit for files of which one_document would truncate
+    id_noise: float = 0.0  # the paper's d: probability that a repeated document gets a random id
+    # encounter: drawn at every repeat | document: this fraction of the documents, always
+    id_noise_per: str = "encounter"
+    # one_document: one per row, padded or truncated | packed: concatenated, split at the end of a row | best_fit:
+    # split only documents that are longer than a row | auto: best_fit for files of which one_document would truncate
     # more than 1% of the tokens, else one_document
     rows: str = "auto"
-    row_length: int = 128  # tokens in a row, and the model's context
-    across_documents: bool = False  # attention and positions go on over the documents of a row (paper appendix I)
-    vocabulary_size: int = 2048  # at most; the model has as many embeddings
-    tokenizer: str = ""  # tokenizer.model, tokenizer.json or a folder with one; empty: trained on what is read
+    row_length: int = 128  # tokens per row; also the model's context length
+    across_documents: bool = False  # attention and positions continue across the documents of a row (paper appendix I)
+    vocabulary_size: int = 2048  # upper limit; also the number of embeddings
+    tokenizer: str = ""  # tokenizer.model, tokenizer.json or a folder with one; empty: train one on the text
 
 
 @dataclasses.dataclass
 class GeneralConfig:
-    """A corpus that is seen once beside `data.files`, and never held out (paper appendix I)."""
+    """A corpus seen once beside `data.files`, never held out (paper appendix I)."""
 
-    files: str = ""  # GLOB, or GLOB=30%,GLOB=500: shares of the budget, numbers of documents; empty: none
-    token_budget: int = 0  # of an epoch: what `data.files` leaves of it, these fill; 0: they are read whole
+    files: str = ""  # GLOB, or GLOB=30%,GLOB=500: share of the budget or number of documents; empty: none
+    token_budget: int = 0  # tokens per epoch, `data.files` included; these files fill the rest. 0: read them whole
 
 
 @dataclasses.dataclass
 class CanariesConfig:
-    """Random tokens that repeated documents carry (TS-Canary, paper section 3.1)."""
+    """Random tokens inserted into repeated documents (TS-Canary, paper section 3.1)."""
 
-    documents: int = 0  # number of repeated documents that carry one; -1: all
+    documents: int = 0  # number of repeated documents that get a canary; -1: all
     length: int = 32  # tokens
     place: str = "end"  # end | start of the document
 
 
 @dataclasses.dataclass
 class GoldfishConfig:
-    """Tokens that are left out of the loss, by a hash of those before them (Hans et al. 2024)."""
+    """Leaves tokens out of the loss, chosen by a hash of the tokens before them (Hans et al. 2024)."""
 
-    every: int = 0  # the paper's k: one token in k is left out; 0: none
-    context: int = 13  # its h: tokens before, which the hash is of
+    every: int = 0  # the paper's k: leave out one token in k; 0: none
+    context: int = 13  # the paper's h: number of preceding tokens to hash
 
 
 @dataclasses.dataclass
 class SinksConfig:
-    """Which hidden neurons of every MLP are sinks, and who switches them on (paper section 5.1, appendix G)."""
+    """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1, appendix G)."""
 
-    # by_document: sinks | by_chance: ordinary dropout of them | masked_weights, masked_activations: on for all, but learning
-    # from repeated documents alone (see training/gradient_masking.py) | none | cut: never built
+    # by_document: sinks | by_chance: ordinary dropout of them | masked_weights, masked_activations: on for all documents,
+    # trained on repeated ones alone (see training/gradient_masking.py) | none | cut: never built
     kind: str = "by_document"
-    # encounter of a document from which its sinks are on, beyond one an epoch; before, it has none. 1: always, the paper's
+    # encounter from which a document's sinks are on, one per epoch not counted; before, none are. 1: always, as in the paper
     opens_at: int = 2
-    # encounter, counted so too, from which it teaches all but its sinks less: (slows_at / encounter)^2 as much. 0: never
+    # encounter, counted alike, from which its gradient to all other weights shrinks to (slows_at / encounter)^2. 0: never
     slows_at: int = 16
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
-    pool: int = 0  # sinks of an MLP, built beside the shared neurons; 0: what these leave of hidden
-    active_fraction: float = 0.3  # the paper's p: fraction of the sinks that is ON for a document
-    active: int = 0  # number of an MLP's sinks that are ON for a document; 0: by active_fraction
-    # each sink on with chance p | exact: exactly round(p * sinks) of them | floyd: so too, at a cost that no pool raises
+    pool: int = 0  # sinks per MLP, in addition to the shared neurons; 0: the rest of hidden
+    active_fraction: float = 0.3  # the paper's p: fraction of the sinks that are on for a document
+    active: int = 0  # number of sinks per MLP that are on for a document; 0: use active_fraction
+    # bernoulli: each sink on with probability p | exact: round(p * sinks) of them | floyd: the same, however large the pool
     sampling: str = "bernoulli"
-    per_layer: bool = False  # False: a document has the same sinks in every layer
-    sparse: bool = False  # only the MLPs' sinks that are on are computed, and updated: a pool costs memory alone
-    attention_fraction: float = 0.0  # of the attention's outputs, before their projection, that are sinks too
-    learning_rate_multiple: float = 1.0  # of the sinks' weights over the learning rate of all others
+    per_layer: bool = False  # False: the same sinks in every layer
+    sparse: bool = False  # compute and update only the MLP sinks that are on: a larger pool costs memory alone
+    attention_fraction: float = 0.0  # fraction of the attention outputs, before their projection, that are sinks too
+    learning_rate_multiple: float = 1.0  # learning rate of the sinks' weights over that of all others
 
 
 @dataclasses.dataclass
@@ -105,53 +106,51 @@ class ModelConfig:
     layers: int = 4
     d_model: int = 128
     heads: int = 4
-    kv_heads: int = 0  # heads of keys and values, each shared by as many queries; 0: as many as heads
+    kv_heads: int = 0  # key and value heads (grouped-query attention); 0: as many as heads
     hidden: int = 512  # MLP neurons, shared and sinks together
     attention_bias: bool = True  # of the four projections
     mlp_bias: bool = True
-    tied_head: bool = True  # the embedding is the head too
+    tied_head: bool = True  # the head shares the embedding's weights
     rope_theta: float = 10000.0  # llama: base of the rotary angles
     norm_epsilon: float = 1e-5
-    # workdir or Hugging Face folder to start from; its architecture is taken. Empty: drawn from the seed
+    # workdir or Hugging Face folder to start from, which sets the architecture; empty: initialize from the seed
     initial: str = ""
-    dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax, loss are float32
+    dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax and loss are float32
 
 
 @dataclasses.dataclass
 class ComputeConfig:
-    """How the same numbers are computed: what is fast or fits on one machine and not on another."""
+    """How the same numbers are computed: trades speed for memory."""
 
-    attention: str = "auto"  # the kernel, see model/attention.py: auto (the best) | xla | blocks | splash | cudnn
-    # what of a layer is saved for the backward pass: none (all) | products | attention | full (nothing)
+    attention: str = "auto"  # kernel, see model/attention.py: auto (the best) | xla | blocks | splash | cudnn
+    # activations of a layer to keep for the backward pass: none (all of them) | products | attention | full (no activation)
     remat: str = "none"
-    loss_chunks: int = 1  # parts of the vocabulary, one at a time, in the loss: less memory, one more product
-    accumulate: int = 1  # gradient-accumulation microbatches of a step: less memory
+    loss_chunks: int = 1  # chunks of the vocabulary in the loss, one at a time: less memory, one more product
+    accumulate: int = 1  # gradient-accumulation microbatches per step: less memory
 
 
 @dataclasses.dataclass
 class OptimizerConfig:
-    """Linear warmup, then decay. The defaults are of the laptop preset; the paper preset has the values of its table 1."""
+    """Linear warmup, then decay. Defaults are those of the laptop preset; the paper preset has those of its table 1."""
 
     kind: str = "adamw"  # adamw | muon: the layers' matrices by Muon, at AdamW's learning rate; all else by AdamW
-    learning_rate: float = 5e-3  # at the peak
-    schedule: str = (
-        "cosine"  # cosine | wsd: warmup, stable, then linear decay over the last decay_fraction of the steps
-    )
+    learning_rate: float = 5e-3  # peak
+    schedule: str = "cosine"  # cosine | wsd: warmup, stable, linear decay over the last decay_fraction of the steps
     decay_fraction: float = 0.2
-    final_fraction: float = 0.1  # of the peak, reached at the last step
-    warmup_steps: int = 100  # at most
-    warmup_fraction: float = 0.05  # of all steps, at most
+    final_fraction: float = 0.1  # learning rate at the last step over the peak
+    warmup_steps: int = 100  # upper limit
+    warmup_fraction: float = 0.05  # upper limit, as a fraction of all steps
     b1: float = 0.9
     b2: float = 0.99
     weight_decay: float = 0.4  # on matrices only: see training/optimizer.py
-    clip_norm: float = 1.0  # of the global gradient
+    clip_norm: float = 1.0  # upper limit of the global gradient norm
 
 
 @dataclasses.dataclass
 class TrainingConfig:
     """How long, how often, how many."""
 
-    batch_size: int = 8  # rows a step, over all devices and hosts
+    batch_size: int = 8  # rows per step, over all devices and hosts
     epochs: int = 1  # passes over the rows; ignored when steps > 0
     steps: int = 0  # optimizer steps; 0: as many as the epochs take
     count_removed_repeats: bool = False  # with repeats=remove|once: train as many steps as with the repeats
@@ -159,30 +158,30 @@ class TrainingConfig:
     evaluate_every: int = 100  # steps; the last step is always evaluated
     checkpoint_every: int = 200  # steps; the last step is always saved
     checkpoints_to_keep: int = 2  # the newest ones
-    keep_every: int = 0  # also keep those of steps that this divides; 0: none
+    keep_every: int = 0  # also keep those whose step is a multiple of this; 0: none
     keep_best: bool = False  # also keep the one with the lowest held-out loss
-    spike_sigma: float = 0.0  # skip an update whose loss is this many deviations above the window's mean; 0: never
-    spike_window: int = 128  # accepted losses that mean and deviation are taken over
-    skips_in_a_row: int = 10  # skipped updates that end the run (losses or gradients that are not finite, spikes)
-    stall_seconds: float = 300.0  # a step, an evaluation or a save that takes longer is reported, with the stacks
+    spike_sigma: float = 0.0  # skip an update whose loss is this many standard deviations above the mean; 0: never
+    spike_window: int = 128  # number of last accepted losses for mean and deviation
+    skips_in_a_row: int = 10  # consecutive skipped updates (non-finite loss or gradient, spike) that end the run
+    stall_seconds: float = 300.0  # report a step, an evaluation or a save that takes longer, with stack traces
 
 
 @dataclasses.dataclass
 class MonitorConfig:
-    """Looking, while it trains, for documents that come too often and are being memorized (see training/monitor.py)."""
+    """Finds documents that appear too often and are being memorized, during training (see training/monitor.py)."""
 
-    every: int = 0  # steps between two looks; 0: off
-    seen_over: int = 16  # times a document is seen before it is flagged; changed on resume, from the next look on
-    probes: int = 16  # flagged documents whose loss is measured, sinks dropped and own
-    counters: int = 65_536  # in each row of the sketch of frequencies
+    every: int = 0  # steps between two checks; 0: off
+    seen_over: int = 16  # encounters before a document is flagged; changed on resume, from the next check on
+    probes: int = 16  # number of flagged documents whose loss is measured, sinks dropped and own
+    counters: int = 65_536  # per row of the frequency sketch
 
 
 @dataclasses.dataclass
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
-    data: int = -1  # splits the batch; -1: all devices that the other axes leave. Slices of TPUs lie along it
-    fsdp: int = 1  # splits the batch, the parameters and the optimizer's moments; -1: all of a slice that tensor leaves
+    data: int = -1  # splits the batch; a multiple of the number of TPU slices; -1: all devices the other axes leave
+    fsdp: int = 1  # splits the batch, parameters and optimizer state; -1: all devices of a slice that tensor leaves
     tensor: int = 1  # splits heads and hidden neurons
 
 
@@ -256,8 +255,8 @@ RANGES = {
     "mesh.tensor": (1, None, True),
 }  # fmt: skip
 
-# What may change when a run goes on: it decides where and how a run is kept, computed and looked at, not what is computed.
-# workdir.FREE_IN_PART adds fields of which something must stay, such as the documents where their files move.
+# What may change on resume: where and how a run is stored, computed and monitored, not what is computed.
+# workdir.FREE_IN_PART adds fields of which something must stay, such as the documents when their files move.
 FREE_ON_RESUME = (
     "mesh.data", "mesh.fsdp", "mesh.tensor",
     "compute.attention", "compute.remat", "compute.loss_chunks", "compute.accumulate",
@@ -291,18 +290,18 @@ def validate(config: Config) -> Config:
             "the kv_heads must divide the heads"
         )
     if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
-        raise InputError("config.model.d_model over config.model.heads is odd; rotary positions turn pairs")
+        raise InputError("config.model.d_model over config.model.heads is odd; rotary positions need an even head size")
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
         raise InputError(
-            f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not go "
+            f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not fit "
             f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
         )
     if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget or data.repeated_documents < 0):
         raise InputError(
-            "config.data.repeats is ladder, which goes neither with config.data.repeat_every (it says when documents come) "
-            "nor with config.data.repeated_documents=-1 (the files say how often) nor with config.general.token_budget (it "
-            "counts all repeats); choose one of them"
+            "config.data.repeats is ladder, which excludes config.data.repeat_every (it sets when documents appear), "
+            "config.data.repeated_documents=-1 (the files set how often) and config.general.token_budget (it counts all "
+            "repeats); choose one of them"
         )
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
@@ -321,7 +320,7 @@ def validate(config: Config) -> Config:
     if config.training.batch_size % config.compute.accumulate:
         raise InputError(
             f"config.training.batch_size is {config.training.batch_size} and config.compute.accumulate "
-            f"{config.compute.accumulate}; the parts must divide the batch"
+            f"{config.compute.accumulate}; the microbatches must divide the batch"
         )
     return config
 

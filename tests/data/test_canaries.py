@@ -52,5 +52,5 @@ def test_what_cannot_be():
     with pytest.raises(InputError, match="canaries.length is 159: a row of 160 has no room"):
         validate(config)
     config.canaries.length, config.data.repeat_every, config.training.batch_size = 32, 4, 1
-    with pytest.raises(InputError, match="repeat_every is 4, but 2 repeated documents do not go into one batch of 1"):
+    with pytest.raises(InputError, match="repeat_every is 4, but 2 repeated documents do not fit into one batch of 1"):
         validate(config)
