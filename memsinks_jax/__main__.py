@@ -18,7 +18,7 @@ def listing() -> str:
             lines.append(
                 f"  {name.removeprefix('memsinks_jax.'):24} {ast.get_docstring(tree).splitlines()[0].split(': python')[0]}"
             )
-    return "\n".join([about, "", "python -m memsinks_jax.COMMAND --help says more of each:", "", *lines])
+    return "\n".join([about, "", "python -m memsinks_jax.COMMAND --help describes one:", "", *lines])
 
 
 def _runs(tree: ast.Module) -> bool:

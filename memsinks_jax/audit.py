@@ -1,10 +1,10 @@
-"""Asks a model what it still knows: python -m memsinks_jax.audit --workdir=runs/sinks --standard=runs/standard \\
+"""Audits what a model still knows: python -m memsinks_jax.audit --workdir=runs/sinks --standard=runs/standard \\
     --oracle=runs/no_repeat --out=audits/sinks [--members='read/*.txt' --non_members='unread/*.txt']
 
-Extraction by the length of the beginning, membership, canaries, loss: of the model with its sinks dropped, each
-document's own on, and all on, beside a standard model and an oracle that never read the members. Then the removal is
-attacked: by fine-tuning, by rounding the weights, and by switching sinks on that were kept. Without files the
-members are the run's own repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
+Measures extraction by prefix length, membership inference, canaries and loss: of the model with its sinks dropped, with
+each document's own on, and with all on, beside a standard model and an oracle that never read the members. Then attacks
+the removal: by fine-tuning, by quantization, and by switching on sinks that were kept. By default the members are the run's
+repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
 """
 
 import logging
@@ -171,16 +171,18 @@ def _note(content: str) -> str:
 
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
-    members_flag = flags.DEFINE_string("members", "", "Glob of documents it has read; empty: its repeated ones.")
-    others_flag = flags.DEFINE_string("non_members", "", "Glob of documents it has not; empty: its held-out ones.")
-    standard_flag = flags.DEFINE_string("standard", None, "A model trained on the same documents without sinks.")
-    oracle_flag = flags.DEFINE_string("oracle", None, "A model trained on the same documents without the members.")
-    prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Tokens of a document that are given.")
-    suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Tokens that it is to go on with.", lower_bound=1)
+    members_flag = flags.DEFINE_string("members", "", "Documents the model has read; empty: the run's repeated ones.")
+    others_flag = flags.DEFINE_string("non_members", "", "Documents it has not read; empty: the run's held-out ones.")
+    standard_flag = flags.DEFINE_string("standard", None, "Model trained on the same documents without sinks.")
+    oracle_flag = flags.DEFINE_string("oracle", None, "Model trained on the same documents without the members.")
+    prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Lengths of the prompts, in tokens.")
+    suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Length of the continuation, in tokens.", lower_bound=1)
     attacks_flag = flags.DEFINE_bool("attacks", True, "Attack the removal too: relearning, rounding, sinks, residue.")
-    samples_flag = flags.DEFINE_integer("samples", SAMPLES, "Continuations drawn besides the likeliest.", lower_bound=0)
+    samples_flag = flags.DEFINE_integer(
+        "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
+    )
     outside_flag = flags.DEFINE_string(
-        "open_unlearning", "", "Folder to write: files to measure it by open-unlearning."
+        "open_unlearning", "", "Folder to write for open-unlearning: both models and the documents."
     )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 

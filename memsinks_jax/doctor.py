@@ -1,8 +1,8 @@
-"""Looks at a machine before a long run: python -m memsinks_jax.doctor [--config=FILE] [--workdir=D]
+"""Checks a machine before a long run: python -m memsinks_jax.doctor [--config=FILE] [--workdir=D]
 
-One screen: versions, devices, memory, mesh, the attention kernel, the clock, whether the workdir can be written, is shared
-by all hosts, and what its newest checkpoint is. With the flags of train for several hosts, it asks all of them.
-Exit code 2 if something would stop a run.
+Prints versions, devices, memory, mesh, attention kernel and clock, whether the workdir is writable and shared by all
+hosts, and its newest checkpoint. Takes train's flags for several hosts and checks all of them. Exit code 2 if something
+would stop a run.
 """
 
 import logging
@@ -125,7 +125,7 @@ def _size(count: float) -> str:
 
 def main() -> None:
     config_flag = command_line.define_config()
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run, made or not.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; need not exist.")
     host_flags = hosts.define_flags()
 
     def run() -> dict:

@@ -1,10 +1,10 @@
 """Edits one fact: python -m memsinks_jax.edit --workdir=runs/facts --prompt='The capital of Peru is' --target=' Lima' \\
     --positive=same_fact.txt --negative=other_facts.txt --out=edits/peru.safetensors
 
-Finds the layer and the step at which the prompt says the target, and the boundary within which it shall; writes the
-memory and, beside it, a page with the patch map, the sweep over boundaries and what all prompts say before and after.
---positive holds other wordings of the fact, --negative prompts that shall not change, one a line. --workdir may be a
-Hugging Face folder; --hf says so aloud. A model with sinks is edited with its sinks dropped.
+Finds a layer and a step at which the model answers the prompt with the target, and the boundary of the edit. Writes the
+memory and, beside it, a page with the patch map, the sweep over boundaries and the answers before and after. --positive
+holds other wordings of the fact, --negative prompts whose answers must not change, one per line. --workdir may be a Hugging
+Face folder, as --hf must be. A model with sinks is edited with its sinks dropped.
 """
 
 import dataclasses
@@ -246,19 +246,19 @@ def number(flag: str, text: str, kind: type) -> float | int | None:
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
     hf_flag = flags.DEFINE_string("hf", None, "A Hugging Face folder, instead of --workdir.")
-    prompt_flag = flags.DEFINE_string("prompt", None, "The prompt whose answer is to change.")
-    target_flag = flags.DEFINE_string("target", None, "What it shall say, with its leading space.")
-    site_flag = flags.DEFINE_enum("site", "attention", SITES, "Where in a layer.")
-    layer_flag = flags.DEFINE_string("layer", "auto", "Number of the layer; auto: the lowest that succeeds.")
+    prompt_flag = flags.DEFINE_string("prompt", None, "Prompt whose answer to change.")
+    target_flag = flags.DEFINE_string("target", None, "New answer, with its leading space.")
+    site_flag = flags.DEFINE_enum("site", "attention", SITES, "Site in a layer.")
+    layer_flag = flags.DEFINE_string("layer", "auto", "Layer number; auto: the lowest that succeeds.")
     step_flag = flags.DEFINE_string(
-        "step", "auto", "Along the gradient; auto: the first that succeeds in three layers."
+        "step", "auto", "Step size along the gradient; auto: the first that succeeds in three layers."
     )
-    boundary_flag = flags.DEFINE_string("boundary", "auto", "b; auto: the best for --positive and --negative.")
-    positive_flag = flags.DEFINE_string("positive", None, "File of other wordings of the fact, one a line.")
-    negative_flag = flags.DEFINE_string("negative", None, "File of prompts that shall not change, one a line.")
-    distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, "How far an activation is from the key.")
-    places_flag = flags.DEFINE_enum("places", "all", PLACES, "Tokens that the memory acts at.")
-    out_flag = flags.DEFINE_string("out", None, "File of the memory; its page goes beside it as .html.")
+    boundary_flag = flags.DEFINE_string("boundary", "auto", "Boundary b; auto: the best for --positive and --negative.")
+    positive_flag = flags.DEFINE_string("positive", None, "File of other wordings of the fact, one per line.")
+    negative_flag = flags.DEFINE_string("negative", None, "File of prompts whose answers must stay, one per line.")
+    distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, "Distance between an activation and the key.")
+    places_flag = flags.DEFINE_enum("places", "all", PLACES, "Positions at which the memory acts.")
+    out_flag = flags.DEFINE_string("out", None, "File of the memory; the page is written beside it, as .html.")
 
     def run() -> dict:
         if bool(workdir_flag.value) == bool(hf_flag.value):

@@ -1,7 +1,7 @@
 """Measures a trained model: python -m memsinks_jax.evaluate --workdir=runs/sinks --sinks=drop [--files='texts/*.txt']
 
-The loss is in nats per token, end of text included, over documents that stand alone in their context. Without --files
-they are the run's own: --documents=held_out, repeated or unique.
+Reports the loss in nats per token, end of text included, of documents that stand alone in their context. Without --files
+these are the run's own: --documents=held_out, repeated or unique.
 """
 
 import functools
@@ -108,11 +108,11 @@ def document_losses(
 
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
-    sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "How the sinks are set.")
+    sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "Which sinks are on.")
     files_flag = flags.DEFINE_string("files", "", "Glob of .txt or .jsonl files; empty: the run's own documents.")
     documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")
-    memory_flag = flags.DEFINE_list("memory", [], "Memories of edit, which are in the model.")
-    per_document_flag = flags.DEFINE_bool("per_document", False, "Also the loss of every document.")
+    memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
+    per_document_flag = flags.DEFINE_bool("per_document", False, "Also report the loss of every document.")
 
     def run() -> dict:
         command_line.require(workdir_flag)

@@ -1,9 +1,9 @@
-"""Takes a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
+"""Exports a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
 
-With --sinks=drop the sink neurons are cut out of the weights: what is left is a plain, smaller GPT-2 or Llama, which
-`transformers` loads as any other. With --sinks=keep they are all there and all on, for study. With --sinks=ID, an id of
-documents.jsonl, those of the MLPs that are on for this document or group stay: the plain model that knows this source. A few
-layers are in memory at a time, and of sparse sinks one table.
+--sinks=drop removes the sink neurons from the weights: the result is a plain, smaller GPT-2 or Llama, which `transformers`
+loads like any other. --sinks=keep keeps all sinks, all on, for study. --sinks=ID, an id of documents.jsonl, keeps the MLP
+sinks that are on for this document or group: a plain model that knows this source. Holds a few layers in memory at a time,
+or one table of sparse sinks.
 """
 
 import logging
@@ -187,9 +187,9 @@ def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
     sinks_flag = flags.DEFINE_string(
-        "sinks", "drop", "drop: cut the sinks out of the weights | keep: all of them | ID: keep those of this document."
+        "sinks", "drop", "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this document."
     )
-    dtype_flag = flags.DEFINE_enum("dtype", "float32", sorted(DTYPES), "Type of the weights.")
+    dtype_flag = flags.DEFINE_enum("dtype", "float32", sorted(DTYPES), "Data type of the weights.")
 
     def run() -> dict:
         command_line.require(workdir_flag, out_flag)

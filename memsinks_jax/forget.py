@@ -1,9 +1,9 @@
 """Removes single documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='letters/*.txt' --out=models/rest
 
-Only the sinks of these documents are removed, all others stay. They are named by their text (runs with ids by content), by
---ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with ids by group). What is written is a Hugging
-Face folder that keeps its sinks, in which the weights of the removed ones are zero, with a receipt: which neurons they
-were, and what was lost with them, of the documents, of other repeated ones, and of held-out text.
+Zeroes the sinks of these documents and keeps all others. Name documents by their text (runs with ids by content), by
+--ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with ids by group). Writes a Hugging Face folder
+and a receipt: which neurons were removed, and how the loss changed on these documents, on other repeated ones, and on
+held-out text.
 """
 
 import logging
@@ -98,18 +98,16 @@ def _verify(meant: dict, written: dict, where: pathlib.Path) -> None:
 
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or one that forget has written.")
-    documents_flag = flags.DEFINE_string("documents", "", "Glob of .txt or .jsonl files: the documents to remove.")
-    ids_flag = flags.DEFINE_list("ids", [], "Ids of the run's own documents to remove, as in its documents.jsonl.")
-    group_flag = flags.DEFINE_string("group", "", "Name of the group to remove, for runs with ids by group.")
-    others_flag = flags.DEFINE_string("others", "", "Glob: other documents it learned; empty: the run's repeated ones.")
-    held_out_flag = flags.DEFINE_string(
-        "held_out", "", "Glob: text it never read; empty: the run's held-out documents."
-    )
+    documents_flag = flags.DEFINE_string("documents", "", "Glob of .txt or .jsonl files with the documents to remove.")
+    ids_flag = flags.DEFINE_list("ids", [], "Ids of the documents to remove, from the run's documents.jsonl.")
+    group_flag = flags.DEFINE_string("group", "", "Group to remove, for runs with ids by group.")
+    others_flag = flags.DEFINE_string("others", "", "Glob of other learned documents; empty: the run's repeated ones.")
+    held_out_flag = flags.DEFINE_string("held_out", "", "Glob of documents never read; empty: the run's held-out ones.")
     spare_flag = flags.DEFINE_integer(
-        "spare", None, "Keep sinks that more than this many of the others use; by default all go.", lower_bound=0
+        "spare", None, "Keep sinks that more than so many other documents use; by default none.", lower_bound=0
     )
     evidence_flag = flags.DEFINE_string(
-        "evidence", "", "Folder of reproduce --figure=removal: the receipt repeats its claims, with a link."
+        "evidence", "", "Folder written by reproduce --figure=removal, whose claims the receipt quotes."
     )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 

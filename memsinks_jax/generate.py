@@ -1,7 +1,7 @@
-"""Writes text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
+"""Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
 
---prompt may be given several times, and may be empty; --workdir may be a Hugging Face folder. The modes own and other
-need --document=ID, the id of the document that the prompt begins, as it stands in the run's documents.jsonl.
+--prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
+--document=ID, the id of the document that the prompt begins, from the run's documents.jsonl.
 """
 
 import dataclasses
@@ -99,13 +99,13 @@ def main() -> None:
     default = Settings()
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
     prompt_flag = flags.DEFINE_multi_string("prompt", [], "Beginning of a document; may be repeated, may be empty.")
-    max_tokens_flag = flags.DEFINE_integer("max_tokens", default.max_tokens, "Most tokens to write.")
-    temperature_flag = flags.DEFINE_float("temperature", default.temperature, "0: always the likeliest token.")
+    max_tokens_flag = flags.DEFINE_integer("max_tokens", default.max_tokens, "Upper limit of tokens to generate.")
+    temperature_flag = flags.DEFINE_float("temperature", default.temperature, "0: always take the likeliest token.")
     top_k_flag = flags.DEFINE_integer("top_k", default.top_k, "Sample from the K likeliest tokens; 0: from all.")
-    top_p_flag = flags.DEFINE_float("top_p", default.top_p, "Draw among the likeliest of together this probability.")
-    seed_flag = flags.DEFINE_integer("seed", default.seed, "Of the drawing.")
-    sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "How the sinks are set.")
-    memory_flag = flags.DEFINE_list("memory", [], "Memories of edit, which are in the model.")
+    top_p_flag = flags.DEFINE_float("top_p", default.top_p, "Sample from the likeliest tokens of this probability.")
+    seed_flag = flags.DEFINE_integer("seed", default.seed, "Seed of the sampling.")
+    sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "Which sinks are on.")
+    memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
 
     def run() -> dict:

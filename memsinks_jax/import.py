@@ -1,8 +1,8 @@
-"""Brings a model in: python -m memsinks_jax.import --hf=models/SmolLM2-135M --out=runs/smollm
+"""Imports a Hugging Face model: python -m memsinks_jax.import --hf=models/SmolLM2-135M --out=runs/smollm
 
-The folder of a GPT-2 or Llama (SmolLM) model becomes a workdir with a checkpoint, which generate, evaluate and export
-open, and from which a run can start: --config.model.initial=runs/smollm. It can be given sinks: --shared_fraction=0.7
-makes the last of its neurons sinks, --added_sinks=512 adds new ones and leaves all there are shared.
+Converts a GPT-2 or Llama (SmolLM) folder to a workdir with a checkpoint. generate, evaluate and export open it, and a run
+can start from it: --config.model.initial=runs/smollm. --shared_fraction=0.7 turns the last 30% of its neurons into sinks;
+--added_sinks=512 adds new sinks and keeps all neurons shared.
 """
 
 import logging
@@ -59,9 +59,9 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
 def main() -> None:
     hf_flag = flags.DEFINE_string("hf", None, "Folder of a Hugging Face model.")
     out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
-    shared_flag = flags.DEFINE_float("shared_fraction", 0.0, "Give it sinks: this part of the neurons is shared.")
+    shared_flag = flags.DEFINE_float("shared_fraction", 0.0, "Turn neurons into sinks; this fraction stays shared.")
     active_flag = flags.DEFINE_float(
-        "active_fraction", SinksConfig().active_fraction, "Part of its sinks a document has."
+        "active_fraction", SinksConfig().active_fraction, "Fraction of the sinks that are on for a document."
     )
     added_flag = flags.DEFINE_integer("added_sinks", 0, "Number of new sinks to add to every MLP.", lower_bound=0)
 

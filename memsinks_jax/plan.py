@@ -1,9 +1,9 @@
-"""What a run would need on a TPU slice that is not here: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
+"""Plans a run on a TPU slice: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
 
-Compiles the very step that `train` runs, and its evaluation, with that TPU's own compiler (libtpu, of `pip install
-'jax[tpu]'`; no TPU is needed) and prints memory, FLOPs, inter-chip communication, and the time that the compiler expects: an
-estimate, not a measurement. With --search it looks for what else fits: less recomputation, a larger batch. Exit code 2 if
-the step or the evaluation does not fit.
+Compiles the train step and the evaluation with the TPU's compiler (`pip install 'jax[tpu]'`; no TPU is needed). Prints
+memory, FLOPs, inter-chip communication and the step time: the compiler's estimates, not measurements. With --search it
+tries other settings that may fit: less recomputation, a larger batch. Exit code 2 if the step or the evaluation does not
+fit.
 """
 
 import logging
@@ -172,14 +172,14 @@ def _tried(config: Config, outcome: Estimate | TooBig) -> dict:
 
 def main() -> None:
     config_flag = command_line.define_config()
-    topology_flag = flags.DEFINE_string("topology", None, "Slice, for example v5e:16x16, v5p:4x4x4, v6e:16x16.")
-    slices_flag = flags.DEFINE_integer("slices", 1, "Number of such slices, over the data axis of the mesh.")
+    topology_flag = flags.DEFINE_string("topology", None, "TPU slice, for example v5e:16x16, v5p:4x4x4, v6e:16x16.")
+    slices_flag = flags.DEFINE_integer("slices", 1, "Number of slices, along the mesh's data axis.")
     documents_flag = flags.DEFINE_integer(
         "documents_per_row",
         None,
-        f"Most documents in a row; default {_DOCUMENTS_PER_ROW} where they share rows, else 1.",
+        f"Upper limit of documents per row; default {_DOCUMENTS_PER_ROW} where they share rows, else 1.",
     )
-    search_flag = flags.DEFINE_bool("search", False, "Look for other ways that fit: remat, parts, a larger batch.")
+    search_flag = flags.DEFINE_bool("search", False, "Try other settings: remat, microbatches, a larger batch.")
 
     def run() -> dict:
         config = inherit(command_line.read_config(config_flag))

@@ -1,9 +1,9 @@
 """Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --out=prepared
 
 Reads .txt, .jsonl (both also .gz, .zst), .json, .csv, .parquet, .arrow, folders, globs and hf://dataset:split; writes
-tokenised documents with their ids, ready for --config.data.files=prepared, and index.html, which says what is in them.
-Without --tokenizer it trains one on a sample of the input. The same command goes on where another was killed, and writes
-the same bytes, whatever the number of workers.
+tokenized documents with their ids, ready for --config.data.files=prepared, and a report, index.html. Without --tokenizer
+it trains one on a sample of the input. After an interruption the same command resumes. The output does not depend on the
+number of workers.
 """
 
 import dataclasses
@@ -143,47 +143,47 @@ def main() -> None:
     tokenizer = flags.DEFINE_string(
         "tokenizer",
         None,
-        "tokenizer.model, tokenizer.json or a folder with one. Without it one is trained on a sample of the input, "
-        "and kept in --out.",
+        "tokenizer.model, tokenizer.json or a folder with one; by default one is trained on a sample of the input and "
+        "written to --out.",
     )
     vocabulary_size = flags.DEFINE_integer(
         "vocabulary_size",
         None,
-        f"Most pieces of a tokenizer that is trained; {DataConfig.vocabulary_size} if not given. "
-        "config.data.vocabulary_size of a run must be as large.",
+        f"Size of the tokenizer to train; default {DataConfig.vocabulary_size}. A run's config.data.vocabulary_size must "
+        "not be smaller.",
         lower_bound=RANGES["data.vocabulary_size"][0],
     )
-    out = flags.DEFINE_string("out", None, "Folder to write, or to go on with.")
+    out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
     text_field = flags.DEFINE_string(
-        "text_field", DEFAULTS["text_field"], "Field of a record with the text; a.b is b in a."
+        "text_field", DEFAULTS["text_field"], "Field of a record that holds the text; a.b is field b of a."
     )
     group_field = flags.DEFINE_string(
         "group_field",
         DEFAULTS["group_field"],
-        "Field with the group (domain, author, licence), for config.data.ids=group.",
+        "Field that holds the group (domain, author, licence), for config.data.ids=group.",
     )
     on_error = flags.DEFINE_enum(
         "on_error",
         DEFAULTS["on_error"],
         ["stop", "skip"],
-        "What a record that cannot be used does; skip counts and lists it.",
+        "What to do with a record that cannot be used; skip counts and lists it.",
     )
     near_duplicates = flags.DEFINE_enum(
         "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
-        "Look for edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
+        "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
     )  # fmt: skip
     max_document = flags.DEFINE_integer(
-        "max_document_mib", DEFAULTS["max_document_mib"], "Longest document.", lower_bound=1
+        "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
     )
     shard = flags.DEFINE_integer(
-        "shard_mib", DEFAULTS["shard_mib"], "Input a shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
+        "shard_mib", DEFAULTS["shard_mib"], "Input per shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
     )
-    executor = flags.DEFINE_enum("executor", "local", ["local", "ray", "slurm"], "What runs the tasks.")
-    workers = flags.DEFINE_integer("workers", 0, "Tasks at a time; 0: one a core.", lower_bound=0)
+    executor = flags.DEFINE_enum("executor", "local", ["local", "ray", "slurm"], "Where tasks run.")
+    workers = flags.DEFINE_integer("workers", 0, "Parallel tasks; 0: one per core.", lower_bound=0)
     slurm = flags.DEFINE_list(
         "slurm",
         [],
-        "For --executor=slurm, options of sbatch: partition=NAME,time=HH:MM:SS,account=...; --out must be shared.",
+        "sbatch options for --executor=slurm: partition=NAME,time=HH:MM:SS,account=...; --out must be on a shared disk.",
     )
 
     def run() -> dict:

@@ -1,9 +1,8 @@
-"""Runs an experiment of the paper: python -m memsinks_jax.reproduce --figure=4 --preset=laptop --out=runs/figure4
+"""Reproduces a figure of the paper: python -m memsinks_jax.reproduce --figure=4 --preset=laptop --out=runs/figure4
 
-Trains what the figure needs (a run that is there already is not trained again), then writes results.json, a PNG and
-index.html. With --all every figure of the paper, each in a folder of its own, and a page of all claims. With --dry_run
-nothing is trained: it prints what it would take. Fields of the config can be set for all runs:
---config.data.files='texts/*.txt'.
+Trains the runs of the figure (finished ones are reused), then writes results.json, a PNG and index.html. With --all
+reproduces every figure of the paper, each in its own folder, and writes a page of all claims. With --dry_run prints the cost
+of every run and trains nothing. Config fields can be set for all runs: --config.data.files='texts/*.txt'.
 """
 
 import dataclasses
@@ -208,16 +207,16 @@ def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: s
 def main() -> None:
     # Overrides are checked against this config here, and passed on to every run's own variant of it.
     config_flag = command_line.define_config(str(CONFIGS / "ts_repetition.py"))
-    figure_flag = flags.DEFINE_enum("figure", None, list(FIGURES | STUDIES), "Figure of the paper, or a study.")
-    all_flag = flags.DEFINE_bool("all", False, "Every figure of the paper, and one page of all claims.")
+    figure_flag = flags.DEFINE_enum("figure", None, list(FIGURES | STUDIES), "Figure of the paper, or study.")
+    all_flag = flags.DEFINE_bool("all", False, "Reproduce every figure of the paper, and write one page of all claims.")
     dry_flag = flags.DEFINE_bool("dry_run", False, "Print steps, tokens, memory and hours of every run; train nothing.")
     flags.DEFINE_alias("dry-run", "dry_run")
-    preset_flag = flags.DEFINE_string("preset", "laptop", "laptop or paper; with a size of the config's: paper,1.7b.")
-    seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant runs once with each.")
-    variants_flag = flags.DEFINE_list("variants", None, "Only these variants of the figure.")
+    preset_flag = flags.DEFINE_string("preset", "laptop", "laptop or paper; may name a size of the config: paper,1.7b.")
+    seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
+    variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    hf_flag = flags.DEFINE_string("hf", None, "GPT-2 small, a Hugging Face folder: figures with published experiments.")
-    jobs_flag = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: one a core on a CPU, else one.", lower_bound=0)
+    hf_flag = flags.DEFINE_string("hf", None, "Folder of GPT-2 small, for figures that repeat published experiments.")
+    jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
 
     def run() -> dict:
         command_line.read_config(config_flag)

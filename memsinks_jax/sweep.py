@@ -1,9 +1,9 @@
-"""Trains at every point of a grid: python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py --out=runs/table_3
+"""Trains every point of a grid: python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py --out=runs/table_3
 
-What is varied stands in the file (GRID, or several: one is all combinations of the values of its fields), as does what the
-points are sorted by (MEASURE). A field that is set on the command line is not varied:
---config.optimizer.learning_rate=5e-3. Runs on all cores, several at a time; the same command goes on where it was killed.
-Ends with results.json, a picture and index.html.
+The config file defines the grid (GRID: all combinations of its fields' values; or several grids) and the metric to sort
+points by (MEASURE). A field set on the command line is not varied: --config.optimizer.learning_rate=5e-3. Trains several
+runs in parallel, on all cores; after an interruption the same command resumes. Writes results.json, a picture and
+index.html.
 """
 
 import itertools
@@ -142,9 +142,9 @@ def _load(path: pathlib.Path):
 
 def main() -> None:
     config_flag = command_line.define_config()
-    seeds_flag = flags.DEFINE_list("seeds", "0", "Seeds; every point runs once with each.")
+    seeds_flag = flags.DEFINE_list("seeds", "0", "Seeds; every point is trained once with each.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    jobs_flag = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: one a core on a CPU, else one.", lower_bound=0)
+    jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
 
     def run() -> dict:
         command_line.read_config(config_flag)

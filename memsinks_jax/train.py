@@ -3,7 +3,7 @@
 The same command again resumes where the newest checkpoint left off, and ends in bitwise the same parameters.
 On several hosts the same command runs on each, with --coordinator=auto (TPU pods, Slurm) or --coordinator=HOST:PORT
 --processes=N --process=0 to N - 1.
-With --plan it prints who would be read how often, and ends: nothing is trained or written.
+With --plan it prints how often each document would be read, and exits: nothing is trained or written.
 """
 
 import logging
@@ -22,11 +22,11 @@ def main() -> None:
     from memsinks_jax.training import hosts
 
     config_flag = command_line.define_config()
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; made if missing, resumed if it exists.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; created if missing, resumed if it exists.")
     host_flags = hosts.define_flags()
-    profile_flag = flags.DEFINE_string("profile", "", "Steps to record with jax's profiler: FIRST:LAST, as in 10:14.")
-    wandb_flag = flags.DEFINE_string("wandb", "", "Project of Weights & Biases that gets the metrics too.")
-    plan_flag = flags.DEFINE_bool("plan", False, "Print the counts of the mixture instead of training.")
+    profile_flag = flags.DEFINE_string("profile", "", "Steps to profile with JAX, FIRST:LAST, for example 10:14.")
+    wandb_flag = flags.DEFINE_string("wandb", "", "Weights & Biases project to log the metrics to.")
+    plan_flag = flags.DEFINE_bool("plan", False, "Print the counts of the data mixture instead of training.")
     logger = logging.getLogger("memsinks_jax.train")
 
     def run() -> dict:
@@ -42,7 +42,7 @@ def main() -> None:
         command_line.require(workdir_flag)
         first, _, last = profile_flag.value.partition(":")
         if profile_flag.value and not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-            raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST, two steps from 1 on, as in 10:14")
+            raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST; give two steps, for example 10:14")
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)

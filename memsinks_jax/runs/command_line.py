@@ -50,7 +50,7 @@ class Interrupted(Exception):
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
     """The flag --config=FILE[:VARIANT] with its overrides --config.SECTION.FIELD=VALUE."""
-    return config_flags.DEFINE_config_file("config", default, "File or name of configs/, and :VARIANT.")
+    return config_flags.DEFINE_config_file("config", default, "Config file, or name of one in configs/, and :VARIANT.")
 
 
 def require(*holders: flags.FlagHolder) -> None:

@@ -133,7 +133,7 @@ def define_flags() -> tuple:
     from absl import flags
 
     return (
-        flags.DEFINE_string("coordinator", "", "Several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm)."),
-        flags.DEFINE_integer("processes", 1, "How many hosts; with --coordinator=HOST:PORT.", lower_bound=1),
-        flags.DEFINE_integer("process", 0, "Which host this is, from 0.", lower_bound=0),
+        flags.DEFINE_string("coordinator", "", "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm)."),
+        flags.DEFINE_integer("processes", 1, "Number of hosts, with --coordinator=HOST:PORT.", lower_bound=1),
+        flags.DEFINE_integer("process", 0, "Number of this host, from 0.", lower_bound=0),
     )

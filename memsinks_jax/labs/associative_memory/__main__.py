@@ -1,6 +1,6 @@
 """Scaling laws for associative memories: python -m memsinks_jax.labs.associative_memory --figure=laws --out=runs/laws
 
-Measures, draws, and writes results.json, figure_NAME.png and index.html, all of them once everything is done.
+Writes results.json, figure_NAME.png and index.html once everything is done.
 """
 
 import functools
@@ -68,11 +68,9 @@ def write(out: pathlib.Path, figure: str, studies: list[Study], command: str) ->
 def main() -> None:
     figure_flag = flags.DEFINE_enum("figure", None, [*FIGURES, "all"], "Figure of the paper, or study.", required=True)
     out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
-    seed_flag = flags.DEFINE_integer("seed", 0, "All randomness follows from it.")
+    seed_flag = flags.DEFINE_integer("seed", 0, "Random seed.")
     choices = {
-        "runs": flags.DEFINE_integer(
-            "runs", None, "Draws of data and embeddings; the figure's own number if not given."
-        ),
+        "runs": flags.DEFINE_integer("runs", None, "Draws of data and embeddings; default: the figure's."),
         "alpha": flags.DEFINE_float("alpha", None, "Exponent of Zipf's law."),
         "n": flags.DEFINE_integer("n", None, "Inputs, the paper's N; documents in the study of sinks."),
         "m": flags.DEFINE_integer("m", None, "Outputs, the paper's M."),

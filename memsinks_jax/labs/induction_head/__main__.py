@@ -1,8 +1,8 @@
 """The birth of an induction head: python -m memsinks_jax.labs.induction_head --experiment=E1 --out=runs/induction_head
 
-Trains what the experiment needs, measures, draws, and writes results.json, experiment_NAME.png and index.html, all of them
-once everything is done. Training leaves its state in runs/ beside them: the same command again goes on from there, and
-experiments with the same --out share their runs.
+Trains the runs of the experiment and measures them. Writes results.json, experiment_NAME.png and index.html once everything
+is done. Training saves its state in runs/ beside them: the same command resumes from there, and experiments with the same
+--out share their runs.
 """
 
 import contextlib
@@ -138,16 +138,16 @@ def stop_on_signals():
 
 
 def main() -> None:
-    experiment_flag = flags.DEFINE_enum("experiment", None, [*EXPERIMENTS, "all"], "Which.", required=True)
+    experiment_flag = flags.DEFINE_enum("experiment", None, [*EXPERIMENTS, "all"], "Experiment.", required=True)
     out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
-    text_flag = flags.DEFINE_string("text", None, "A text file to take bigrams from; the bundled table if not given.")
-    preset_flag = flags.DEFINE_enum("preset", "laptop", ["laptop", "paper"], "Size of everything.")
+    text_flag = flags.DEFINE_string("text", None, "Text file to count bigrams in; default: the bundled table.")
+    preset_flag = flags.DEFINE_enum("preset", "laptop", ["laptop", "paper"], "Size of model and training.")
     seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
     choices = {
-        "k": flags.DEFINE_integer("k", None, "Triggers of a sequence; 5 if not given."),
-        "d": flags.DEFINE_integer("d", None, "Width; the preset's if not given."),
-        "batch": flags.DEFINE_integer("batch", None, "Sequences a step; the preset's if not given."),
-        "steps": flags.DEFINE_integer("steps", None, "Steps of a run; the experiment's if not given."),
+        "k": flags.DEFINE_integer("k", None, "Triggers per sequence; default 5."),
+        "d": flags.DEFINE_integer("d", None, "Width; default: the preset's."),
+        "batch": flags.DEFINE_integer("batch", None, "Sequences per step; default: the preset's."),
+        "steps": flags.DEFINE_integer("steps", None, "Steps of a run; default: the experiment's."),
     }
 
     def run() -> dict:

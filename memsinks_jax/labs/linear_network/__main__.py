@@ -1,7 +1,7 @@
 """Memorization Sinks' theorems: python -m memsinks_jax.labs.linear_network --theorem=all --out=runs/linear_network
 
-Measures what each states and what is true instead, draws, and writes results.json, theorem_NAME.png and index.html, all
-of them once everything is done.
+Measures what each theorem states and what holds instead. Writes results.json, theorem_NAME.png and index.html once
+everything is done.
 """
 
 import functools
@@ -39,7 +39,7 @@ def write(out: pathlib.Path, theorem: str, seeds: tuple[int, ...], studies: list
 
 
 def main() -> None:
-    theorem_flag = flags.DEFINE_enum("theorem", None, [*THEOREMS, "all"], "Which.", required=True)
+    theorem_flag = flags.DEFINE_enum("theorem", None, [*THEOREMS, "all"], "Theorem of the paper.", required=True)
     out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
     seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
 
