@@ -37,7 +37,7 @@ in_job() {
   # scancel ends this shell as well, so a job that was cancelled does not come here.
   if [[ -n $DRY_RUN ]] || ((code == 75 && ${SLURM_RESTART_COUNT:-0} < restarts)); then
     [[ -z $DRY_RUN ]] || echo "# after exit code 75, at most $restarts times:"
-    run scontrol requeue "$SLURM_JOB_ID" || echo "the job cannot go back to the queue; submit it again to go on" >&2
+    run scontrol requeue "$SLURM_JOB_ID" || echo "the job cannot go back to the queue; submit it again to resume" >&2
   fi
   exit "$code"
 }

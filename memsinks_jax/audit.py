@@ -81,9 +81,9 @@ def audit(
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
     reference = read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
     if reference is None:
-        logger.warning("no --oracle: nothing says what a model shows that never read the members; no reference score")
+        logger.warning("no --oracle: no baseline that never read the members, no reference score")
     if not lengths_that_fit(members, prefixes, suffix):
-        logger.warning("no member has %d tokens: none is asked to be continued", min(prefixes) + suffix)
+        logger.warning("no member has %d tokens: extraction is skipped", min(prefixes) + suffix)
     found = {}
     for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=not sys.stderr.isatty()):
         is_oracle = subject.name == ORACLE
@@ -192,7 +192,7 @@ def main() -> None:
         outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
         for name, place in (("out", out), ("open_unlearning", outside)):
             if place and place.exists():
-                raise InputError(f"--{name}={place} exists; remove it first, or take another name")
+                raise InputError(f"--{name}={place} exists; remove it first, or choose another name")
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         result = audit(
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,

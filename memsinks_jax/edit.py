@@ -84,7 +84,7 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
         raise InputError(
             f"{'no step' if wish.step is None else f'a step of {step:g}'} at the {wish.site} of any layer makes the model "
             f"say {wish.target!r} (loss {found.base_loss:.2f}, with a step of {step:.3g} at best "
-            f"{found.losses[:, -1].min():.2f}); try --site={other}, another --step, or --layer=N all the same"
+            f"{found.losses[:, -1].min():.2f}); try --site={other}, another --step, or a fixed --layer=N"
         )
     memory = patching.remember(
         trace, prompt, wish.site, layer, step, wish.boundary or 1.0, distance=wish.distance, places=wish.places
@@ -134,7 +134,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     page = out.with_suffix(".html")
     for path in (out, page):
         if path.exists():
-            raise InputError(f"--out={out}: {path} exists; remove it first, or take another name")
+            raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = find(run, probe, wish)
@@ -142,7 +142,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     if not rows[0]["after"].startswith(wish.target):
         first = text_after(run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target]))
         logger.warning(
-            "only the first token of %r, %r, is edited, and the model goes on otherwise: %r; look at the page",
+            "only the first token of %r, %r, is edited; the model then continues with %r; see the page",
             wish.target, first, rows[0]["after"],
         )  # fmt: skip
     layer, bound = int(found.memory.layers[0]), float(found.memory.bounds[0])

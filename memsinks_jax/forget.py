@@ -47,7 +47,7 @@ def forget(
       InputError: nothing is written.
     """
     if out.exists():
-        raise InputError(f"{out} exists; take another --out, or remove it first")
+        raise InputError(f"{out} exists; use another --out, or remove it first")
     tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)

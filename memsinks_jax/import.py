@@ -33,7 +33,7 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
       InputError: a folder that cannot be read exactly; `out` exists.
     """
     if out.exists():
-        raise InputError(f"{out} exists; take another --out, or remove it first")
+        raise InputError(f"{out} exists; use another --out, or remove it first")
     config, tokenizer, params = open_folder(source)
     if sinks is not None:
         config, params = with_sinks(config, params, sinks, added, config.seed)

@@ -61,7 +61,7 @@ def plan(config: Config, topology: str, slices: int, documents_per_row: int | No
         for tried, outcome in found:
             logger.info("%s: %s", settings(tried), outcome if isinstance(outcome, TooBig) else _in_short(outcome))
         if not found or isinstance(found[0][1], TooBig):
-            raise InputError(f"nothing that was tried fits on {topology}; use more chips, or config.mesh.fsdp=-1")
+            raise InputError(f"no tried setting fits on {topology}; use more chips, or config.mesh.fsdp=-1")
         config, outcome = found[0]
     else:
         try:
@@ -80,7 +80,7 @@ def _advice(config: Config, topology: str, compile_step, parts: int, mesh, error
     start = f"{error.what} does not fit on a chip of {topology}: it {error}"
     if state > error.limit:
         return f"{start}; parameters and optimizer alone take {state:.2f} GiB: use more chips, or config.mesh.fsdp=-1"
-    logger.info("%s; looking for what does", start)
+    logger.info("%s; searching for settings that fit", start)
     fitting = what_fits(config, compile_step, parts, state, error)
     if fitting is None:
         return f"{start}; use more chips, or a smaller config.training.batch_size; --search tries more"

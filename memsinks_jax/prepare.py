@@ -63,15 +63,13 @@ def prepare(
     if not tokenizer:
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     elif vocabulary_size:
-        raise InputError(
-            "--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; leave one of them away"
-        )
+        raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
     else:
         opened = open_tokenizer(pathlib.Path(tokenizer))
     plan, work = make_plan(inputs, settings), out / "work"
     finished = (out / prepared.MANIFEST).exists() and not work.exists()
     if out.exists() and not work.exists() and not finished and any(out.iterdir()):
-        raise InputError(f"{out} holds something else; give an empty or a new --out")
+        raise InputError(f"{out} holds other files; give an empty or a new --out")
     begun = finished or (work / "plan.json").exists()
     if opened is None:
         opened = open_tokenizer(out) if begun else train_on_sample(plan)
@@ -126,7 +124,7 @@ def _check_finished(out: pathlib.Path, plan) -> dict:
     sources = [Source(**source) for source in manifest["sources"]]
     check_unchanged(Plan(manifest["settings"], sources, plan.pieces, plan.copies), plan, out)
     remove_done_work(out)
-    logger.info("%s is prepared already", out)
+    logger.info("%s is already prepared", out)
     return json.loads((out / "report.json").read_text())
 
 

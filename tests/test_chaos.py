@@ -292,6 +292,6 @@ def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):
     wait_for_step(workdir, 5, [process])
     workdir.rename(tmp_path / "elsewhere")
     assert process.wait(60) == 2
-    assert "run is gone: it was moved or removed while the run was going on" in (tmp_path / "out.log").read_text()
+    assert "run is gone: it was moved or removed during the run" in (tmp_path / "out.log").read_text()
     assert not (workdir / "config.json").exists()
     assert json.loads((tmp_path / "elsewhere" / "config.json").read_text())

@@ -182,7 +182,7 @@ def test_a_memory_of_the_last_place_is_for_prompts(place, target):
     folder, found = place
     wish = Wish(PROMPT, target, "mlp", found["layer"], found["step"], found["boundary"], places="last")
     assert edit(folder / "run", wish, folder / "last.safetensors")["text"].startswith(target)
-    with pytest.raises(InputError, match="no meaning for whole documents"):
+    with pytest.raises(InputError, match="not defined for whole documents"):
         evaluate(folder / "run", "drop", memories=(str(folder / "last.safetensors"),))
 
 

@@ -133,7 +133,7 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
     export(tmp_path / "in", tmp_path / "out", drop=True, dtype="float32")
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
-    with pytest.raises(InputError, match="exists; take another --out"):
+    with pytest.raises(InputError, match="exists; use another --out"):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
 
 

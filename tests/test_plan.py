@@ -86,7 +86,7 @@ def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
     tiny.training.batch_size = 256
     needed = plan.plan(tiny, "here", 1, 1, False)["hbm_gib_per_chip"]
     here(0.5 * needed)
-    with pytest.raises(InputError, match=r"needs .* GiB, and .* GiB are there; this fits: --config") as refusal:
+    with pytest.raises(InputError, match=r"needs .* GiB, and there are .* GiB; this fits: --config") as refusal:
         plan.plan(tiny, "here", 1, 1, False)
     assert "\n" not in str(refusal.value)
     for flag in str(refusal.value).split("this fits: ")[1].split():

@@ -42,7 +42,7 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents) 
         return found
     halves = [non_members.chosen(np.arange(len(non_members.tokens)) % 2 == part) for part in range(2)]
     if remembering is None:
-        logger.warning("nothing says what remembering would be: give --standard for the relearning attack")
+        logger.warning("the relearning attack needs a model that remembers: give --standard")
     else:
         try:
             targets = relearning.targets_of(attacked, remembering, members)

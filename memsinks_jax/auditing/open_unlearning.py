@@ -54,7 +54,7 @@ def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
     other = sum(not np.array_equal(tokenizer.encode(text), tokens) for text, tokens in pairs)
     if other:
         logger.warning(
-            "%d of %d documents are other tokens as texts: the context cuts their last word", other, len(texts)
+            "%d of %d documents tokenize differently as text: the context ends within a word", other, len(texts)
         )
     return "".join(json.dumps({"prompt": end, "text": text}) + "\n" for text in texts)
 

@@ -81,7 +81,7 @@ def subjects_of(
             if run.config.data.row_length < first.config.data.row_length:
                 raise InputError(
                     f"{place} has a context of {run.config.data.row_length} tokens, {workdir} one of "
-                    f"{first.config.data.row_length}; compare models that read as much"
+                    f"{first.config.data.row_length}; compare models with equal contexts"
                 )
             audited.append(Subject(name, run, "drop"))
     return audited
@@ -105,7 +105,7 @@ def documents_of(
             )
         documents, copies = without_copies(read_documents(files))
         if (copies > 1).any():
-            logger.warning("%s: %d documents are there more than once; each counts once", files, (copies > 1).sum())
+            logger.warning("%s: %d documents occur more than once; each counts once", files, (copies > 1).sum())
         tokens = tokenise(documents, run.tokenizer)
         identities = np.stack([ids.content_id(document) for document in tokens])
         known = encounters_in(workdir, identities)
@@ -128,7 +128,7 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str) -> Documents:
     """
     indices = corpus.mixture.documents(role)
     if not len(indices):
-        raise InputError(f"{where} has no {role} documents to be asked about")
+        raise InputError(f"{where} has no {role} documents to measure")
     encounters = None
     if not len(corpus.mixture.scheduled):  # of those the steps decide how often they come
         encounters = np.array(corpus.mixture.encounters(indices))
@@ -206,7 +206,7 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
     """To the context, which end of text opens. An id stays that of the whole document."""
     longer = sum(len(tokens) > room for tokens in documents.tokens)
     if longer:
-        logger.warning("%s: %d of %d are longer than the context and were cut", what, longer, len(documents.tokens))
+        logger.warning("%s: %d of %d exceed the context and were truncated", what, longer, len(documents.tokens))
     return documents._replace(tokens=[tokens[:room] for tokens in documents.tokens])
 
 

@@ -83,15 +83,15 @@ def _read_jsonl(path: str, text: str) -> list[Document]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno}); mend or remove it") from None
+            raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno}); fix or remove it") from None
         except RecursionError:
-            raise InputError(f"{where}: not JSON (nested too deep); mend or remove it") from None
+            raise InputError(f"{where}: not JSON (nested too deep); fix or remove it") from None
         if not isinstance(record, dict) or not isinstance(record.get("text"), str):
             raise InputError(f'{where}: no string field "text"; write one object a line, {{"text": "..."}}')
         try:
             record["text"].encode()
         except UnicodeEncodeError as error:  # JSON may spell half of a character
-            raise InputError(f"{where}: no text: half a character at {error.start}; mend or remove it") from None
+            raise InputError(f"{where}: no text: half a character at {error.start}; fix or remove it") from None
         documents.append(Document(record["text"].strip(), where))
         _refuse_empty(documents[-1])
     return documents

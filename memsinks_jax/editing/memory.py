@@ -117,7 +117,7 @@ def interventions(memories: Sequence[Memory], real_BT: jax.Array, last_BT: jax.A
     def at(memory: Memory) -> Callable:
         if memory.places == "last" and last_BT is None:
             raise InputError(
-                "a memory of the last place alone has no meaning for whole documents; make one of all places"
+                "a memory of the last position alone is not defined for whole documents; make one with --places=all"
             )
         may_BT = real_BT & last_BT if memory.places == "last" else real_BT
         width = memory.keys.shape[-1]

@@ -47,12 +47,12 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
       InputError: no such file, not a memory, or one of another model.
     """
     if not path.is_file():
-        raise InputError(f"--memory={path}: there is no such file; give one that edit has written")
+        raise InputError(f"--memory={path}: there is no such file; give one that edit wrote")
     try:
         with safetensors.safe_open(path, "np") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
-                raise InputError(f"{path} is not a memory, or one of another version; give one that edit has written")
+                raise InputError(f"{path} is not a memory, or one of another version; give one that edit wrote")
             settings, model = json.loads(header["settings"]), header["model"]
             memory = Memory(*(file.get_tensor(name) for name in _ARRAYS), **settings)
     except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
@@ -79,4 +79,4 @@ def _check(path: pathlib.Path, memory: Memory) -> None:
     wrong = [name for name, choices in known if getattr(memory, name) not in choices]
     counts = {len(getattr(memory, name)) for name in _ARRAYS}
     if wrong or len(counts) != 1 or memory.keys.shape != memory.deltas.shape or memory.keys.ndim != 2:
-        raise InputError(f"{path} is damaged: its {wrong[0] if wrong else 'arrays'} cannot be; make it again with edit")
+        raise InputError(f"{path} is damaged: invalid {wrong[0] if wrong else 'arrays'}; make it again with edit")

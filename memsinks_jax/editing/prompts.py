@@ -69,7 +69,7 @@ def target_token(tokenizer: AnyTokenizer, prompt: str, target: str) -> int:
       InputError: the target is empty, or nothing that the tokenizer knows.
     """
     if not target.strip():
-        raise InputError("--target is empty; give the text that shall follow the prompt, for example --target=' Paris'")
+        raise InputError("--target is empty; give the new answer, for example --target=' Paris'")
     before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + target)
     if not np.array_equal(whole[: len(before)], before):
         raise InputError(

@@ -45,8 +45,8 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     config, corpus = run.config, None
     if config.sinks.kind != "by_document" or not sinks.has_sinks(config):
         raise InputError(
-            f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); nothing can be "
-            "removed for one of them"
+            f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); no single "
+            "document can be removed"
         )
     if sum(map(bool, asked)) != 1:
         raise InputError("give the documents to remove by one of --documents, --ids and --group")
@@ -86,7 +86,7 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
                 raise InputError(_no_group(asked.group, corpus, workdir))
             raise InputError(
                 f"{name}: {workdir} was not trained on it, so it has no sinks there; {workdir / 'documents.jsonl'} lists "
-                "the ids of those it was"
+                "the ids of its documents"
             )
     return set(found)
 
@@ -141,7 +141,7 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     """(documents of a glob, where each is from)"""
     if run.config.data.ids != "content":
         raise InputError(
-            f"{workdir} has ids by {run.config.data.ids}, which a file does not tell; name documents by "
+            f"{workdir} has ids by {run.config.data.ids}, which files do not have; name documents by "
             f"{'--group' if run.config.data.ids == 'group' else '--ids'}"
         )
     documents = read_documents(files)

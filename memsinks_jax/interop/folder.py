@@ -51,7 +51,7 @@ def write_folder(
       InputError: the folder exists; Hugging Face has no such model.
     """
     if folder.exists():
-        raise InputError(f"{folder} exists; take another --out, or remove it first")
+        raise InputError(f"{folder} exists; use another --out, or remove it first")
     if not drop and has_sinks(config) and config.sinks.kind == "by_document" and config.sinks.opens_at > 1:
         logger.warning(
             "sinks that open on return were never on together: with all of them on, as transformers will have them, this is "

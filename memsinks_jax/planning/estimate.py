@@ -33,7 +33,7 @@ class TooBig(Exception):
     """There is no place for a program, `what`. `needed` and `limit` in GiB a chip; needed is None if nothing says it."""
 
     def __init__(self, needed: float | None, limit: float, what: str = "the step"):
-        super().__init__(f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and {limit:.2f} GiB are there")
+        super().__init__(f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and there are {limit:.2f} GiB")
         self.needed, self.limit, self.what = needed, limit, what
 
 
@@ -120,10 +120,10 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     roofline = {
         "model FLOPs at the peak": flops["causal"] / len(devices) / chip.peak * 1e3,
         "memory traffic": account.hbm_bytes / chip.hbm_bandwidth * 1e3,
-        "talk within a slice": talk["ici"] / chip.ici * 1e3,
+        "communication within a slice": talk["ici"] / chip.ici * 1e3,
     }
     if slices > 1 and chip.dcn:
-        roofline["talk between slices"] = talk["dcn"] / chip.dcn * 1e3
+        roofline["communication between slices"] = talk["dcn"] / chip.dcn * 1e3
     kernels = sum(
         kernel.flops / (chip.peak * KERNEL_EFFICIENCY * min(1.0, kernel.head_size / FULL_HEAD))
         for kernel in account.kernels

@@ -36,9 +36,7 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: coll
     clustered = plan.settings["near_duplicates"] != "none"
     offsets = np.cumsum([0] + [_documents(out, rank, clustered) for rank in range(len(plan.pieces))])
     if not offsets[-1]:
-        raise InputError(
-            f"{out}: no document is left of the input; see {work} for what was skipped, and mend the input"
-        )
+        raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
     columns, numbers, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), {}, []
     for rank, offset in enumerate(offsets[:-1].tolist()):
         index = np.load(_index(out, rank))

@@ -108,34 +108,34 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
                 same = "is named twice" if twin == path else f"is the same file as {twin}"
                 raise InputError(f"{path} {same}; name every file once, or give --on_error=skip")
     if settings["group_field"] and (plain := next((s.path for s in sources if s.kind == "txt"), None)):
-        raise InputError(f"{plain}: a .txt file has no field {settings['group_field']!r}; leave --group_field away")
+        raise InputError(f"{plain}: a .txt file has no field {settings['group_field']!r}; omit --group_field")
     return Plan(settings, sources, _cut(sources, settings["shard_mib"]), copies)
 
 
 def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
-    """Raises InputError where `found` is not what the folder was begun with."""
+    """Raises InputError where `found` is not what the folder was started with."""
     for name, value in found.settings.items():
         before = stored.settings.get(name)
         if before == value or (name == "on_error" and value == "skip"):  # nothing was skipped until now
             continue
         if name == "tokenizer_sha256":
-            raise InputError(f"{folder} was begun with another tokenizer; give that one, or another --out")
+            raise InputError(f"{folder} was started with another tokenizer; give that one, or another --out")
         if name == "vocabulary_size" and before is None:
-            raise InputError(f"{folder} was begun with a --tokenizer; give it, or another --out")
-        raise InputError(f"{folder} was begun with --{name}={before}, not {value}; give that, or another --out")
+            raise InputError(f"{folder} was started with a --tokenizer; give it, or another --out")
+        raise InputError(f"{folder} was started with --{name}={before}, not {value}; give that, or another --out")
     old, new = ({source.path: source for source in plan.sources} for plan in (stored, found))
     for path in sorted(old.keys() | new.keys()):
         what = "is new" if path not in old else "is gone" if path not in new else "has changed"
         if old.get(path) != new.get(path):
-            raise InputError(f"{path} {what} since {folder} was begun; put it back as it was, or give another --out")
+            raise InputError(f"{path} {what} since {folder} was started; restore it, or give another --out")
     if stored.sources != found.sources or stored.pieces != found.pieces:
-        raise InputError(f"{folder} was begun with the input in another order; give that, or another --out")
+        raise InputError(f"{folder} was started with the input in another order; give that, or another --out")
 
 
 def check_source(source: Source) -> None:
     """Raises InputError where a file is not as it was when it was found."""
     if source.kind != "hub" and _source(source.path) != source:
-        raise InputError(f"{source.path} has changed while it was read; run again into a new --out when it is at rest")
+        raise InputError(f"{source.path} changed while it was read; run again into a new --out when it is final")
 
 
 def _files(pattern: str) -> list[str]:
@@ -172,7 +172,7 @@ def _source(path: str) -> Source:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; mend or remove it") from None
+        raise InputError(f"{path}: cannot be read: {error.strerror}; fix or remove it") from None
     return Source(path, *_kind(path), status.st_size, status.st_mtime_ns)
 
 

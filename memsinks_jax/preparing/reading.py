@@ -211,7 +211,7 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
         record.problem = f"not UTF-8 at byte {record.start + error.start}; convert the file to UTF-8"
     except (json.JSONDecodeError, RecursionError) as error:
         what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        record.problem = f"not JSON ({what}); mend or remove the line"
+        record.problem = f"not JSON ({what}); fix or remove the line"
     else:
         _take(record, parsed, fields)
 
@@ -278,7 +278,7 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
             where = (
                 f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
             )
-            problem = f"not JSON ({where}); mend it, or name it .jsonl if every line is a record"
+            problem = f"not JSON ({where}); fix it, or name it .jsonl if every line is a record"
         if not problem and not isinstance(rows, list):
             problem = "no array of records; put them between [ and ], or name it .jsonl if every line is a record"
     if problem:
@@ -327,7 +327,7 @@ def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator
             record = Record(row, row + 1, int((row - first + 1) * bytes_a_row))
             values = {name: column[place] for name, column in columns.items()}
             if isinstance(values.get(fields.text), UnicodeDecodeError):
-                record.problem = f"not UTF-8 ({values[fields.text].reason}); mend or remove the row"
+                record.problem = f"not UTF-8 ({values[fields.text].reason}); fix or remove the row"
             else:
                 _take(record, values, fields)
             if len(record.text.encode()) > fields.longest:
@@ -358,12 +358,12 @@ def _take(record: Record, values, fields: Fields) -> None:
     if not isinstance(text, str):
         null = isinstance(values, dict) and fields.text in values and text is None
         what = "is null" if null else "is missing or no string"
-        record.problem = f'field "{fields.text}" {what}; mend or remove the record, or give --text_field'
+        record.problem = f'field "{fields.text}" {what}; fix or remove the record, or give --text_field'
         return
     if fields.group:
         group = _field(values, fields.group)
         if group is None or isinstance(group, (dict, list)):
-            record.problem = f'field "{fields.group}" is missing or no single value; mend the record or --group_field'
+            record.problem = f'field "{fields.group}" is missing or no single value; fix the record or --group_field'
             return
         record.group = str(group)
     _finish(record, text)
@@ -391,7 +391,7 @@ def _finish(record: Record, text: str) -> None:
     try:
         record.text.encode()
     except UnicodeEncodeError as error:  # JSON may spell half of a character
-        record.problem = f"no text: half a character at {error.start}; mend or remove the record"
+        record.problem = f"no text: half a character at {error.start}; fix or remove the record"
         record.text = ""
 
 

@@ -110,7 +110,7 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
     if incomplete:
         why = f" ({' '.join(str(failure).split())})" if failure else ""
         raise InputError(
-            f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not end{why}; look into {work / stage}, then "
+            f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not finish{why}; see {work / stage}, then "
             "run the same command again"
         )
 
@@ -132,7 +132,7 @@ def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator
 
     def tell(*_):
         raise InputError(
-            "a worker was killed, perhaps for want of memory; run the same command again, with fewer --workers if need be"
+            "a worker was killed, perhaps out of memory; run the same command again, with fewer --workers if need be"
         )
 
     before = signal.signal(signal.SIGUSR1, tell)

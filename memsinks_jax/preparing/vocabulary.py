@@ -26,7 +26,7 @@ def train_on_sample(plan: Plan) -> Tokenizer:
     texts = sample(plan)
     numbers = (plan.settings["vocabulary_size"], len(texts), sum(map(len, texts)))
     logger.info(
-        "no --tokenizer: one of at most %s pieces is trained on %s documents from all over the input, %s characters",
+        "no --tokenizer: training one of at most %s pieces on %s documents sampled from the input, %s characters",
         *(f"{number:,}" for number in numbers),
     )
     return train_tokenizer(texts, plan.settings["vocabulary_size"])
@@ -59,7 +59,7 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
                 share, characters = share - cost, characters - min(cost, share)
     if not texts and first:
         raise InputError(
-            f"none of the {problems:,} records looked at can be used to train a tokenizer; the first is {first.place}: "
+            f"none of the {problems:,} sampled records can be used to train a tokenizer; the first is {first.place}: "
             f"{first.problem}"
         )
     if not texts:

@@ -110,7 +110,7 @@ def run(main: Callable[[], dict]) -> None:
             _refuse(str(error))
         except Interrupted as error:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as below
-            print(f"interrupted: {error}; run the same command again to go on", file=sys.stderr)
+            print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
         except KeyboardInterrupt:  # what was half-written is removed by now
             _end("interrupted: run the same command again", EXIT_AT_ONCE)

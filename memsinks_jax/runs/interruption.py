@@ -60,7 +60,7 @@ class Interruption:
             self._asked.set()
             interrupts += number == signal.SIGINT
             if not self._save_first:
-                print("interrupted: before the first step; run the same command again to go on", file=sys.stderr)
+                print("interrupted: before the first step; run the same command again to resume", file=sys.stderr)
                 sys.stderr.flush()
                 os._exit(EXIT_INTERRUPTED)
             if self._sync is not None and number == signal.SIGINT:

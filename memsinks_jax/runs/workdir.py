@@ -48,13 +48,13 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
             name, there, here = difference
             raise InputError(
                 f"{workdir} holds a run with another config: {name} is {there!r} there and {here!r} here; "
-                "take another --workdir, or the config of that run"
+                "use another --workdir, or the config of that run"
             )
         moved = tokenizer != before.data.tokenizer
         if moved and open_tokenizer(pathlib.Path(tokenizer)).model != read_tokenizer(workdir).model:
             raise InputError(f"{tokenizer} is another tokenizer than that of {workdir}; give that one")
     elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
-        raise InputError(f"{workdir} exists and is not a run's workdir; take another --workdir")
+        raise InputError(f"{workdir} exists and is not a run's workdir; use another --workdir")
     return config
 
 
@@ -142,7 +142,7 @@ def lock(folder: pathlib.Path) -> IO:
         holder = file.read().strip()
         file.close()
         raise InputError(
-            f"another run is training in {folder} ({holder}); wait for it, stop it, or take another --workdir"
+            f"another run is training in {folder} ({holder}); wait for it, stop it, or use another --workdir"
         ) from None
     except OSError:
         return file  # a file system without locks
@@ -182,7 +182,7 @@ def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on:
     if corpus.fingerprints != known:
         raise InputError(
             f"the documents are not those that {workdir} was started on, or are read in another order; restore the files, "
-            "go on with the version that it was started with, or take another --workdir"
+            "resume with the version that it was started with, or use another --workdir"
         )
     return corpus
 

@@ -288,7 +288,7 @@ class Checkpoints:
 def refuse_gone(workdir: pathlib.Path) -> None:
     """Raises InputError for a run's folder that is not there any more."""
     if not (workdir / "config.json").exists():
-        raise InputError(f"{workdir} is gone: it was moved or removed while the run was going on")
+        raise InputError(f"{workdir} is gone: it was moved or removed during the run")
 
 
 def library_versions() -> dict[str, str]:

@@ -38,7 +38,7 @@ def supervise(module: str, arguments: list[str], interruption: Interruption) -> 
         return code
     print(
         f"interrupted: this process ended with code {code}, as it does when another host of the run is lost (see the logs "
-        "of all); run the same command again on all hosts to go on from the last checkpoint",
+        "of all); run the same command again on all hosts to resume from the last checkpoint",
         file=sys.stderr,
     )
     return EXIT_INTERRUPTED
@@ -51,7 +51,7 @@ def start(coordinator: str, processes: int, process: int) -> None:
       coordinator: HOST:PORT of process 0, or 'auto' where jax finds it (TPU pods, Slurm, Open MPI, Kubernetes).
       processes, process: how many there are and which this is, from 0; ignored with 'auto'.
     Raises:
-      InputError: the hosts did not all come together in time.
+      InputError: the hosts did not all connect in time.
     """
     import jax
 
@@ -61,8 +61,8 @@ def start(coordinator: str, processes: int, process: int) -> None:
         if missing != []:
             who = f"process 0 at {where[0]}" if missing is None else f"process {', '.join(map(str, missing))}"
             raise InputError(
-                f"--coordinator={coordinator}: {who} of {where[1]} did not come within {_START_SECONDS} s; start the "
-                "same command on every host, --process from 0 on, and see that they reach each other"
+                f"--coordinator={coordinator}: {who} of {where[1]} did not connect within {_START_SECONDS} s; start the "
+                "same command on every host, --process from 0 on, and check that they reach each other"
             )
         named = dict(zip(("coordinator_address", "num_processes", "process_id"), where or (), strict=False))
         jax.distributed.initialize(
@@ -72,7 +72,7 @@ def start(coordinator: str, processes: int, process: int) -> None:
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise InputError(
-            f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts did not come together "
+            f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts did not connect "
             f"({' '.join(str(error).split())[:300]}); start the same command on every host, --process from 0 on"
         ) from None
 

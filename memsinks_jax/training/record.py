@@ -38,7 +38,7 @@ class Record:
             self._bar = Progress(f"{config.variant}, seed {config.seed}", steps, start)
 
     def step(self, number: int, metrics: dict) -> None:
-        """Metrics of the train step. Raises InputError when too many updates in a row were skipped, on every host."""
+        """Metrics of the train step. Raises InputError when too many consecutive updates were skipped, on every host."""
         training = self._config.training
         values = {name: float(value) for name, value in metrics.items()}
         self.tokens += int(values["tokens"])
@@ -50,7 +50,7 @@ class Record:
             if number % training.log_every == 0 or number == self._steps:
                 self._writer.write(number, {n: v for n, v in values.items() if math.isfinite(v)})
             if values["invalid_labels"]:
-                logger.warning("step %d: %d labels are no tokens; left out", number, values["invalid_labels"])
+                logger.warning("step %d: %d invalid labels left out of the loss", number, values["invalid_labels"])
             if in_a_row:
                 self._writer.write_skipped(number, values, _documents_of(self._rows, number, training.batch_size))
                 logger.warning(
@@ -59,7 +59,7 @@ class Record:
                 )  # fmt: skip
         if in_a_row >= training.skips_in_a_row:
             raise InputError(
-                f"{in_a_row} updates in a row were skipped, the last at step {number} (loss {values['train_loss']:g}, "
+                f"{in_a_row} consecutive updates were skipped, the last at step {number} (loss {values['train_loss']:g}, "
                 f"gradient norm {values['gradient_norm']:g}); the documents of their batches are in "
                 f"{self._workdir / 'skipped.jsonl'}; remove them or lower config.optimizer.learning_rate"
             )

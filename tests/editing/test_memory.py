@@ -102,7 +102,7 @@ def test_padding_never_fires_and_the_last_place_can_be_asked_for():
     assert (moved == real).all()
     moved = np.any(changed(dataclasses.replace(wide, places="last"), real=real, last=last) != X_BTW, axis=-1)
     assert (moved == last).all()
-    with pytest.raises(InputError, match="no meaning for whole documents"):
+    with pytest.raises(InputError, match="not defined for whole documents"):
         interventions([dataclasses.replace(wide, places="last")], real, None)
 
 

@@ -170,7 +170,7 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     out, table = tmp_path / "out", map(json.loads, (workdir / "documents.jsonl").read_text().splitlines())
     trained = tuple(line["id"] for line in table if line["role"] != "held_out")
     for where, request, there, message in (
-        (workdir, Request(str(files[0])), forgotten[0], "exists; take another --out"),
+        (workdir, Request(str(files[0])), forgotten[0], "exists; use another --out"),
         (workdir, Request(), out, "by one of --documents, --ids and --group"),
         (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, --ids and --group"),
         (workdir, Request(str(other)), out, "other.txt:1: .* was not trained on it"),

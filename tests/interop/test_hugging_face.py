@@ -418,7 +418,7 @@ def test_a_bin_file_runs_no_code(written, tmp_path):
 
 def test_an_existing_folder_is_not_touched(written, tokenizer):
     before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
-    with pytest.raises(InputError, match="exists; take another --out"):
+    with pytest.raises(InputError, match="exists; use another --out"):
         export(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
     assert {path: path.stat().st_mtime_ns for path in written.iterdir()} == before
 

@@ -235,9 +235,9 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     prepare(*given, near_duplicates="none")
     before = content(tmp_path / "out")
-    with pytest.raises(InputError, match="begun with another tokenizer"):
+    with pytest.raises(InputError, match="started with another tokenizer"):
         prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
-    with pytest.raises(InputError, match="begun with --near_duplicates=none, not loose"):
+    with pytest.raises(InputError, match="started with --near_duplicates=none, not loose"):
         prepare(*given, near_duplicates="loose")
     write_lines(tmp_path / "b.jsonl")
     with pytest.raises(InputError, match="b.jsonl is new since"):
@@ -246,7 +246,7 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", ROWS[1:])
     with pytest.raises(InputError, match="a.jsonl has changed since"):
         prepare(*given, near_duplicates="none")
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="holds other files"):
         prepare(*given[:2], tmp_path)
     assert content(tmp_path / "out") == before
     manifest = tmp_path / "out" / "manifest.json"

@@ -130,7 +130,7 @@ NOISE = json.dumps({"text": random.Random(0).randbytes(200_000).hex()}).encode()
         ("a.csv", b"text\ncaf\xe9\n", 0, ["a.csv: the file is cut or damaged from here on (In CSV column #0"]),
         ("a.json", b"[" + GOOD + b', {"text": 1}, 2]', 1,
          ['a.json, row 1: field "text" is missing', 'a.json, row 2: field "text" is missing']),
-        ("a.json", GOOD + b"\n" + GOOD, 0, ["a.json: not JSON (Extra data at line 2); mend it, or name it .jsonl"]),
+        ("a.json", GOOD + b"\n" + GOOD, 0, ["a.json: not JSON (Extra data at line 2); fix it, or name it .jsonl"]),
         ("a.json", GOOD, 0, ["a.json: no array of records"]),
         ("a.json", b'["\xff"]', 0, ["a.json: not UTF-8 at byte 2"]),
         ("a.json", b"[" * 100_000, 0, ["a.json: not JSON (nested too deep)"]),

@@ -75,7 +75,7 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
         with pytest.raises(OSError, match="No space left on device"):
             prepare(*arguments, tmp_path / "twice", **alike)
     if last == 3:
-        with pytest.raises(InputError, match="begun with --vocabulary_size=2048, not 400"):
+        with pytest.raises(InputError, match="started with --vocabulary_size=2048, not 400"):
             prepare(*arguments, tmp_path / "twice", vocabulary_size=400, **alike)
         monkeypatch.setattr(vocabulary, "train_tokenizer", lambda *_: pytest.fail("the tokenizer is there"))
     prepare(*arguments, tmp_path / "twice", **alike)
@@ -91,15 +91,15 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
     prepare(arguments[0], str(given), arguments[1], **alike)
     prepare(arguments[0], None, arguments[2], **alike)
     before = content(tmp_path)
-    with pytest.raises(InputError, match="given was begun with a --tokenizer; give it, or another --out"):
+    with pytest.raises(InputError, match="given was started with a --tokenizer; give it, or another --out"):
         prepare(arguments[0], None, arguments[1], **alike)
-    with pytest.raises(InputError, match="trained was begun with another tokenizer"):
+    with pytest.raises(InputError, match="trained was started with another tokenizer"):
         prepare(arguments[0], str(given), arguments[2], **alike)
-    with pytest.raises(InputError, match="begun with --vocabulary_size=2048, not 500"):
+    with pytest.raises(InputError, match="started with --vocabulary_size=2048, not 500"):
         prepare(arguments[0], None, arguments[2], vocabulary_size=500, **alike)
     with pytest.raises(InputError, match="--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"):
         prepare(arguments[0], str(given), tmp_path / "both", vocabulary_size=500, **alike)
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="holds other files"):
         prepare(arguments[0], None, tmp_path, **alike)
     assert content(tmp_path) == before
 
@@ -110,7 +110,7 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
         ("none.jsonl", None, {}, "none.jsonl does not exist"),
         ("a.jsonl", '{"body": "x"}\n' * 9, {}, 'a.jsonl:1: field "text" is missing.*or give --on_error=skip'),
         ("a.jsonl", '{"body": "x"}\n' * 9, {"on_error": "skip"},
-         'none of the 9 records looked at.*; the first is .*a.jsonl:1: field "text" is missing'),
+         'none of the 9 sampled records.*; the first is .*a.jsonl:1: field "text" is missing'),
         ("a.jsonl", '{"text": "x"}\n{"text": nul}\n', {}, "a.jsonl:2: not JSON"),
         ("a.txt", "", {}, "a.txt: the file is empty"),
         ("a.jsonl", "\n\n", {}, "no record"),

@@ -277,6 +277,6 @@ def test_a_workdir_that_was_removed_is_not_made_again(tmp_path, one_device):
     saved(tmp_path / "run", config, one_device, [1])
     checkpoints = Checkpoints(tmp_path / "run", config.training)
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(InputError, match="is gone: it was moved or removed while the run was going on"):
+    with pytest.raises(InputError, match="is gone: it was moved or removed during the run"):
         checkpoints.save(2, init_state(config, 10), 0)
     assert not (tmp_path / "run").exists()

@@ -98,7 +98,7 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
     tiny.optimizer.learning_rate, tiny.training.skips_in_a_row = 1e30, 3
     message = (
-        r"3 updates in a row were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower config.opt"
+        r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower config.opt"
     )
     with pytest.raises(InputError, match=message):
         train_and_evaluate(tiny, tmp_path / "run")

@@ -162,5 +162,5 @@ def test_a_workdir_that_is_moved_before_a_look_is_told(tmp_path):
             (tmp_path / "run").rename(tmp_path / "elsewhere")
         return False
 
-    with pytest.raises(InputError, match="run is gone: it was moved or removed while the run was going on"):
+    with pytest.raises(InputError, match="run is gone: it was moved or removed during the run"):
         train_and_evaluate(config, tmp_path / "run", should_stop=move)

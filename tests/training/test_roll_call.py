@@ -55,9 +55,9 @@ def test_a_stranger_at_the_port_is_not_counted(place):
 
 def test_the_command_says_it_in_one_line(place, monkeypatch):
     monkeypatch.setattr(hosts, "_START_SECONDS", 1)
-    with pytest.raises(InputError, match=f"--coordinator={place}: process 1, 2 of 3 did not come within 1 s"):
+    with pytest.raises(InputError, match=f"--coordinator={place}: process 1, 2 of 3 did not connect within 1 s"):
         hosts.start(place, 3, 0)
-    with pytest.raises(InputError, match=f"process 0 at {place} of 3 did not come"):
+    with pytest.raises(InputError, match=f"process 0 at {place} of 3 did not connect"):
         hosts.start(place, 3, 1)
     with pytest.raises(InputError, match="HOST:PORT"):
         hosts.start("nowhere", 3, 1)
