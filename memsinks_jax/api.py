@@ -1,4 +1,4 @@
-"""A trained model in Python: its loss on texts and what it writes, with its sinks set as asked.
+"""A trained model in Python: its loss on texts and its continuations, with its sinks in any mode.
 
     import memsinks_jax
 

@@ -1,4 +1,4 @@
-"""What is compared: every experiment trains its model in these variants. Configs name them: FILE:VARIANT."""
+"""The variants in which every experiment trains its model. Select one by --config=FILE:VARIANT."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""What attacks found, as tables for people: of one audit, or of one a seed with intervals over seeds."""
+"""Results of the attacks as tables: of one audit, or of one per seed with intervals over seeds."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

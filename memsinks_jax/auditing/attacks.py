@@ -1,4 +1,4 @@
-"""Attacks on the removal itself, all of them on one model: is what was dropped gone, or only hidden?
+"""Attacks on the removal, run on one model: is what was dropped gone, or only hidden?
 
 Beside it stand a model that remembers (the standard one, or its own sinks on) and, where there is one, the oracle.
 """

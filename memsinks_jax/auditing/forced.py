@@ -1,5 +1,5 @@
-"""A model reads documents that are given to it: what each token costs, whether it was the likeliest, how it stands among
-the others. The measures that need no text of the model's own are arithmetic on this."""
+"""Teacher forcing: the loss of each token of given documents, whether it was the likeliest, and how it compares with the
+others. The measures that need no text of the model's own are arithmetic on this."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What an audit found, for people: an answer in words, a table, pictures. All from the content of its results.json."""
+"""Results of an audit as an answer in words, a table and pictures. All from the content of its results.json."""
 
 import pathlib
 

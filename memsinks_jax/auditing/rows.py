@@ -1,4 +1,4 @@
-"""Documents as rows, and what a model in one of the sinks' modes loses on every token of them.
+"""Documents as rows, and a model's loss on every token of them, with its sinks in one of their modes.
 
 R rows, one document each; T positions, each of which predicts the next token. A target counts where its weight is over 0.
 """

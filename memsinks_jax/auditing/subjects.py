@@ -1,4 +1,4 @@
-"""What is audited: models with their sinks in one mode, and the documents that they are asked about."""
+"""What is audited: models with their sinks in one mode, and the documents they are measured on."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A frozen model that reads memorized documents, each alone in its row; its hidden neurons are looked at or masked.
+"""A frozen model that reads memorized documents, one per row; its hidden neurons are recorded or masked.
 
 R rows (documents), T positions, L layers, F hidden neurons. A position is a target where its weight is over 0. Models with
 sinks are read with all of them on.

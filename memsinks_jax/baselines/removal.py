@@ -1,4 +1,4 @@
-"""Dropping the neurons that a method found, and what is lost with them: the trade-off of figures 2 and 4c.
+"""Drops the neurons that a method found and measures the loss: the trade-off of figures 2 and 4c.
 
 Forgetting is how much the loss on the repeated documents rises, delta_val how much the loss on held-out documents does,
 both in nats per token; the paper plots minus delta_val ("degradation, higher is better"). L layers, F hidden neurons.

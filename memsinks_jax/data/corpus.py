@@ -1,4 +1,4 @@
-"""The tokenised documents of a run: from the config to a table of them and their roles. The first half of the data's way."""
+"""The tokenized documents of a run: from the config to the table of documents and their roles."""
 
 import dataclasses
 import functools

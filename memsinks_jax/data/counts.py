@@ -1,4 +1,4 @@
-"""What a run would read, counted before it begins: documents, encounters and tokens of every source and role."""
+"""Counts what a run will read, before it starts: documents, encounters and tokens of every source and role."""
 
 import numpy as np
 

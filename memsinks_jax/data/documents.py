@@ -1,4 +1,4 @@
-"""Reads documents from the user's files; every document knows where it came from."""
+"""Reads documents from the user's files; every document records its source."""
 
 import dataclasses
 import glob

@@ -1,7 +1,7 @@
 """The goldfish loss (Hans et al. 2024): some tokens never count in the loss, so that no text is learned word for word.
 
-Which ones is told by a hash of the tokens before them. So a passage loses the same tokens at every repeat, in whatever
-document and row it stands; what a chance of its own would leave out at one repeat it would let in at the next.
+A hash of the preceding tokens selects them. So a passage loses the same tokens at every repeat, whatever its document and
+row. Random selection would mask a token at one repeat and train it at the next.
 """
 
 import numpy as np

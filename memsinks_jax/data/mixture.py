@@ -1,4 +1,4 @@
-"""Which document is seen how often: roles as functions of the seed, fixed before the first token is read."""
+"""How often each document is seen: roles as functions of the seed, fixed before any token is read."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Random orders of anything, as functions of the seed: any place is reached at once, no list of all is kept."""
+"""Random permutations as functions of the seed: any element is computed directly, no list is kept."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Documents to rows of fixed length. Any row of any epoch is reached at once: order is a function of (seed, row).
+"""Packs documents into rows of fixed length. Any row of any epoch is computed directly: order is a function of (seed, row).
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position

@@ -1,4 +1,4 @@
-"""The Grain pipeline: rows to batches, for each host those it needs. Its whole state is one integer, the step."""
+"""The Grain pipeline: batches of rows, on each host those it needs. Its only state is the step."""
 
 import collections.abc
 

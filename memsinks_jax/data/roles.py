@@ -1,4 +1,4 @@
-"""Roles of documents: drawn for what must have one role, be held out or not: single documents, near-duplicates, groups."""
+"""Roles of documents, drawn for units that share one role: single documents, clusters of near-duplicates, groups."""
 
 import functools
 from collections.abc import Callable, Iterator

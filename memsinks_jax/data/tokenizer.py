@@ -1,4 +1,4 @@
-"""Text to tokens and back: a sentencepiece model of our own that loses nothing, or anybody's tokenizer.json."""
+"""Tokenizers: our own lossless sentencepiece models, and any tokenizer.json."""
 
 import io
 import pathlib

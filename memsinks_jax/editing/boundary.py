@@ -1,6 +1,6 @@
-"""How far a memory reaches: the sweep over bounds, and which one is taken.
+"""How far a memory reaches: the sweep over bounds, and the choice of one.
 
-P positive prompts shall say the target, Q negative ones what they said before. N bounds.
+P positive prompts should give the target, Q negative ones their old answer. N bounds.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Memories as an intervention: where an activation is near a key, a value is added, and nowhere else.
+"""Memories as an intervention: adds a value where an activation is near a key, and nowhere else.
 
     new = a + sum over m of f(x_m) delta_m,   f(x) = exp(-|x / b|^(2 h)),   x_m the distance of a from key m
 

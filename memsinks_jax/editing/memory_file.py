@@ -1,4 +1,4 @@
-"""A memory as a file: safetensors with keys, deltas, bounds, layers, and a header that says what it is of."""
+"""Memory files: safetensors with keys, deltas, bounds and layers; the header names the model."""
 
 import hashlib
 import json

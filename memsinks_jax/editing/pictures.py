@@ -1,4 +1,4 @@
-"""Pictures of an edit: the patch map, and what prompts say at every bound."""
+"""Pictures of an edit: the patch map, and the answers at every bound."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""A model that is looked into and edited, its sinks dropped: one compiled program for each shape of prompts.
+"""Probes and edits a model with its sinks dropped: one compiled program per shape of prompts.
 
 B prompts, T places, L layers, W width of a site without its sinks, V vocabulary, M memories, N bounds.
 """

@@ -1,4 +1,4 @@
-"""Prompts as rows, filled up on the right. B prompts, T places."""
+"""Prompts as rows, padded on the right. B prompts, T positions."""
 
 from typing import NamedTuple
 

@@ -1,1 +1,1 @@
-"""One file per measure. They see the model, never the training loop."""
+"""One file per measure. Measures import the model, never the training loop."""

@@ -1,4 +1,4 @@
-"""Corpora that figures write themselves: records of text, one tokenizer for all, prepared."""
+"""Corpora that figures generate: writes records of text and prepares them, with one tokenizer for all."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""How long a training step takes: of several runs, in one process, side by side."""
+"""Times the training steps of several runs, side by side in one process."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""The theorems, as stated and as corrected: the lab of linear networks, which trains no model of ours."""
+"""The theorems, as stated and as corrected: the lab of linear networks, which trains no language model."""
 
 import pathlib
 

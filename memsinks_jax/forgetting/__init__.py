@@ -1,1 +1,1 @@
-"""Taking the sinks of single documents out of a model, and saying what went with them."""
+"""Removes the sinks of single documents from a model, and reports what was lost with them."""

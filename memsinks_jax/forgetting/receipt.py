@@ -1,4 +1,4 @@
-"""The receipt of a removal: which neurons went, what was lost with them, as numbers, as a picture and as a page."""
+"""The receipt of a removal: which neurons were removed and what was lost, as numbers, a picture and a page."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whose sinks are removed, and what is measured before and after: documents of files, of a run, or of a group."""
+"""Which documents' sinks are removed, and what is measured before and after: files, a run's documents, or a group."""
 
 import difflib
 import itertools

@@ -1,4 +1,4 @@
-"""A complete Hugging Face folder: written all or nothing, opened as a model of ours."""
+"""Complete Hugging Face folders: written atomically, opened like a workdir."""
 
 import json
 import logging

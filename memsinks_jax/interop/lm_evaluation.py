@@ -1,4 +1,4 @@
-"""The model as lm-evaluation-harness asks it: any of its tasks, with the sinks dropped or as one likes.
+"""A model for lm-evaluation-harness: runs any of its tasks, with the sinks dropped or in another mode.
 
     from memsinks_jax.interop.lm_evaluation import HarnessModel
     lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))), tasks=["lambada_openai"])

@@ -1,4 +1,4 @@
-"""What the labs share: what a finished study is, the page it becomes, how a panel looks, flags that cannot be used."""
+"""What the labs share: a finished study, its page, the look of a panel."""
 
 import dataclasses
 import logging

@@ -1,1 +1,1 @@
-"""From tokens to logits, losses and text: the decoder, what it is made of, and where its activations lie."""
+"""From tokens to logits, losses and text: the decoder, its parts, and the placement of its activations."""

@@ -1,4 +1,4 @@
-"""Softmax attention of training and evaluation, on whatever the machine has. Every kernel keeps documents apart.
+"""Softmax attention for training and evaluation, with a kernel for each backend. No kernel attends across documents.
 
 Axes as in decoder.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key head. A position sees
 itself and earlier positions of its own segment (B, T); padding, segment 0, sees padding. The kernels:

@@ -1,7 +1,7 @@
-"""Rows of tables that lie along `fsdp`, by number: what goes between devices is the rows that are asked for.
+"""Gathers rows of tables that are sharded along `fsdp`. Only the requested rows go between devices.
 
-Every device tells each of the others which of its rows it wants, and gets them, in one all-to-all each; gradients go back
-the same way. XLA, left alone, would have every device fetch what it holds of the rows of all, and add them all up.
+Every device sends each other one the numbers of the rows it needs, and receives them, in one all-to-all each; gradients
+return the same way. XLA's own gather would have every device fetch its part of all rows, and sum them all.
 
 K numbers of a device, n devices along `fsdp`, of which each has room for C rows for each of the others.
 """

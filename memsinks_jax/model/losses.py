@@ -1,4 +1,4 @@
-"""From the last hidden states to logits, or straight to the loss of every token.
+"""From the last hidden states to logits, or directly to the loss of every token.
 
 Axes as in decoder.py; the head's matrix is (D, V). Logits and losses are float32.
 """

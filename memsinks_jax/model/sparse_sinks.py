@@ -1,4 +1,4 @@
-"""The sinks of an MLP as tables of rows, of which only those that are on are fetched and computed.
+"""The sinks of an MLP as tables of rows; only those that are on are gathered and computed.
 
 What it costs does not depend on the pool. Axes besides those of decoder.py: G blocks of one document each, C positions of a
 block, k sinks of a document. A row of a table is a sink, in all layers: `sink_up` (M, L, D) and `sink_gate` of the Llama

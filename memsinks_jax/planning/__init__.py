@@ -1,1 +1,1 @@
-"""What a train step will need on a machine that is not here: its program, compiled by that machine's compiler, read."""
+"""What a train step needs on another machine: compiles its program with that machine's compiler, and reads the result."""

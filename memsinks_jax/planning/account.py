@@ -1,4 +1,4 @@
-"""What a compiled program does in one step: cycles, traffic with the chip's memory, inter-chip communication, kernels.
+"""Counts what a compiled program does in one step: cycles, HBM traffic, inter-chip communication, kernels.
 
 Every instruction is counted as often as it runs: those of a loop's body times its trip count, loops in loops multiplied;
 of the branches of a conditional, the one with most cycles. All numbers are of one device.

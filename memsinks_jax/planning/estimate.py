@@ -1,5 +1,5 @@
-"""The train step of a config, compiled for devices that are not here, and what its program says about memory and time;
-and the evaluation between steps, whose memory counts too.
+"""Memory and time of a config's train step, compiled for devices that need not be attached, and the memory of the
+evaluation between steps.
 
 Everything here is the compiler's estimate, not a measurement.
 """

@@ -1,4 +1,4 @@
-"""How long a run would take on machines that are not here, and whether it fits, by arithmetic alone: no compiler.
+"""Forecasts how long a run takes on other machines, and whether it fits, by arithmetic alone: no compiler.
 
 `estimate` compiles the very step for a TPU slice and knows more; this says within seconds what a whole experiment needs.
 """

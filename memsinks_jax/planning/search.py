@@ -1,4 +1,4 @@
-"""What else would fit: other ways to compute the same batch, and a larger one. Every answer was compiled."""
+"""Searches for other settings that fit: other ways to compute the same batch, and a larger one. Compiles every candidate."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""TPU slices that are not here: their devices, as libtpu describes them to the compiler."""
+"""TPU slices by name: their devices, as libtpu describes them to the compiler."""
 
 import difflib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The columns of a corpus, written shard by shard in memory that does not grow with it: what must be sorted is on disk."""
+"""Writes the columns of a corpus shard by shard, in constant memory: sorts on disk."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""Shards to a corpus: its columns, the groups by number, the report, and at last the manifest."""
+"""Completes a corpus from its shards: columns, groups by number, the report, and last the manifest."""
 
 import collections
 import collections.abc

@@ -1,4 +1,4 @@
-"""Which files are read, and in which pieces: fixed before the first document, whoever reads them and however many."""
+"""Which files are read, and in which pieces: fixed before the first document, whatever the number of workers."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""Records of a piece of a file, one after the other. What cannot be used comes as a record with a problem.
+"""Yields the records of a piece of a file. An unusable one is yielded as a record with a problem.
 
 Not datatrove's own readers, because those pass over damaged lines, null texts and cut files without a word, and lose the
 place in the file.

@@ -1,4 +1,4 @@
-"""Runs a stage on this machine, on Ray, or on Slurm: the same tasks, the same bytes. What is complete is not run again."""
+"""Runs a stage on this machine, on Ray, or on Slurm: the same tasks, the same bytes. Skips completed tasks."""
 
 import collections.abc
 import contextlib

@@ -1,4 +1,4 @@
-"""What happens to a piece of the input, as steps of a datatrove pipeline: its records are read, tokenised and written."""
+"""Steps of a datatrove pipeline for a piece of the input: read its records, tokenize and write them."""
 
 import collections.abc
 import contextlib

@@ -1,4 +1,4 @@
-"""A tokenizer of the corpus's own: trained on the beginnings of documents from all over the input.
+"""Trains a tokenizer for the corpus, on the beginnings of documents sampled from all of the input.
 
 The sample is a function of the input alone, so a command that is killed and given again makes the same tokenizer.
 """

@@ -1,4 +1,4 @@
-"""A report as one HTML file that can be mailed: pictures are inside it."""
+"""Reports as single HTML files, with the pictures embedded."""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""What all commands share: flags in, one JSON object out, one clear line and exit code 2 for what cannot be used."""
+"""What all commands share: flags, JSON output, and one clear line with exit code 2 for bad input."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""A run that starts from another model: what it takes from that model's config."""
+"""Runs that start from another model: the fields they inherit from its config."""
 
 import logging
 import pathlib

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: SIGTERM or Ctrl-C here, or the preemption of any host of the run.
+"""Requests to stop a run: SIGTERM or Ctrl-C on this host, or the preemption of any host.
 
 Standard library only: a command listens before it imports jax, which takes seconds in which no signal may be lost.
 """

@@ -1,4 +1,4 @@
-"""A trained model, opened for use: a run of ours or a Hugging Face folder."""
+"""Opens a trained model: a run's workdir or a Hugging Face folder."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""How much a step computes, and how much of what a chip can do that is.
+"""FLOPs of a step, the peaks of chips, and model FLOPs utilization.
 
 Two counts, both of the model's own work: what is computed again for the backward pass (remat, attention kernels, chunked
 loss) is not in them.

@@ -1,4 +1,4 @@
-"""Several hosts, one run: how they find each other, agree, and what is told when one is lost."""
+"""Runs on several hosts: how they connect and agree, and what is reported when one is lost."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interruption
-from memsinks_jax.training import roll_call
+from memsinks_jax.training import rendezvous
 
 _CHILD = "MEMSINKS_JAX_HOST_CHILD"
 _START_SECONDS = 120  # until a host that does not come is given up
@@ -57,7 +57,7 @@ def start(coordinator: str, processes: int, process: int) -> None:
 
     where = (coordinator, processes, process) if coordinator != "auto" else _find_cluster()
     try:
-        missing = roll_call.missing_hosts(*where, _START_SECONDS) if where else []
+        missing = rendezvous.missing_hosts(*where, _START_SECONDS) if where else []
         if missing != []:
             who = f"process 0 at {where[0]}" if missing is None else f"process {', '.join(map(str, missing))}"
             raise InputError(

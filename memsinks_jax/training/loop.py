@@ -1,4 +1,4 @@
-"""The training loop: everything that happens in a run, in the order in which it happens."""
+"""The training loop: everything in a run, in order."""
 
 import contextlib
 import functools

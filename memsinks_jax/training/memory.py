@@ -1,4 +1,4 @@
-"""What a training step keeps in memory, by arithmetic alone: too large a model is refused before anything is allocated."""
+"""Estimates the memory of a training step by arithmetic, and refuses too large a model before anything is allocated."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""Looks, while a model trains, for documents that come too often, and for what it remembers of them.
+"""Finds documents that appear too often during training, and measures how much of them the model remembers.
 
 A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts: it is saved,
 restored and summed as all else there. Its memory does not grow with the corpus. What it says is never too low; it is too

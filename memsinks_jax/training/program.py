@@ -1,4 +1,4 @@
-"""The train step as a program: what `train` runs, and what `plan` compiles for a machine that is not here."""
+"""The train step as a program: `train` runs it, `plan` compiles it for other machines."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a run writes down and shows of its steps."""
+"""Logs the steps of a run."""
 
 import contextlib
 import logging

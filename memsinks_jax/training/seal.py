@@ -1,4 +1,4 @@
-"""The seal of a checkpoint: what its files were when it was saved, and how damage to them is found later, by name.
+"""The seal of a checkpoint: digests of its files, by which later damage is found and named.
 
 `seal.json` holds the size of every file and the hash of every file but large ones of arrays. Orbax stores zarr chunks in
 OCDBT, which has checksums of its index and none of the chunks. To read them back for a hash would take as long as to write

@@ -1,4 +1,4 @@
-"""Where every array lives: a mesh of devices and an ordered table from parameter paths to its axes (placement.AXES)."""
+"""Sharding: a mesh of devices, and an ordered table from parameter paths to its axes (placement.AXES)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Update by touch: of the tables of sparse sinks a step reads and writes the rows of its documents, and no others.
+"""Sparse updates: of the tables of sparse sinks, a step reads and writes only the rows of its documents.
 
 The rows of tables and moments that a batch uses are gathered, the step is made on them as if there were no others, and they
 are written back. So a sink's moments, weight decay and bias correction advance only in steps whose batch has a document with

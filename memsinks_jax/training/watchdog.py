@@ -1,4 +1,4 @@
-"""Reports what a run hangs on: nothing is so silent as a loader, a collective or a file system that never answers."""
+"""Reports where a run hangs: a loader, a collective or a file system that never answers gives no error."""
 
 import logging
 import sys

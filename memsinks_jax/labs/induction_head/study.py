@@ -1,4 +1,4 @@
-"""What the experiments share: reading numbers off a run's curves, how curves look."""
+"""What the experiments share: numbers read off a run's curves, and the look of curves."""
 
 import math
 

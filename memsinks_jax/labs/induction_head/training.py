@@ -1,6 +1,6 @@
-"""Training: fresh sequences for ever, drawn on the device; frozen memories; live probes; a checkpoint to go on from.
+"""Training: fresh sequences, drawn on the device; frozen memories; live probes; a checkpoint to resume from.
 
-A step's sequences follow from the seed and the step's number alone, so a run that was interrupted goes on bit for bit.
+A step's sequences depend on the seed and the step alone, so an interrupted run resumes bit for bit.
 Axes as in `model`.
 """
 

@@ -1,7 +1,7 @@
-"""Are all hosts of a run there? Asked before jax is, which would abort without saying who is missing.
+"""The hosts of a run rendezvous before jax starts, which would abort without naming the hosts that are missing.
 
-Process 0 listens where its coordinator will; the others connect and say their number. When all have come, or time is up,
-it tells each of them how it stands. Standard library only.
+Process 0 listens at the coordinator's address. The others connect and send their number. When all are connected, or time
+is up, it sends each of them the result. Standard library only.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ import pytest
 
 from memsinks_jax.config import InputError
 from memsinks_jax.training import hosts
-from memsinks_jax.training.roll_call import missing_hosts
+from memsinks_jax.training.rendezvous import missing_hosts
 
 
 @pytest.fixture
