@@ -11,10 +11,7 @@ TITLE = "The theorems of Memorization Sinks, as stated and as corrected"
 
 def make(about: dict, out: pathlib.Path, command: str) -> dict:
     """Measures, draws, writes -> the content of results.json, which begins with `about`."""
-    studies = measure(list(THEOREMS), tuple(about["seeds"]))
-    content = study.write(out, about, TITLE, studies, command)
-    study.tell(studies, out)
-    return content
+    return study.write(out, about, TITLE, measure(list(THEOREMS), tuple(about["seeds"])), command)
 
 
 FIGURE = Figure(

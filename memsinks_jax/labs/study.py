@@ -72,7 +72,7 @@ def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
 
 
 def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
-    """Draws and writes results.json, a picture a study and index.html -> the content of results.json.
+    """Draws and writes results.json, a picture a study and index.html, prints the claims -> the content of results.json.
 
     Nothing appears in `out` until all of it is made. With several studies the names of variants and claims in
     results.json begin with the study's.
@@ -105,14 +105,10 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
         report.write_page(made / "index.html", title if several else studies[0].title, sections)
         for path in sorted(made.iterdir()):
             os.replace(path, out / path.name)
-    return content
-
-
-def tell(studies: list[Study], out: pathlib.Path) -> None:
-    """Claims and where the report is, on stderr."""
-    claims = [claim for study in studies for claim in study.told]
-    print(report.plain_table(*report.claims_table(claims)), file=sys.stderr)
+    told = [claim for study in studies for claim in study.told]
+    print(report.plain_table(*report.claims_table(told)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
+    return content
 
 
 def panels(rows: int, columns: int, size: tuple[float, float] = (4.8, 3.9)):

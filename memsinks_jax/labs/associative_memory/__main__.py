@@ -90,9 +90,7 @@ def main() -> None:
         command = f"python -m memsinks_jax.labs.associative_memory --figure={figure} --seed={seed_flag.value}"
         for name, value in chosen.items():
             command += f" --{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        content = write(out, figure, studies, f"{command} --out={out}")
-        shared.tell(studies, out)
-        return content
+        return write(out, figure, studies, f"{command} --out={out}")
 
     command_line.run(run)
 

@@ -167,9 +167,7 @@ def main() -> None:
         command += f" --preset={preset.name} --seeds={','.join(map(str, seeds))}"
         command += "".join(f" --{name}={value}" for name, value in chosen.items())
         command += f" --text={text_flag.value}" if text_flag.value else ""
-        content = write(out, experiment_flag.value, preset, studies, f"{command} --out={out}")
-        shared.tell(studies, out)
-        return content
+        return write(out, experiment_flag.value, preset, studies, f"{command} --out={out}")
 
     command_line.run(run)
 

@@ -47,9 +47,7 @@ def main() -> None:
         seeds, out, theorem = command_line.seeds(seeds_flag.value), shared.folder(out_flag.value), theorem_flag.value
         studies = measure(list(THEOREMS) if theorem == "all" else [theorem], seeds)
         command = f"python -m memsinks_jax.labs.linear_network --theorem={theorem}"
-        content = write(out, theorem, seeds, studies, f"{command} --seeds={','.join(map(str, seeds))} --out={out}")
-        shared.tell(studies, out)
-        return content
+        return write(out, theorem, seeds, studies, f"{command} --seeds={','.join(map(str, seeds))} --out={out}")
 
     command_line.run(run)
 
