@@ -103,8 +103,8 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
     }
     for name, milliseconds in outcome.roofline_ms.items():
         rows[name] = f"{milliseconds:.1f} ms at least"
-    for talk in outcome.collectives:
-        rows[f"{talk.kind} ({talk.network})"] = f"{talk.count:,} times, {talk.bytes / 1e6:,.1f} MB sent by a chip"
+    for one in outcome.collectives:
+        rows[f"{one.kind} ({one.network})"] = f"{one.count:,} times, {one.bytes / 1e6:,.1f} MB sent by a chip"
     rows |= {
         "predicted step": f"{outcome.predicted_step_ms:.1f} ms at best, "
         f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip",
@@ -139,8 +139,8 @@ def as_json(outcome: Estimate, chip: Chip) -> dict:
         "predicted_mfu": round(outcome.mfu(outcome.flops_per_step, chip.peak), 4),
         "predicted_mfu_causal": round(outcome.mfu(outcome.flops_per_step_causal, chip.peak), 4),
         "collectives": [
-            {"kind": talk.kind, "network": talk.network, "count": talk.count, "bytes": talk.bytes}
-            for talk in outcome.collectives
+            {"kind": one.kind, "network": one.network, "count": one.count, "bytes": one.bytes}
+            for one in outcome.collectives
         ],
         "not_counted": outcome.unknown,
         "compile_s": round(outcome.compile_s, 1),

@@ -66,12 +66,14 @@ def attend(kernel: str, query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: 
         )
     else:
         visible_BTT = same_BTT & jnp.tril(jnp.ones((segments_BT.shape[1],) * 2, bool))
-        of_visible = causal_attention if kernel == "blocks" else look
+        of_visible = causal_attention if kernel == "blocks" else masked_attention
         heads_BTHC = of_visible(query_BTHC, key_BTKC, value_BTKC, visible_BTT)
     return checkpoint_name(heads_BTHC, SAVED)
 
 
-def look(query_BTHC: jax.Array, key_BSKC: jax.Array, value_BSKC: jax.Array, visible_BTS: jax.Array) -> jax.Array:
+def masked_attention(
+    query_BTHC: jax.Array, key_BSKC: jax.Array, value_BSKC: jax.Array, visible_BTS: jax.Array
+) -> jax.Array:
     """Softmax attention of T queries over those of S keys that they may see -> (B, T, H, C)."""
     scale = query_BTHC.shape[-1] ** -0.5
     shared_by = query_BTHC.shape[2] // key_BSKC.shape[2]

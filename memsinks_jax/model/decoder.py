@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from memsinks_jax.config import Config, ModelConfig
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.model.attention import SAVED, attend, choose_kernel, look
+from memsinks_jax.model.attention import SAVED, attend, choose_kernel, masked_attention
 from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.products import Teaching, add_bias, product
@@ -225,7 +225,7 @@ class Layer(nn.Module):
                 cache.values.at[rows_B1, positions_BT].set(value_BTKC),
             )
             seen_BTS = jnp.arange(cache.keys.shape[1]) <= positions_BT[:, :, None]
-            heads_BTHC = look(query_BTHC, *cache, seen_BTS)
+            heads_BTHC = masked_attention(query_BTHC, *cache, seen_BTS)
         heads_BTD = heads_BTHC.reshape(x_BTD.shape)
         heads_BTD = self.intervene("attention", heads_BTD, layer)
         return self.linear("attention_output", heads_BTD, self.config.d_model, bias, residual=True), cache

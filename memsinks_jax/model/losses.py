@@ -92,8 +92,8 @@ def _chunked_backward(vocabulary_size, residuals, cotangent_BT):
     def add(x_gradient_ND, chunk_and_head):
         chunk, head_DW = chunk_and_head
         logits_BTW, tokens_W = _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size)
-        surprise_BTW = jnp.exp(logits_BTW - total_BT[..., None]) - (targets_BT[..., None] == tokens_W)
-        gradient_NW = (surprise_BTW * cotangent_BT[..., None]).astype(x_BTD.dtype).reshape(flat_ND.shape[0], -1)
+        logits_gradient_BTW = jnp.exp(logits_BTW - total_BT[..., None]) - (targets_BT[..., None] == tokens_W)
+        gradient_NW = (logits_gradient_BTW * cotangent_BT[..., None]).astype(x_BTD.dtype).reshape(flat_ND.shape[0], -1)
         head_WD = head_DW.astype(x_BTD.dtype).T
         x_gradient_ND += jnp.matmul(gradient_NW, head_WD, preferred_element_type=jnp.float32)
         return x_gradient_ND, jnp.matmul(flat_ND.T, gradient_NW, preferred_element_type=head_DW.dtype)

@@ -58,10 +58,10 @@ def account_of(program: Program, devices: int) -> Account:
     """`devices`: of a slice; the program of several slices is one for each, which hand over what goes between them."""
     account, collectives = Account(0, 0, [], [], []), {}
     for computation, instruction, times in _executed(program, program.entry, 1, account.unknown):
-        for talk in _collectives_of(program, computation, instruction, devices):
-            total = collectives.setdefault((talk.kind, talk.network), Collective(talk.kind, talk.network))
-            total.count += times * talk.count
-            total.bytes += times * talk.bytes
+        for one in _collectives_of(program, computation, instruction, devices):
+            total = collectives.setdefault((one.kind, one.network), Collective(one.kind, one.network))
+            total.count += times * one.count
+            total.bytes += times * one.bytes
         if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
             continue
         if _is_kernel(instruction):
@@ -74,7 +74,7 @@ def account_of(program: Program, devices: int) -> Account:
                 account.kernels.append(kernel)
         account.cycles += times * (instruction.number("estimated_cycles") or 0)
         account.hbm_bytes += times * _hbm_bytes(program, computation, instruction)
-    account.collectives += sorted(collectives.values(), key=lambda talk: (talk.network, talk.kind))
+    account.collectives += sorted(collectives.values(), key=lambda one: (one.network, one.kind))
     return account
 
 
@@ -107,7 +107,7 @@ def _is_kernel(instruction: Instruction) -> bool:
     return instruction.opcode == "custom-call" and instruction.says("custom_call_target") == "tpu_custom_call"
 
 
-# Talk between devices.
+# Communication between devices.
 
 
 def _collectives_of(

@@ -54,7 +54,7 @@ class Estimate:
     compiled_ms: float  # cycles over the clock
     kernels_ms: float  # attention, which the cycles leave out
     kernel_flops: float
-    roofline_ms: dict[str, float]  # the least time for the model's FLOPs, memory traffic and talk over ici and dcn
+    roofline_ms: dict[str, float]  # the least time for the model's FLOPs, memory traffic, ici and dcn
     collectives: list[Collective]
     compile_s: float
     unknown: list[str]
@@ -78,7 +78,7 @@ class Estimate:
 
     @property
     def predicted_step_ms(self) -> float:
-        """At best: copies and talk are taken to run wholly beside the arithmetic."""
+        """At best: copies and communication fully overlap the arithmetic."""
         return max(self.compiler_step_ms, *self.roofline_ms.values())
 
     def mfu(self, flops: float, peak: float) -> float:
@@ -116,14 +116,14 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         ) from None
     account = account_of(parse(text), len(devices) // slices)
     flops = flops_per_step(config)
-    talk = {net: sum(talk.bytes for talk in account.collectives if talk.network == net) for net in ("ici", "dcn")}
+    sent = {net: sum(one.bytes for one in account.collectives if one.network == net) for net in ("ici", "dcn")}
     roofline = {
         "model FLOPs at the peak": flops["causal"] / len(devices) / chip.peak * 1e3,
         "memory traffic": account.hbm_bytes / chip.hbm_bandwidth * 1e3,
-        "communication within a slice": talk["ici"] / chip.ici * 1e3,
+        "communication within a slice": sent["ici"] / chip.ici * 1e3,
     }
     if slices > 1 and chip.dcn:
-        roofline["communication between slices"] = talk["dcn"] / chip.dcn * 1e3
+        roofline["communication between slices"] = sent["dcn"] / chip.dcn * 1e3
     kernels = sum(
         kernel.flops / (chip.peak * KERNEL_EFFICIENCY * min(1.0, kernel.head_size / FULL_HEAD))
         for kernel in account.kernels

@@ -116,11 +116,11 @@ def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
     traffic = 2 * (memory.STATE + memory.GRADIENT) * updated / memory.fsdp(config, chips) / chip.hbm_bandwidth
     # In bfloat16, each sum goes out and back.
-    talk = 0.0 if chips == 1 else 2 * 2 * computed * (chips - 1) / chips / chip.ici
+    communication = 0.0 if chips == 1 else 2 * 2 * computed * (chips - 1) / chips / chip.ici
     measured = config.data.held_out_documents + config.data.repeated_documents * (
         2 if config.sinks.kind != "none" else 1
     )
     forward = flops_per_token(config)["causal"] / 3 * measured * config.data.row_length
     evaluation = forward / (chips * chip.peak * EFFICIENCY)
     evaluations = math.ceil(steps / config.training.evaluate_every)
-    return (steps * (max(arithmetic, talk) + traffic) + evaluations * evaluation) / 3600
+    return (steps * (max(arithmetic, communication) + traffic) + evaluations * evaluation) / 3600

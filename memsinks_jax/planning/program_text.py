@@ -1,7 +1,7 @@
 """A compiled program as text (HLO after scheduling), read into computations and instructions.
 
 Only what an account of the program needs is understood: shapes with their memory, operands, loops with their trip
-counts, groups of devices that talk to each other. Text that says something else is kept as it stands.
+counts, groups of devices that communicate. Text that says something else is kept as it stands.
 """
 
 import functools

@@ -24,17 +24,17 @@ def missing_hosts(coordinator: str, processes: int, process: int, seconds: float
     if not separator or not port.isdigit():
         raise ValueError(f"{coordinator!r} is not HOST:PORT")
     place, end = (host.strip("[]"), int(port)), time.monotonic() + seconds
-    return _call(place, processes, end) if process == 0 else _answer(place, process, end, seconds)
+    return _gather(place, processes, end) if process == 0 else _report(place, process, end, seconds)
 
 
-def _call(place: tuple[str, int], processes: int, end: float) -> list[int]:
+def _gather(place: tuple[str, int], processes: int, end: float) -> list[int]:
     present: dict[int, socket.socket] = {}
     with contextlib.ExitStack() as held:
         family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
         listener = held.enter_context(socket.create_server(("", place[1]), family=family))
         while len(present) < processes - 1 and (left := end - time.monotonic()) > 0:
             listener.settimeout(left)
-            with contextlib.suppress(OSError, ValueError, KeyError):  # a stranger who says nothing of use
+            with contextlib.suppress(OSError, ValueError, KeyError):  # a stranger
                 connection = held.enter_context(listener.accept()[0])
                 connection.settimeout(5)
                 present[int(json.loads(connection.makefile().readline())["process"])] = connection
@@ -46,9 +46,9 @@ def _call(place: tuple[str, int], processes: int, end: float) -> list[int]:
     return missing
 
 
-def _answer(place: tuple[str, int], process: int, end: float, seconds: float) -> list[int] | None:
+def _report(place: tuple[str, int], process: int, end: float, seconds: float) -> list[int] | None:
     while (left := end - time.monotonic()) > 0:
-        refused = contextlib.suppress(OSError, ValueError, KeyError)  # nobody there yet, or somebody else
+        refused = contextlib.suppress(OSError, ValueError, KeyError)  # not listening yet, or a stranger
         with refused, socket.create_connection(place, timeout=left) as connection:
             connection.sendall(json.dumps({"process": process}).encode() + b"\n")
             connection.settimeout(left + seconds)  # process 0 may have started later, and waits as long
