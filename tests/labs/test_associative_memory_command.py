@@ -1,12 +1,9 @@
 """The command: what it writes, what it refuses."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+import test_commands
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import __main__ as command
@@ -14,15 +11,8 @@ from memsinks_jax.labs.associative_memory import figure_1, figure_6, figure_7, f
 from memsinks_jax.labs.associative_memory.study import Settings
 
 
-def lab(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.labs.associative_memory", *arguments],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-
-
 def test_a_figure_is_written_whole(tmp_path):
-    done = lab("--figure=5", f"--out={tmp_path}/new/5", "--json")
+    done = test_commands.run("labs.associative_memory", "--figure=5", f"--out={tmp_path}/new/5", "--json")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "new" / "5"
     assert sorted(path.name for path in out.iterdir()) == ["figure_5.png", "index.html", "results.json"]
@@ -52,7 +42,7 @@ def test_a_figure_is_written_whole(tmp_path):
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
-    done = lab(*arguments, f"--out={tmp_path}/out")
+    done = test_commands.run("labs.associative_memory", *arguments, f"--out={tmp_path}/out")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr, done.stderr
     assert not done.stdout and not list(tmp_path.iterdir())

@@ -2,14 +2,11 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import scipy.integrate
-from conftest import ROOT
+import test_commands
 
 from memsinks_jax.labs.linear_network import __main__ as command
 from memsinks_jax.labs.linear_network import (
@@ -294,15 +291,10 @@ def test_what_holds_and_what_does_not(theorem):
     assert {claim.id for claim in study.claims if not claim.holds} == FAIL_AS_STATED[theorem]
 
 
-def lab(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.labs.linear_network", *arguments],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-
 def test_a_theorem_is_written_whole(tmp_path):
-    done = lab("--theorem=disentangled", f"--out={tmp_path}/new/out", "--seeds=3,5", "--json")
+    done = test_commands.run(
+        "labs.linear_network", "--theorem=disentangled", f"--out={tmp_path}/new/out", "--seeds=3,5", "--json"
+    )
     assert done.returncode == 0, done.stderr
     out = tmp_path / "new" / "out"
     names = ["index.html", "results.json", "theorem_disentangled.png"]
@@ -335,7 +327,7 @@ def test_all_theorems_share_one_page(tmp_path):
 @pytest.mark.parametrize(("arguments", "says"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")])
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
     (tmp_path / "file").write_text("mine")
-    done = lab(*arguments, f"--out={tmp_path}/file")
+    done = test_commands.run("labs.linear_network", *arguments, f"--out={tmp_path}/file")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr, done.stderr
     assert not done.stdout and (tmp_path / "file").read_text() == "mine"
