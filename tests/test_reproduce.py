@@ -29,7 +29,7 @@ def figure(measured, told, value):
     return Figure(
         title=f"Title of {measured}", answer=f"Answer of {measured}", config="ts_repetition.py", variants=("standard",),
         measure=measure, draw=draw, note=lambda runs: "", sections=lambda runs, out: [],
-        table=lambda runs: (["held-out"], [[[1.0]]]),
+        row_labels=lambda runs: ["standard"], table=lambda runs: (["held-out"], [[[1.0]]]),
         claims=lambda runs: [Claim("c", f"claim of {measured}", "p", [value], at_least=0.5)],
     )  # fmt: skip
 

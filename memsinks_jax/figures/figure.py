@@ -4,12 +4,8 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 
-from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.figures.runs import Run, Variation
 from memsinks_jax.reporting.claims import Claim
-
-
-def _variants(runs: list[Run]) -> list[str]:
-    return list(by_variant(runs))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +33,7 @@ class Figure:
     measure: Callable[[list[Run]], list[Run]] = lambda runs: runs
     claims: Callable[[list[Run]], list[Claim]] | None = None
     table: Callable[[list[Run]], tuple[list[str], list[list[list[float]]]]] | None = None
-    row_labels: Callable[[list[Run]], list[str]] = _variants
+    row_labels: Callable[[list[Run]], list[str]] | None = None
     table_note: str = ""
     draw: Callable[[list[Run], pathlib.Path], None] | None = None
     note: Callable[[list[Run]], str] | None = None
