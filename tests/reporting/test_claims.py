@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from memsinks_jax.figures.figure_4 import claims, table
+from memsinks_jax.figures.figure_4 import FIGURE, claims
 from memsinks_jax.figures.losses import gap_closed, recovery_ratio
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting.claims import Claim, interval, with_interval
@@ -68,7 +68,7 @@ def test_claims_are_paired_by_seed_and_left_out_where_a_variant_is_missing():
 
 
 def test_table_of_final_numbers():
-    columns, rows = table(RUNS)
+    columns, rows = FIGURE.table(RUNS)
     by_name = [dict(zip(columns, row, strict=True)) for row in rows]
     assert by_name[2]["gap closed"] == pytest.approx([0.75, 0.8])
     assert by_name[0]["held-out"] == [1.0, 1.1]
