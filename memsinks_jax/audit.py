@@ -5,6 +5,7 @@ Measures extraction by prefix length, membership inference, canaries and loss: o
 each document's own on, and with all on, beside a standard model and an oracle that never read the members. Then attacks
 the removal: by fine-tuning, by quantization, and by switching on sinks that were kept. By default the members are the run's
 repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
+Also writes explore.html, a page that shows documents token by token.
 """
 
 import logging
@@ -19,20 +20,21 @@ from absl import flags
 
 from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
 from memsinks_jax.auditing.attacks import attack
-from memsinks_jax.auditing.extraction import lengths_that_fit
+from memsinks_jax.auditing.explore import explore
+from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
 from memsinks_jax.auditing.subjects import ORACLE, Documents, documents_of, refuse_unfit, subjects_of
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.export import export
 from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.reporting import report
+from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger("memsinks_jax.audit")
 
-PREFIXES, SUFFIX, SAMPLES = (8, 16, 32, 50), 32, 8
+SAMPLES = 8
 
 
 def audit(
@@ -131,8 +133,9 @@ def hand_over(
         folder.rename(out)
 
 
-def write(result: dict, out: pathlib.Path, command: str) -> None:
-    """results.json, pictures and index.html. The folder gets its name when it is complete."""
+def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None:
+    """results.json, pictures, index.html, and explore.html of what `explore` found. The folder gets its name when it is
+    complete."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = pathlib.Path(scratch) / "audit"
@@ -143,6 +146,7 @@ def write(result: dict, out: pathlib.Path, command: str) -> None:
         kinds = ["", *["number"] * len(columns[1:])]
         sections = [
             report.paragraph(pages.answer(result), "lead"),
+            report.link("explore.html", "Documents, token by token"),
             *(part for name, note in drawn.items() for part in (report.picture(folder / name, name), _note(note))),
             report.heading("All numbers"),
             report.table(columns, [list(map(report.text, line)) for line in lines], kinds),
@@ -152,6 +156,7 @@ def write(result: dict, out: pathlib.Path, command: str) -> None:
             report.code(command),
         ]  # fmt: skip
         report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
+        explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
         folder.rename(out)
 
 
@@ -194,12 +199,12 @@ def main() -> None:
             if place and place.exists():
                 raise InputError(f"--{name}={place} exists; remove it first, or choose another name")
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
-        result = audit(
+        asked = (
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1), suffix_flag.value,
-            samples_flag.value, attacks_flag.value, outside,
         )  # fmt: skip
-        write(result, out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
+        result = audit(*asked, samples_flag.value, attacks_flag.value, outside)
+        write(result, explore(*asked), out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
         print(report.plain_table(*pages.cells(result)), file=sys.stderr)
         logger.info("%s\n%s", pages.answer(result), out / "index.html")
         return result

@@ -12,7 +12,9 @@ from conftest import tiny_config
 
 from memsinks_jax.audit import audit, hand_over, write
 from memsinks_jax.auditing import exposure, forced
+from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.auditing.rows import asking
 from memsinks_jax.auditing.subjects import Documents, Subject, documents_of, encounters_in, of_role
 from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
@@ -50,7 +52,12 @@ def result(folder):
     )  # fmt: skip
 
 
-def test_audit_of_a_run(folder, result):
+@pytest.fixture(scope="module")
+def explored(folder):
+    return explore(folder / "run", oracle=folder / "oracle", prefixes=(4,), suffix=6)
+
+
+def test_audit_of_a_run(folder, result, explored):
     assert list(result["subjects"]) == ["sinks dropped", "sinks, own on", "sinks, all on", "oracle"]
     assert result["encounters"] == {"8": 1, "4": 1, "2": 1, "1": 1}
     for name, groups in result["subjects"].items():
@@ -61,11 +68,67 @@ def test_audit_of_a_run(folder, result):
         assert found["loss_gap"]["value"] == pytest.approx(gap)
         assert ("auc_reference" in found) == (name != "oracle")
         assert found["exposure"]["value"] >= 0
-    write(result, folder / "page", "a command")
+    write(result, explored, folder / "page", "a command")
     assert json.loads((folder / "page" / "results.json").read_text()) == result
     assert {path.name for path in (folder / "page").iterdir()} == {
-        "results.json", "index.html", "audit.png", "encounters.png"
+        "results.json", "index.html", "explore.html", "audit.png", "encounters.png"
     }  # fmt: skip
+
+
+def of_group(explored, group):
+    return [document for document in explored["documents"] if document["group"] == group]
+
+
+def test_page_to_explore_says_what_the_audit_says(result, explored):
+    assert explored["views"] == ["sinks, own on", "sinks dropped", "oracle"]
+    assert [document["times"] for document in of_group(explored, "repeated")] == [8, 4, 2, 1]
+    assert of_group(explored, "read once") and explored["prefixes"] == [4]
+    for view in explored["views"]:
+        measured = result["subjects"][view][ALL]
+        for group, name in (("repeated", "member_loss"), ("held out", "non_member_loss")):
+            documents = of_group(explored, group)
+            losses, lengths = zip(*((d["loss"][view], d["length"]) for d in documents), strict=True)
+            assert np.average(losses, weights=lengths) == pytest.approx(measured[name]["value"], rel=1e-5)
+        members = of_group(explored, "repeated")
+        known = [np.mean(np.array(d["read"][view]["rank"]) == 0) for d in members]
+        assert np.mean(known) == pytest.approx(measured["exact_memorization"]["value"])
+        equal = [np.mean(np.array(d["written"][view][4]) == d["tokens"][4:10]) for d in members]
+        assert np.mean(equal) == pytest.approx(measured["equal_4"]["value"])
+        for document in explored["documents"]:
+            assert document["own"] or document["written"]["sinks, own on"] == document["written"]["sinks dropped"]
+            assert np.mean(document["read"][view]["nats"]) / 1000 == pytest.approx(document["loss"][view], abs=6e-4)
+
+
+def test_page_to_explore_says_what_evaluate_says(folder, explored):
+    """But for end of text, which is not weighed here; and what each checkpoint said, which evaluate is not asked for."""
+    run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
+    documents, found = of_role(corpus, run.config, "held_out", ""), of_group(explored, "held out")
+    lengths = np.array([len(tokens) for tokens in documents.tokens])
+    for step, place in zip(explored["steps"], range(2), strict=True):
+        opened = open_run(folder / "run", step)
+        for mode, view in (("drop", "sinks dropped"), ("own", "sinks, own on")):
+            batches, left = [], lengths
+            for batch in documents.batches(run):
+                ends = np.pad(left[: len(batch["weights"])], (0, max(0, len(batch["weights"]) - len(left))))
+                batches.append(asking(batch, np.zeros_like(ends), ends))
+                left = left[len(ends) :]
+            nats, counts = DocumentLoss(run.config)(opened.params, batches, mode)
+            expected = pytest.approx((nats / counts).tolist(), abs=2e-6)
+            assert [document["loss_over"][view][place] for document in found] == expected
+            assert place == 0 or [document["loss"][view] for document in found] == expected
+    assert found[0]["loss_over"]["sinks dropped"][0] != found[0]["loss_over"]["sinks dropped"][1]
+
+
+def test_texts_of_tokens_make_the_document(folder, explored):
+    corpus = workdirs.read_corpus(folder / "run")
+    documents = of_role(corpus, workdirs.read_config(folder / "run"), "held_out", "")
+    for document, tokens in zip(of_group(explored, "held out"), documents.tokens, strict=True):
+        written = "".join(explored["texts"][token] for token in document["tokens"])
+        assert written == corpus.tokenizer.decode(tokens)
+    texts, foreign = Texts(corpus.tokenizer), "Café, 狐🦊 said <b>"
+    places = texts.of(corpus.tokenizer.encode(foreign))
+    found = [texts.all[place] for place in places]
+    assert "".join(found) == foreign and "" in found  # of a character of several tokens, only the last has it
 
 
 def test_open_unlearning_is_given_files_that_are_there(folder, result):
@@ -177,6 +240,10 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
         assert exported["model"][ALL][measure]["value"] == pytest.approx(dropped[ALL][measure]["value"], rel=1e-5)
     with pytest.raises(InputError, match="give --members and --non_members"):
         audit(folder / "hf")
+    explored = explore(folder / "hf", *list(files.values())[:2], prefixes=(4,), suffix=3)
+    assert explored["groups"] == ["members", "non-members"] and not explored["steps"] and not explored["sites"]
+    member, measured = explored["documents"][0], exported["model"][ALL]["member_loss"]["value"]
+    assert member["loss"]["model"] == pytest.approx(measured, rel=1e-5)
 
 
 def test_audit_refuses(folder):
@@ -210,6 +277,8 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     line = next(line for line in reversed(read_metrics(tmp_path / "run")) if "monitor_loss_own" in line)
     assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
+    explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
+    assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
     losses = {name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()}
     assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
     back = found["attacks"]["reactivation"]

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import itertools
 import re
+import tomllib
 
 import pytest
 from conftest import ROOT
@@ -80,6 +81,15 @@ def test_the_rooms_that_are_checked_exist():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_grows_over_400_lines(path):
     assert len(path.read_text().splitlines()) <= 400
+
+
+def test_pip_installs_what_is_no_python():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "memsinks_jax"
+    ]
+    others = [path for path in PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc")]
+    assert {path.suffix for path in others} >= {".json", ".html"}
+    assert set(others) <= {path for pattern in patterns for path in PACKAGE.glob(pattern)}
 
 
 def test_every_field_is_read_somewhere():

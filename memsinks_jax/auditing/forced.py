@@ -1,6 +1,7 @@
 """Teacher forcing: the loss of each token of given documents, whether it was the likeliest, and how it compares with the
 others. The measures that need no text of the model's own are arithmetic on this."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.decoder import Interventions, build_model, in_turn
 from memsinks_jax.model.losses import logits
 
 
@@ -21,10 +22,18 @@ class Reading(NamedTuple):
     nats: np.ndarray  # float64 (tokens,): -log p
     likeliest: np.ndarray  # bool (tokens,): no other token had more
     standardized: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as Min-K%++ has it
+    rank: np.ndarray  # int32 (tokens,): how many other tokens had more
+    guess: np.ndarray  # int32 (tokens,): the likeliest
 
 
-def read(subject: Subject, documents: Documents) -> list[Reading]:
-    """Every document alone in its context, its sinks as the subject's mode says."""
+def read(
+    subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = lambda batch: {}
+) -> list[Reading]:
+    """Every document alone in its context, its sinks as the subject's mode says.
+
+    Args:
+      change: batch -> interventions besides the sinks.
+    """
     config = subject.run.config
     model, _ = build_model(config)
 
@@ -34,18 +43,17 @@ def read(subject: Subject, documents: Documents) -> list[Reading]:
             batch["opened"],
         )  # fmt: skip
         return model.apply(
-            {"params": params}, batch["inputs"], batch["segments"], batch["positions"], interventions,
+            {"params": params}, batch["inputs"], batch["segments"], batch["positions"],
+            in_turn(interventions, change(batch)),
             read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip
 
     compiled = placement.jit(read_batch)
     rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
     found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
-    nats, likeliest, standardized = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return [
-        Reading(nats[i, : len(t)].astype(float), likeliest[i, : len(t)], standardized[i, : len(t)].astype(float))
-        for i, t in enumerate(documents.tokens)
-    ]
+    nats, likeliest, standardized, rank, guess = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    fields = (nats.astype(float), likeliest, standardized.astype(float), rank, guess)
+    return [Reading(*(field[i, : len(t)] for field in fields)) for i, t in enumerate(documents.tokens)]
 
 
 def _judge(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -56,4 +64,6 @@ def _judge(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax
     mean_BT = (chances_BTV * costs_BTV).sum(axis=-1)
     deviation_BT = jnp.sqrt((chances_BTV * (costs_BTV - mean_BT[..., None]) ** 2).sum(axis=-1))
     standardized_BT = (cost_BT - mean_BT) / jnp.maximum(deviation_BT, 1e-6)
-    return cost_BT, costs_BTV.argmin(axis=-1) == targets_BT, standardized_BT
+    guess_BT = costs_BTV.argmin(axis=-1)
+    rank_BT = (costs_BTV < cost_BT[..., None]).sum(axis=-1)
+    return cost_BT, guess_BT == targets_BT, standardized_BT, rank_BT, guess_BT

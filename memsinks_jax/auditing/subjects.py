@@ -88,12 +88,14 @@ def subjects_of(
 
 
 def documents_of(
-    workdir: pathlib.Path, run: Trained, role: str, files: str = "", corpus: Corpus | None = None
-) -> Documents:
+    workdir: pathlib.Path, run: Trained, role: str, files: str = "", corpus: Corpus | None = None,
+    most: int | None = None,
+) -> Documents:  # fmt: skip
     """Documents of files, or of a role ("repeated", "held_out", "unique") of the run's own.
 
     Args:
       corpus: of the workdir, where it has been read already.
+      most: of a role, the first so many; None: all.
     Raises:
       InputError: no such files; no documents of the role; a folder of a model alone, which has no documents.
     """
@@ -114,10 +116,10 @@ def documents_of(
         return _cut(Documents(tokens, identities, encounters), run.config.data.row_length - 1, files)
     if is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of its run; give --members and --non_members")
-    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir))
+    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most)
 
 
-def of_role(corpus: Corpus, config: Config, role: str, where: str) -> Documents:
+def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | None = None) -> Documents:
     """Of a run's own documents, such that repeated and held-out ones differ in nothing but that they were repeated.
 
     Canaries would tell them apart without any model. Those at the end are cut off, and every document to what they
@@ -126,7 +128,7 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str) -> Documents:
     Raises:
       InputError: it has none.
     """
-    indices = corpus.mixture.documents(role)
+    indices = corpus.mixture.documents(role)[:most]
     if not len(indices):
         raise InputError(f"{where} has no {role} documents to measure")
     encounters = None

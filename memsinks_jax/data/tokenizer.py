@@ -50,8 +50,9 @@ class Tokenizer:
         return np.asarray(self._processor.encode(text), np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
-        """int (tokens,) -> text; padding and end of text are left out."""
-        kept = [int(token) for token in tokens if token not in (PADDING, END_OF_TEXT)]
+        """int (tokens,) -> text. Left out are padding, end of text, and ids without a piece: a model may have some, and
+        write them while it is hardly trained."""
+        kept = [int(t) for t in tokens if t not in (PADDING, END_OF_TEXT) and t < self.vocabulary_size]
         return self._processor.decode(kept)
 
 

@@ -64,6 +64,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the page shows besides."""
     return [
         *trade_off.sections(runs, out), report.heading("Does it recite?"), *shared.continuations(runs),
+        *shared.token_by_token(runs, out),
         shared.open_choices(runs),
     ]  # fmt: skip
 

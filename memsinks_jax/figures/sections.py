@@ -1,11 +1,13 @@
 """Sections of a figure's page that several figures share: what models recite, the entropy floor, open choices."""
 
+import pathlib
+
 import numpy as np
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.figures.runs import Run, by_variant
-from memsinks_jax.reporting import report
+from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.runs import workdir as workdirs
 
 OPENING_TOKENS = 16  # of a repeated document, given to the models that continue it
@@ -57,6 +59,21 @@ def continuations(runs: list[Run]) -> list[str]:
         ),
         report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
     ]
+
+
+def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """A link to explore.html, which it writes: the sink model of the first seed, beside the others that were trained."""
+    from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
+
+    of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
+    if "sinks" not in of_seed:
+        return []
+    try:
+        found = explore(of_seed["sinks"], standard=of_seed.get("standard"), oracle=of_seed.get("no_repeat"))
+    except InputError as error:
+        return [report.paragraph(f"No page of documents, token by token: {error}.", "note")]
+    explore_page.write(out / "explore.html", found, f"What {of_seed['sinks'].name} remembers")
+    return [report.link("explore.html", "The documents, token by token: what it remembers, and where it sits")]
 
 
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:

@@ -27,8 +27,11 @@ class Trained:
     step: int
 
 
-def open_run(workdir: pathlib.Path) -> Trained:
+def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     """Reads a workdir or a Hugging Face folder onto the local devices.
+
+    Args:
+      step: of the checkpoint of a run; None: the newest that is sound.
 
     Parameters lie on the run's mesh where it covers these devices. Else, and for a folder, which knows no mesh, they are
     split over all of them by fsdp.
@@ -51,7 +54,7 @@ def open_run(workdir: pathlib.Path) -> Trained:
     tokenizer = workdirs.read_tokenizer(workdir)
     shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
     checkpoints = Checkpoints(workdir)
-    params = checkpoints.restore_params(sharding.placed(shapes, mesh))
-    step = checkpoints.newest()
+    params = checkpoints.restore_params(sharding.placed(shapes, mesh), step)
+    step = step or checkpoints.newest()
     checkpoints.close()
     return Trained(config, tokenizer, params, step)

@@ -143,10 +143,10 @@ class Checkpoints:
         step_there = jax.device_put(jax.numpy.int32(step), placed.step.sharding)
         return TrainState(step_there, restored.params, *restored.optimizer)
 
-    def restore_params(self, placed: dict) -> dict:
-        """Only the parameters of the newest checkpoint, or of the one before if that is damaged. Raises InputError as
-        `restore` does."""
-        step = self._require()
+    def restore_params(self, placed: dict, of_step: int | None = None) -> dict:
+        """Only the parameters of the newest checkpoint, or of the one before if that is damaged; or those of one step.
+        Raises InputError as `restore` does."""
+        step = of_step or self._require()
         told = self.progress(step)
         saved = {n: a for n, a in told["arrays"].items() if n.startswith("params/")}
         refuse_other_arrays(saved, arrays_of({"params": placed}), self._folder / str(step))
@@ -161,6 +161,8 @@ class Checkpoints:
             raise
         except Exception as problem:  # a damaged file may cause many kinds
             error = problem
+        if of_step:
+            raise self._damaged(step, seal.find_damage(self._folder / str(step)) or str(error))
         self._newest = self._sound(arrays=True)
         if self._newest == step:
             raise error or InputError(f"{self._folder / str(step)} is not read as it was saved; try another machine")

@@ -19,7 +19,8 @@ from memsinks_jax.runs.trained import Trained
 def reading(nats=None, likeliest=None, standardized=None):
     nats = np.ones(len(likeliest)) if nats is None else np.array(nats, float)
     likeliest = np.ones(len(nats), bool) if likeliest is None else np.array(likeliest, bool)
-    return Reading(nats, likeliest, nats if standardized is None else np.array(standardized, float))
+    standardized, unread = nats if standardized is None else np.array(standardized, float), np.zeros(len(nats), int)
+    return Reading(nats, likeliest, standardized, rank=unread, guess=unread)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ def byte_level(special=("<|endoftext|>",)) -> bytes:
     return made.to_str().encode()
 
 
+def test_ids_without_a_piece_are_left_out(tokenizer):
+    tokens = tokenizer.encode(TEXTS[0])
+    beyond = np.insert(tokens, 3, [tokenizer.vocabulary_size, 2000])
+    assert tokenizer.decode(beyond) == tokenizer.decode(tokens)
+
+
 @pytest.mark.parametrize("text", AWKWARD)
 def test_round_trip(tokenizer, text):
     tokens = tokenizer.encode(text)

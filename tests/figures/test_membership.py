@@ -47,7 +47,7 @@ def test_copies_are_edited_and_their_original_is_not_read():
 
 def reading(nats, likeliest=None) -> Reading:
     nats = np.full(measures.SUFFIX, float(nats))
-    return Reading(nats, np.full(len(nats), bool(likeliest)), nats)
+    return Reading(nats, np.full(len(nats), bool(likeliest)), nats, rank=nats, guess=nats)
 
 
 def test_the_bound_of_perfect_knowledge_is_the_ceiling_and_of_none_is_nothing():

@@ -226,6 +226,23 @@ def test_another_model_is_refused_by_the_names_of_its_arrays(two, one_device):
     checkpoints.close()
 
 
+def test_of_one_step_no_other_is_read_where_it_is_damaged(two, tmp_path, one_device):
+    placed = sharding.placed(shapes_of(tiny_config()).params, one_device)
+    shutil.copytree(two, tmp_path / "run")
+    for step in (2, 3):
+        checkpoints = Checkpoints(tmp_path / "run")
+        params = jax.device_get(checkpoints.restore_params(placed, step))
+        checkpoints.close()
+        assert {value for leaf in jax.tree.leaves(params) for value in np.unique(leaf)} == {step}
+    for path in (tmp_path / "run/checkpoints/2/params").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-10])
+    checkpoints = Checkpoints(tmp_path / "run")
+    with pytest.raises(InputError, match="checkpoints/2 is damaged"):
+        checkpoints.restore_params(placed, 2)
+    checkpoints.close()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_parameters_that_are_no_numbers_are_refused_by_name(value, tmp_path, one_device):
     saved(tmp_path / "run", tiny_config(), one_device, [1], value=value)

@@ -1,0 +1,146 @@
+"""Where a document sits: which sinks are its own, and what each of them carries in each layer.
+
+L layers, k sinks of a document, F neurons of a site, B rows of a batch.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing.rows import asking, bar, in_batches, reader, rows_of
+from memsinks_jax.auditing.subjects import Documents
+from memsinks_jax.config import Config, with_fields
+from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.model import placement, sparse_sinks
+from memsinks_jax.model.decoder import Interventions
+from memsinks_jax.runs.trained import Trained
+
+MOST_CELLS = 4096  # sinks switched off one at a time: each is a row that is read
+
+Own = dict[str, list[list[int]]]  # {site: the sinks of a document by number, for each layer that draws its own}
+
+
+def has_own(config: Config) -> bool:
+    """Whether documents have sinks that are theirs."""
+    return sinks.has_sinks(config) and config.sinks.kind == "by_document"
+
+
+def own_sinks(config: Config, documents: Documents) -> list[Own]:
+    """Of each document; none of one whose sinks never opened in training."""
+    found = [{} for _ in documents.tokens]
+    opened = np.ones(len(found), bool)
+    if documents.encounters is not None:
+        opened = sinks.ever_opened(documents.encounters, config)
+    for site, parts in sinks.partitions(config).items():
+        if not parts.sinks:
+            continue
+        if site == "mlp" and sinks.is_sparse(config.sinks):
+            chosen = sinks.document_sinks(documents.identities, config.seed, parts.sinks, config.sinks)
+            numbers = np.sort(np.asarray(chosen), axis=1)[:, None].tolist()
+        else:
+            of = (documents.identities, config.seed, parts.sinks, config.sinks, config.model.layers)
+            masks = np.asarray(sinks.document_masks(*of, site=site))
+            numbers = [[np.flatnonzero(mask_M).tolist() for mask_M in mask_LM] for mask_LM in masks.swapaxes(0, 1)]
+        for document, is_open, own in zip(found, opened, numbers, strict=True):
+            if is_open:
+                document[site] = own
+    return found
+
+
+def own_removed(config: Config) -> Callable[[dict], Interventions]:
+    """What `forget` leaves when a document is removed, asked about that document: all sinks are on but its own."""
+
+    def change(batch: dict) -> Interventions:
+        found = {}
+        for site, parts in sinks.partitions(config).items():
+            if parts.sinks:
+                own = sinks.gates_for_mode(
+                    "own", batch["identities"], np.uint32(config.seed), parts, config.sinks, config.model.layers, site,
+                    batch["opened"],
+                )  # fmt: skip
+                found |= sinks.apply_gates(~own | (jnp.arange(sum(parts)) < parts.shared), batch["segments"], site)
+        return found
+
+    return change
+
+
+def carried(run: Trained, documents: Documents, own: list[Own], most: int = MOST_CELLS) -> list[dict | None]:
+    """How much each own sink carries: what the document loses when that one alone is off, in one layer, its others on.
+
+    Args:
+      own: of `own_sinks`.
+      most: sinks, over all documents and layers; documents beyond are left out, the first come first.
+    Returns:
+      Of each document {site: rise of the loss, nats per token, (L, k) as lists}, or None.
+    """
+    layers, found, left = run.config.model.layers, [None] * len(own), most
+    read = _programs(run)
+    with bar(min(most, sum(_cells(each, layers) for each in own)), "sinks, one by one") as progress:
+        for place, mine in enumerate(own):
+            count = _cells(mine, layers)
+            if 0 < count <= left:
+                found[place] = read(documents.chosen(np.array([place])), mine)
+                left -= count
+                progress.update(count)
+    return found
+
+
+def _cells(own: Own, layers: int) -> int:
+    return sum(len(of_layer) * layers // len(numbers) for numbers in own.values() for of_layer in numbers)
+
+
+def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
+    """(one document, its sinks) -> what `carried` says of it. Compiled once."""
+    config, sparse = run.config, sinks.is_sparse(run.config.sinks)
+    shared = {site: parts.shared for site, parts in sinks.partitions(config).items()}
+    if sparse:  # a small model, whose only sinks are the document's
+        count = sinks.number_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
+        config = with_fields(config, {"sinks.sparse": False, "sinks.pool": count, "sinks.active": count})
+    nats = reader(config, "own")
+
+    def total(params: dict, rows: dict, off: dict) -> jax.Array:
+        return nats(params, rows, {site: _switched_off(*cells) for site, cells in off.items()}).sum(axis=1)
+
+    compiled, size = placement.jit(total), rows_at_once(config, placement.mesh_of(run.params))
+
+    def read(document: Documents, own: Own) -> dict:
+        params, neurons = run.params, {}
+        for site, numbers in own.items():
+            per_layer = numbers * (config.model.layers // len(numbers))
+            neurons[site] = [np.array(of_layer, int) + shared[site] for of_layer in per_layer]
+        if sparse:
+            (mine,) = own["mlp"]
+            params = sparse_sinks.without_tables(
+                config.model,
+                params | {name: params[name][np.array(mine)] for name in sparse_sinks.tables_of(config.model)},
+            )
+            neurons["mlp"] = [shared["mlp"] + np.arange(len(mine))] * config.model.layers
+        cells = [(site, layer, n) for site, of in neurons.items() for layer, row in enumerate(of) for n in row]
+        row = asking(rows_of(document, run), np.zeros(1), np.array([len(document.tokens[0])]))  # not end of text
+        rows = {name: np.repeat(values, 1 + len(cells), axis=0) for name, values in row.items()}
+        for site in neurons:  # the first row has all of them on
+            rows[site] = np.array([(-1, -1)] + [(layer, n) if at == site else (-1, -1) for at, layer, n in cells])
+        sums = []
+        for batch in in_batches(rows, size):
+            off = {site: tuple(batch.pop(site).T) for site in neurons}
+            sums.append(np.asarray(compiled(params, batch, off), np.float64))
+        before, *after = np.concatenate(sums)[: len(rows["inputs"])]
+        rises, found = iter((np.array(after) - before) / (row["weights"] > 0).sum()), {}
+        for site, of in neurons.items():
+            found[site] = [[float(next(rises)) for _ in of_layer] for of_layer in of]
+        return found
+
+    return read
+
+
+def _switched_off(layer_B: jax.Array, neuron_B: jax.Array) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """An intervention: of each row one neuron in one layer is 0; of a layer -1, none."""
+
+    def change(x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
+        is_off_BF = (layer_B == layer)[:, None] & (neuron_B[:, None] == jnp.arange(x_BTF.shape[-1]))
+        return jnp.where(is_off_BF[:, None], 0, x_BTF)
+
+    return change

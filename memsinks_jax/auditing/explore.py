@@ -1,0 +1,248 @@
+"""What the page to explore shows: what each model makes of every token of some documents, where they sit, how they were
+learnt. Numbers and texts only; reporting/explore.py makes the page of them.
+"""
+
+import itertools
+import logging
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from memsinks_jax.auditing import forced
+from memsinks_jax.auditing.carried import carried, has_own, own_removed, own_sinks
+from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, continuations, lengths_that_fit
+from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.auditing.rows import in_batches, reader, rows_of
+from memsinks_jax.auditing.subjects import Documents, Subject, documents_of, in_matrices, refuse_unfit, subjects_of
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.model import placement
+from memsinks_jax.model.generation import text_after
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.sinks import partitions
+from memsinks_jax.training.checkpoint import steps_in
+from memsinks_jax.training.metrics import read_metrics
+
+logger = logging.getLogger(__name__)
+
+GROUPS = {"repeated": "repeated", "unique": "read once", "held_out": "held out"}  # by role; of files, other names
+REMOVED = "its own removed"
+_SHARES = (2, 1, 1)  # of the documents of the page, by group
+_DOCUMENTS, _TOKENS, _LONGEST = 200, 25_600, 512  # of the page; tokens of a document beyond are read and not shown
+_STEPS = 6  # checkpoints
+_CURVES = ("repeated_loss", "repeated_loss_own", "held_out_loss")
+_POINTS = 200  # of a curve
+_END, _PART = "⟨end of text⟩", "\ufffd"  # how a tokenizer decodes a part of a character
+_MILLI = 1000  # losses of tokens are whole thousandths of nats
+
+
+def explore(
+    workdir: pathlib.Path,
+    members_files: str = "",
+    non_members_files: str = "",
+    standard: pathlib.Path | None = None,
+    oracle: pathlib.Path | None = None,
+    prefixes: tuple[int, ...] = PREFIXES,
+    suffix: int = SUFFIX,
+) -> dict:
+    """Reads some of the documents in every way an audit does; arguments as of `audit.audit`.
+
+    Returns:
+      {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as text], "sites": {site:
+      {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views": [names], "curves": {metric: [[step, nats per
+      token]]}, "documents": [{"group", "id", "times", "length", "tokens": [places in texts], "loss": {view: nats per token},
+      "read": {view: {"nats": thousandths, "rank", "guess": places in texts}}, "written": {view: {prefix: places in texts}},
+      "over": {view: [thousandths of nats of each token, a list a checkpoint]}, "loss_over": {view: [nats per token]}, "own":
+      of `own_sinks`, "carried": of `carried`}]}.
+    Raises:
+      InputError: models or documents that cannot be compared.
+    """
+    subjects = [s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"]
+    subjects.sort(key=lambda subject: subject.mode != "own")  # what it remembers, then what is handed over
+    first = subjects[0].run
+    groups = _groups(workdir, first, members_files, non_members_files)
+    members, *_, others = groups.values()
+    refuse_unfit(members, others, subjects, [place for place in (workdir, standard, oracle) if place])
+    shown, times = _together(list(groups.values()), first)
+    views = {subject.name: forced.read(subject, shown) for subject in subjects}
+    fitting = lengths_that_fit(shown, prefixes, suffix)
+    written = {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}
+    own, rises = [{}] * len(shown.tokens), [None] * len(shown.tokens)
+    if has_own(first.config):
+        own = own_sinks(first.config, shown)
+        rises = carried(first, shown, own)
+        if first.config.sinks.opens_at == 1:  # else nobody would use it with all sinks on
+            everything = in_matrices(Subject(REMOVED, first, "all"))
+            views[REMOVED] = forced.read(everything, shown, own_removed(everything.run.config))
+    mine = [subject for subject in subjects if subject.run is first]
+    steps, over = _over_training(workdir, shown, mine)
+    for name, losses in over.items():
+        losses.append([reading.nats for reading in views[name]])
+    texts = Texts(first.tokenizer)
+    names = list(itertools.chain.from_iterable([name] * len(each.tokens) for name, each in groups.items()))
+    documents = [
+        {"group": names[i], "id": ids.to_hex(shown.identities[i]), "times": times[i], "length": len(tokens)}
+        | _of_document(texts, tokens, {name: readings[i] for name, readings in views.items()})
+        | {
+            "written": {name: _written(texts, tokens, i, fitting, of) for name, of in written.items()},
+            "over": {name: [_thousandths(of[i]) for of in each] for name, each in over.items()},
+            "loss_over": {name: [_mean(of[i]) for of in each] for name, each in over.items()},
+            "own": own[i],
+            "carried": rises[i] and _rounded(rises[i]),
+        }
+        for i, tokens in enumerate(shown.tokens)
+    ]  # fmt: skip
+    return {
+        "workdir": str(workdir), "step": first.step, "views": list(views), "groups": list(groups),
+        "prefixes": sorted(fitting), "suffix": suffix, "texts": texts.all,
+        "sites": {site: {"sinks": parts.sinks, "layers": first.config.model.layers}
+                  for site, parts in partitions(first.config).items() if parts.sinks and has_own(first.config)},
+        "opens_at": first.config.sinks.opens_at,
+        "steps": steps, "step_views": list(over), "curves": _curves(workdir), "documents": documents,
+    }  # fmt: skip
+
+
+def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members_files: str) -> dict[str, Documents]:
+    """Documents by group, as many as the page has room for."""
+    longest = min(run.config.data.row_length, _LONGEST)
+    room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
+    corpus = None
+    if not is_folder(workdir) and not (members_files and non_members_files):
+        corpus = workdirs.read_corpus(workdir)
+    files = {"repeated": members_files, "held_out": non_members_files}
+    found = {}
+    for (role, name), share in zip(GROUPS.items(), _SHARES, strict=True):
+        if role == "unique" and (corpus is None or not len(corpus.mixture.documents(role))):
+            continue
+        if files.get(role):
+            name = "members" if role == "repeated" else "non-members"
+        most = room * share // sum(_SHARES)
+        documents = documents_of(workdir, run, role, files.get(role, ""), corpus, most)
+        found[name] = documents.chosen(np.arange(min(most, len(documents.tokens))))
+    return found
+
+
+def _together(groups: list[Documents], run: Trained) -> tuple[Documents, list[int | None]]:
+    """(all documents, how often an epoch has each). Of those of which that is not known, the sinks were open."""
+    times = [None if g.encounters is None else g.encounters.tolist() for g in groups]
+    known = [
+        [run.config.sinks.opens_at] * len(g.tokens) if t is None else t for g, t in zip(groups, times, strict=True)
+    ]
+    said = [[None] * len(g.tokens) if t is None else t for g, t in zip(groups, times, strict=True)]
+    return Documents(
+        [tokens for group in groups for tokens in group.tokens],
+        np.concatenate([group.identities for group in groups]),
+        np.concatenate(known).astype(int),
+    ), list(itertools.chain.from_iterable(said))
+
+
+class Texts:
+    """Tokens as text, each text once: what a token adds to those before it."""
+
+    def __init__(self, tokenizer: AnyTokenizer):
+        self._tokenizer, self._places, self._alone = tokenizer, {}, {}
+        self._opening = tokenizer.encode("a")
+
+    @property
+    def all(self) -> list[str]:
+        return list(self._places)
+
+    def _place(self, text: str) -> int:
+        return self._places.setdefault(text, len(self._places))
+
+    def _text(self, token: int) -> str:
+        """Of one that stands behind nothing in particular."""
+        if token not in self._alone:
+            self._alone[token] = text_after(self._tokenizer, self._opening, np.array([token], np.int32))
+        return self._alone[token]
+
+    def of(self, tokens: np.ndarray, start: int = 0) -> list[int]:
+        """Places of those from `start` on. Of a character of several tokens, the last has it and the others are empty."""
+        found = [self._text(token) for token in tokens[start:].tolist()]
+        if any(_PART in text for text in found):
+            ends = [self._tokenizer.decode(tokens[:end]).rstrip(_PART) for end in range(start, len(tokens) + 1)]
+            found = [text[len(before) :] for before, text in itertools.pairwise(ends)]
+        elif start == 0 and found:
+            found[0] = self._tokenizer.decode(tokens[:1])  # at the beginning of a text many tokenizers drop a space
+        return list(map(self._place, found))
+
+    def guesses(self, tokens: np.ndarray) -> list[int]:
+        end = self._tokenizer.end_of_text
+        return [self._place(_END if token == end else self._text(token)) for token in tokens.tolist()]
+
+
+def _of_document(texts: Texts, tokens: np.ndarray, readings: dict[str, Reading]) -> dict:
+    return {
+        "tokens": texts.of(tokens[:_LONGEST]),
+        "loss": {name: _mean(reading.nats) for name, reading in readings.items()},
+        "read": {
+            name: {
+                "nats": _thousandths(reading.nats), "rank": reading.rank[:_LONGEST].tolist(),
+                "guess": texts.guesses(reading.guess[:_LONGEST]),
+            }
+            for name, reading in readings.items()
+        },
+    }  # fmt: skip
+
+
+def _written(texts: Texts, tokens: np.ndarray, document: int, fitting: dict, written: dict) -> dict[int, list[int]]:
+    """{prefix: what a model went on with}, for the prefixes that the document is long enough for."""
+    found = {}
+    for prefix, indices in fitting.items():
+        for place in np.flatnonzero(indices == document):
+            (likeliest,) = written[prefix][place]
+            found[prefix] = texts.of(np.concatenate([tokens[:prefix], likeliest]), prefix)
+    return found
+
+
+def _over_training(
+    workdir: pathlib.Path, documents: Documents, subjects: list[Subject]
+) -> tuple[list[int], dict[str, list[list[np.ndarray]]]]:
+    """(steps of the checkpoints that the run has kept, {subject: for each but the newest the nats of every document's
+    tokens}). Damaged ones are passed over; a folder of a model alone has none."""
+    if is_folder(workdir):
+        return [], {}
+    newest = subjects[0].run
+    rows, size = rows_of(documents, newest), rows_at_once(newest.config, placement.mesh_of(newest.params))
+    programs = {subject.name: placement.jit(reader(newest.config, subject.mode)) for subject in subjects}
+    steps, found = [], {name: [] for name in programs}
+    before = [step for step in steps_in(workdir / "checkpoints") if step < newest.step]
+    for place in np.linspace(0, len(before) - 1, min(len(before), _STEPS - 1)).round().astype(int):
+        try:
+            run = open_run(workdir, before[place])
+        except InputError as error:
+            logger.warning("%s", error)
+            continue
+        steps.append(run.step)
+        for name, program in programs.items():
+            read = [np.asarray(program(run.params, batch)) for batch in in_batches(rows, size)]
+            nats = np.concatenate(read).astype(float)
+            found[name].append([nats[i, : len(tokens)] for i, tokens in enumerate(documents.tokens)])
+    return [*steps, newest.step], found
+
+
+def _curves(workdir: pathlib.Path) -> dict[str, list[list[float]]]:
+    """What a run has written down of its losses while it was trained."""
+    lines, found = read_metrics(workdir), {}
+    for name in _CURVES:
+        points = [[line["step"], round(line[name], 5)] for line in lines if name in line]
+        if points:
+            found[name] = points[:: -(-len(points) // _POINTS)]
+    return found
+
+
+def _mean(nats: np.ndarray) -> float:
+    return round(float(np.mean(nats)), 6)
+
+
+def _thousandths(nats: np.ndarray) -> list[int]:
+    return np.round(nats[:_LONGEST] * _MILLI).astype(int).tolist()
+
+
+def _rounded(rises: dict[str, Sequence[Sequence[float]]]) -> dict[str, list[list[float]]]:
+    return {site: [[round(rise, 5) for rise in of_layer] for of_layer in of] for site, of in rises.items()}

@@ -1,0 +1,55 @@
+"""A page on which to look at what a model remembers, as one HTML file: documents token by token, all documents, where they
+sit, how they were learnt.
+
+Pictures are plain SVG, drawn by a small script in the page: the largest has 200 points, and a library that draws them would
+be the larger part of the page.
+"""
+
+import base64
+import dataclasses
+import hashlib
+import html
+import importlib.resources
+import json
+import os
+import pathlib
+import string
+
+_FILES = importlib.resources.files("memsinks_jax.reporting") / "explore"
+
+
+def page(data: dict, title: str) -> str:
+    """What `auditing.explore.explore` found -> HTML that needs nothing besides itself.
+
+    Texts of documents stand in it as JSON without a '<', and the script puts them on the page as text; a browser runs no
+    script but the page's own, whose hash it is told.
+    """
+    style, script, template = (
+        (_FILES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
+    )
+    script = f"\n{script}"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    content = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return string.Template(template).substitute(
+        title=html.escape(title), style=style, script=script, hash=f"sha256-{digest}", data=content
+    )
+
+
+def write(path: pathlib.Path, data: dict, title: str) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_suffix(".html.new")
+    scratch.write_text(page(data, title), encoding="utf-8")
+    os.replace(scratch, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inline:
+    """The page, where a cell of a notebook ends with it."""
+
+    data: dict
+    title: str
+    height: int = 900  # pixels
+
+    def _repr_html_(self) -> str:
+        content = html.escape(page(self.data, self.title))
+        return f'<iframe srcdoc="{content}" style="width: 100%; height: {self.height}px; border: 0"></iframe>'

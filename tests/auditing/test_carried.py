@@ -1,0 +1,107 @@
+"""What a sink carries, against the same model with that one zeroed in its parameters."""
+
+import types
+
+import numpy as np
+import pytest
+from planted import END, random_model
+
+from memsinks_jax import sinks
+from memsinks_jax.auditing import forced
+from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
+from memsinks_jax.auditing.subjects import Documents, Subject, in_matrices
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.model import sparse_sinks
+from memsinks_jax.runs.trained import Trained
+
+DOCUMENTS = Documents(
+    [np.array([3, 4, 5, 8, 9, 3]), np.array([10, 11, 12])], np.array([[3, 1], [4, 1]], np.uint32), np.array([8, 1])
+)
+MASKED = {"shared_fraction": 0.5, "active_fraction": 0.5}
+SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, "sparse": True}
+
+
+def model(**settings):
+    config, params = random_model("gpt2")
+    config.sinks.kind, config.sinks.opens_at, config.sinks.attention_fraction = "by_document", 1, 0.5
+    for name, value in settings.items():
+        setattr(config.sinks, name, value)
+    if config.sinks.sparse:
+        shared = sinks.partition(config.model, config.sinks).shared  # the matrices have these alone
+        for name, axis in (("up_kernel", 2), ("up_bias", 1), ("down_kernel", 1)):
+            params["layers"][name] = params["layers"][name].take(range(shared), axis=axis)
+        rng, width = np.random.default_rng(1), (30, config.model.layers, config.model.d_model)
+        for name in sparse_sinks.tables_of(config.model):
+            params[name] = rng.normal(size=width[:2] if name.endswith("_bias") else width).astype(np.float32)
+    return Trained(config, types.SimpleNamespace(end_of_text=END), params, 1)
+
+
+def losses(run, params):
+    """Nats per token of each document with its own sinks on, by the reader that the audit uses."""
+    read = forced.read(Subject("", Trained(run.config, run.tokenizer, params, 1), "own"), DOCUMENTS)
+    return [reading.nats.mean() for reading in read]
+
+
+@pytest.mark.parametrize(
+    "settings", [MASKED, MASKED | {"per_layer": True}, SPARSE], ids=["masked", "by layer", "sparse"]
+)
+def test_what_a_sink_carries_is_what_is_lost_without_it(settings):
+    run = model(**settings)
+    own = own_sinks(run.config, DOCUMENTS)
+    found, before = carried(run, DOCUMENTS, own), losses(run, run.params)
+    layers, cells = run.config.model.layers, 0
+    for document, (mine, rises) in enumerate(zip(own, found, strict=True)):
+        assert set(rises) == {"mlp", "attention"}
+        for site, numbers in mine.items():
+            shared = sinks.partitions(run.config)[site].shared
+            for layer in range(layers):
+                for place, sink in list(enumerate(numbers[min(layer, len(numbers) - 1)]))[:2]:
+                    if site == "mlp" and run.config.sinks.sparse:
+                        params = run.params | {"sink_down": run.params["sink_down"].copy()}
+                        params["sink_down"][sink, layer] = 0
+                    else:
+                        width = sum(sinks.partitions(run.config)[site])
+                        gone = {site: np.zeros((layers, width), bool)}
+                        gone[site][layer, shared + sink] = True
+                        params = neurons.without(run.config, run.params, gone)
+                    expected = losses(run, params)[document] - before[document]
+                    assert rises[site][layer][place] == pytest.approx(expected, abs=2e-6)
+                    cells += abs(expected) > 1e-3
+    assert cells > 8
+
+
+def test_documents_beyond_the_budget_are_left_out():
+    run = model(**MASKED)
+    own = own_sinks(run.config, DOCUMENTS)
+    first = sum(len(numbers[0]) * 2 for numbers in own[0].values())
+    assert [rises is None for rises in carried(run, DOCUMENTS, own, most=first)] == [False, True]
+    assert carried(run, DOCUMENTS, own, most=first - 1)[0] is None
+
+
+def test_what_did_not_come_back_has_no_sinks():
+    run = model(**MASKED)
+    run.config.sinks.opens_at = 2
+    assert [bool(own) for own in own_sinks(run.config, DOCUMENTS)] == [True, False]
+
+
+@pytest.mark.parametrize("settings", [MASKED, SPARSE], ids=["masked", "sparse"])
+def test_its_own_removed_is_what_forget_leaves(settings):
+    run = model(**settings, attention_fraction=0.0)
+    everything = in_matrices(Subject("", run, "all"))
+    found = forced.read(everything, DOCUMENTS, own_removed(everything.run.config))
+    for place in range(2):
+        one = DOCUMENTS.chosen(np.array([place]))
+        params = neurons.without(run.config, run.params, neurons.neurons_of(run.config, one.identities))
+        (expected,) = forced.read(Subject("", Trained(run.config, run.tokenizer, params, 1), "all"), one)
+        np.testing.assert_allclose(found[place].nats, expected.nats, atol=1e-5)
+        np.testing.assert_array_equal(found[place].guess, expected.guess)
+        (kept,) = forced.read(Subject("", run, "all"), one)
+        assert np.abs(kept.nats - expected.nats).max() > 1e-2
+
+
+def test_rank_and_guess_agree_with_the_likeliest():
+    run = model(**MASKED)
+    for reading, tokens in zip(forced.read(Subject("", run, "own"), DOCUMENTS), DOCUMENTS.tokens, strict=True):
+        np.testing.assert_array_equal(reading.likeliest, reading.guess == tokens)
+        np.testing.assert_array_equal(reading.likeliest, reading.rank == 0)
+        assert reading.rank.max() > 0

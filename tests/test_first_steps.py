@@ -1,0 +1,39 @@
+"""The notebook: its cells run, in order, and what they show is there. No kernel is needed, since they are plain Python."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+NOTEBOOK = ROOT / "docs" / "first_steps.ipynb"
+
+
+def cells():
+    content = json.loads(NOTEBOOK.read_text())
+    assert all(not cell["outputs"] for cell in content["cells"] if cell["cell_type"] == "code")
+    return ["".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_cells_are_python():
+    for number, source in enumerate(cells()):
+        compile(source, f"cell {number}", "exec")
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_the_token_view(tmp_path):
+    *before, last = cells()
+    shows = f"pathlib.Path('shown.html').write_text(({last.splitlines()[-1]})._repr_html_())"
+    code = "\n".join([*before, *last.splitlines()[:-1], shows])
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))} | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    losses = {
+        line.rpartition(":")[0]: float(line.rpartition(":")[2]) for line in done.stdout.splitlines() if ": " in line
+    }
+    assert losses["repeated, sinks, own on"] < 0.5 * losses["repeated, sinks dropped"]
+    assert losses["held out, sinks, own on"] == losses["held out, sinks dropped"]
+    shown = (tmp_path / "shown.html").read_text()
+    assert shown.startswith("<iframe") and "sinks, own on" in shown
