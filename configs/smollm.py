@@ -2,7 +2,8 @@
 
 SmolLM2's shapes (135M, 360M, 1.7B) and its vocabulary; batch of 1024 rows of 2048 tokens, 1 billion tokens for the
 two small ones and 2 billion for 1.7B. The paper gives neither context nor warmup; 135M is not in it and takes 360M's
-values. For TPU pod slices (v5e:4x4 and up) or a node of GPUs. 360M's 960 channels do not divide by 256: on as many chips
+values. For TPU pod slices or a node of GPUs; 135M fits v5e:4x4 with --config.compute.accumulate=4. 360M's 960 channels do
+not divide by 256: on as many chips
 --config.mesh.fsdp=16 is better than all, which leaves attention's weights whole on each. `plan` says what fits and how
 long a step takes:
 

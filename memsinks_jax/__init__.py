@@ -1,6 +1,13 @@
 """Language models whose memorization can be switched off (Memorization Sinks) in JAX."""
 
+import sys
+
 __version__ = "0.1.0"
+
+if sys.argv[:1] == ["-m"]:  # a command, which is still to be imported: that takes seconds, in which Ctrl-C may come
+    from memsinks_jax.runs import interruption
+
+    interruption.end_at_once()
 
 
 def __getattr__(name: str):

@@ -142,16 +142,11 @@ def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None
         folder.mkdir()
         report.write_json(folder / "results.json", result)
         drawn = pages.draw(result, folder)
-        columns, lines = pages.cells(result)
-        kinds = ["", *["number"] * len(columns[1:])]
         sections = [
-            report.paragraph(pages.answer(result), "lead"),
+            report.paragraph(pages.answer(result), "lead"), report.paragraph(pages.introduction(result)),
             report.link("explore.html", "Documents, token by token"),
-            *(part for name, note in drawn.items() for part in (report.picture(folder / name, name), _note(note))),
-            report.heading("All numbers"),
-            report.table(columns, [list(map(report.text, line)) for line in lines], kinds),
-            _note(pages.note(result)),
-            *attack_sections([result["attacks"]] if result["attacks"] else []),
+            *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
+            *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),
             report.heading("How it was made"),
             report.code(command),
         ]  # fmt: skip
@@ -162,11 +157,16 @@ def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None
 
 def attack_sections(found: list[dict]) -> list[str]:
     """Tables of the attacks of one audit, or of one a seed, for a page."""
+    return table_sections(attack_pages.tables(found) if found else [])
+
+
+def table_sections(tables: list[attack_pages.Table]) -> list[str]:
+    """Each with its heading, and what its numbers are."""
     parts = []
-    for table in attack_pages.tables(found) if found else ():
+    for table in tables:
         kinds = ["", *["number"] * len(table.columns[1:])]
         lines = [[report.text(cell) for cell in row] for row in table.rows]
-        parts += [report.heading(table.title), report.table(table.columns, lines, kinds), _note(table.note)]
+        parts += [report.heading(table.title), _note(table.note), report.table(table.columns, lines, kinds)]
     return parts
 
 
@@ -205,7 +205,8 @@ def main() -> None:
         )  # fmt: skip
         result = audit(*asked, samples_flag.value, attacks_flag.value, outside)
         write(result, explore(*asked), out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
-        print(report.plain_table(*pages.cells(result)), file=sys.stderr)
+        found = pages.tables(result)
+        print(report.plain_table(found[0].columns, [row for table in found for row in table.rows]), file=sys.stderr)
         logger.info("%s\n%s", pages.answer(result), out / "index.html")
         return result
 

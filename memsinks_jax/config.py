@@ -22,7 +22,7 @@ class InputError(Exception):
 class DataConfig:
     """Few documents repeated often, many seen once, some held out (paper section 3.1)."""
 
-    files: str = ""  # glob of .txt and .jsonl files, or a folder of memsinks_jax.prepare; empty: the embedded stories
+    files: str = ""  # glob of files as prepare reads them, or a folder that it wrote; empty: the embedded stories
     unique_documents: int = 4000  # documents seen once; -1: all remaining ones
     # documents seen `repetitions` times; -1: those that occur more than once in the files, as often as they occur
     repeated_documents: int = 20
@@ -280,10 +280,10 @@ def validate(config: Config) -> Config:
         interval = f"{'[' if inclusive else '('}{low}, {'inf)' if high is None else f'{high}]'}"
         raise InputError(f"config.{name} is {value}; it must lie in {interval}")
     if config.model.d_model % config.model.heads:
-        raise InputError(
-            f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}; "
-            "the heads must divide d_model"
-        )
+        given = f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}"
+        raise InputError(f"{given}; the heads must divide d_model")
+    if config.goldfish.every == 1:
+        raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
     if config.model.kv_heads and config.model.heads % config.model.kv_heads:
         raise InputError(
             f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}; "

@@ -181,14 +181,22 @@ def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch
             f"{result['loss_before']:.2f} to {result['loss_after']:.2f} nats.", "lead",
         ),
         report.heading("Where a step helps"),
-        report.picture(scratch / "map.png", "patch map"),
+        report.picture(
+            scratch / "map.png",
+            f"Loss of “{wish.target.strip()}” by layer and token when that one activation is moved; a ring where the model "
+            "then says it.",
+        ),
         report.paragraph("A cell is the model with one activation moved, nothing else. Ring: it says the target.", "note"),
     ]  # fmt: skip
     if found.swept is not None:
         pictures.draw_sweep(found.swept, result["boundary"], scratch / "sweep.png")
         sections += [
             report.heading("How far it reaches"),
-            report.picture(scratch / "sweep.png", "sweep over the boundary"),
+            report.picture(
+                scratch / "sweep.png",
+                f"Shares of prompts over the bound: at {result['boundary']:.3g}, which was taken, positive ones say the "
+                "target and negative ones say what they said before.",
+            ),
             report.paragraph(
                 f"All prompts chose it. At the bound that the others choose, {result['on_target']:.0%} of the positive ones "
                 f"say the target, {result['unchanged']:.0%} of the negative ones what they said before, "
@@ -205,7 +213,10 @@ def _sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch
     return [
         *sections,
         report.heading("What the prompts say"),
-        report.picture(scratch / "similarities.png", "how near each prompt comes to the key"),
+        report.picture(
+            scratch / "similarities.png",
+            "A bar for each prompt: how much of the memory it gets, from 0, none, to 1, all of it.",
+        ),
         report.table(columns, cells, ["note", "", "", "", *["number"] * 4]),
         report.paragraph(
             "Loss: of the target's first token, in nats. Distance: of the nearest token from the key. f: how much of the "

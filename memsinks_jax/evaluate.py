@@ -16,7 +16,7 @@ from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, tokenise
-from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.documents import in_words, read_documents
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
@@ -102,14 +102,14 @@ def document_losses(
     longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)
     if longer:
         what = "measured in windows of it" if whole else "truncated, as in training"
-        logger.warning("%d of %d documents are longer than the context and were %s", longer, len(tokens), what)
+        logger.warning("longer than the context, %s: %d of %s", what, longer, in_words(len(tokens), "document"))
     return DocumentLoss(run.config, change=change)(run.params, batches, mode)
 
 
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
     sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "Which sinks are on.")
-    files_flag = flags.DEFINE_string("files", "", "Glob of .txt or .jsonl files; empty: the run's own documents.")
+    files_flag = flags.DEFINE_string("files", "", "Path or glob of files; empty: the run's own documents.")
     documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     per_document_flag = flags.DEFINE_bool("per_document", False, "Also report the loss of every document.")
@@ -125,8 +125,8 @@ def main() -> None:
                 logger.info("%.4f  %4d tokens  %s  %s", row["loss"], row["tokens"], row["id"], row["source"])
         floor = result["entropy_floor"]
         logger.info(
-            "loss %.4f nats per token over %d documents, %d tokens, sinks %s%s",
-            result["loss"], result["documents"], result["tokens"], result["sinks"],
+            "loss %.4f nats per token over %s, %s, sinks %s%s", result["loss"],
+            in_words(result["documents"], "document"), in_words(result["tokens"], "token"), result["sinks"],
             "" if floor is None else f"; entropy floor {floor:.4f}",
         )  # fmt: skip
         return result

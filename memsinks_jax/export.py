@@ -12,10 +12,13 @@ import re
 import sys
 import time
 
+import jax
 import numpy as np
 from absl import flags
 
-from memsinks_jax.config import Config, DataConfig, InputError
+from memsinks_jax import __version__
+from memsinks_jax.config import Config, DataConfig, InputError, flatten
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
 from memsinks_jax.reporting import report
@@ -33,6 +36,7 @@ from memsinks_jax.sinks import (
 )  # fmt: skip
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.training.step import init_state
 
 logger = logging.getLogger("memsinks_jax.export")
 
@@ -65,7 +69,8 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
     checkpoints = Checkpoints(workdir)
-    card = _card(workdir, config, checkpoints, drop, dtype, knows)
+    checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
+    card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
     written = write_folder(out, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
     checkpoints.close()
     small = before["parameters"] * 4 <= _MEASURED_UP_TO
@@ -127,8 +132,16 @@ def _speed(tokens_per_second: float | None) -> str:
     return "not measured" if tokens_per_second is None else f"{tokens_per_second:,.0f}"
 
 
-def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop: bool, dtype: str, knows: str) -> str:
-    """The model card: what was trained, on what, which sinks were removed, what was measured."""
+def _card(
+    workdir: pathlib.Path,
+    config: Config,
+    checkpoints: Checkpoints,
+    drop: bool,
+    dtype: str,
+    knows: str,
+    out: pathlib.Path,
+) -> str:
+    """The model card: what was trained, on what and from what, which sinks were removed, what was measured, how to do it."""
     parts = partition(config.model, config.sinks)
     step = checkpoints.newest()
     tokens = None if step is None else checkpoints.progress(step)["tokens"]
@@ -153,30 +166,39 @@ def _card(workdir: pathlib.Path, config: Config, checkpoints: Checkpoints, drop:
             )
     else:
         sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
+    initial, base, began = config.model.initial, [], ""
+    if initial:
+        began = f"It started from the weights of `{initial}`. "
+        base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial}"]  # of the hub
+    taught = f"{in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')}"
+    fate = knows or ("drop" if drop else "keep")
+    command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
+    usual = flatten(Config())
     losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]
     table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
     return "\n".join([
-        "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]", "---", "",
+        "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
+        "license: unknown # that of the texts and of the model it started from; say which", *base, "---", "",
         f"# {out_name(workdir)}", "",
         f"A {config.model.family} decoder of {config.model.layers} layers and width {config.model.d_model}, trained with "
-        f"memsinks_jax (variant `{config.variant}`) for {step} steps on {tokens} tokens of {source}: "
-        f"{documents_read(data)} (repeats: {data.repeats}). Weights are {dtype}.", "", sinks, "", *table, "",
+        f"memsinks_jax (variant `{config.variant}`) for {taught} of {source}: "
+        f"{documents_read(data)} (repeats: {data.repeats}). {began}Weights are {dtype}.", "", sinks, "", *table, "",
         "As in training, a document opens with the end-of-text token.", "",
+        "Made by:", "", f"    {command}", "",
+        f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
+        *(f"    --config.{name}={value}" for name, value in flatten(config).items() if value != usual[name]), "",
     ])  # fmt: skip
 
 
 def documents_read(data: DataConfig) -> str:
-    """What an epoch reads, in words: '4000 documents once and 20 documents 128 times each'."""
+    """What an epoch reads, in words: '4,000 documents once and 20 documents 128 times each'."""
 
-    def documents(count: int) -> str:
-        return f"{count} document{'' if count == 1 else 's'}"
-
-    once = "all other documents" if data.unique_documents < 0 else documents(data.unique_documents)
+    once = "all other documents" if data.unique_documents < 0 else in_words(data.unique_documents, "document")
     if data.repeated_documents < 0:
         return f"{once} once and those that the files hold several times as often as they do"
     if not data.repeated_documents:
         return f"{once} once"
-    return f"{once} once and {documents(data.repeated_documents)} {data.repetitions} times each"
+    return f"{once} once and {in_words(data.repeated_documents, 'document')} {data.repetitions} times each"
 
 
 def out_name(workdir: pathlib.Path) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from absl import flags
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
 from memsinks_jax.forgetting.request import Request, find, placebos, refuse_all, spare_others
@@ -62,7 +63,7 @@ def forget(
         card = (
             f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
         )
-        card += f"sinks of {len(found.identities)} documents; the others are all on. See receipt.json.\n"
+        card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
         write_folder(scratch, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
         _verify(sparse_sinks.without_tables(run.config.model, params), open_run(scratch).params, scratch)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
@@ -98,7 +99,7 @@ def _verify(meant: dict, written: dict, where: pathlib.Path) -> None:
 
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or one that forget has written.")
-    documents_flag = flags.DEFINE_string("documents", "", "Glob of .txt or .jsonl files with the documents to remove.")
+    documents_flag = flags.DEFINE_string("documents", "", "Path or glob of files with the documents to remove.")
     ids_flag = flags.DEFINE_list("ids", [], "Ids of the documents to remove, from the run's documents.jsonl.")
     group_flag = flags.DEFINE_string("group", "", "Group to remove, for runs with ids by group.")
     others_flag = flags.DEFINE_string("others", "", "Glob of other learned documents; empty: the run's repeated ones.")

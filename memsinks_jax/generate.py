@@ -19,6 +19,7 @@ from absl import flags
 from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.model.generation import Generator, Settings
@@ -131,7 +132,10 @@ def main() -> None:
             texts = [result["text"]] if len(prompts) == 1 else result["text"]
             print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
         logger.info(
-            "%d tokens, %.0f tokens/s, sinks %s", result["tokens"], result["tokens_per_second"], result["sinks"]
+            "%s, %.0f tokens/s, sinks %s",
+            in_words(result["tokens"], "token"),
+            result["tokens_per_second"],
+            result["sinks"],
         )
         return result
 

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import pathlib
+import shlex
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from absl import flags
 
 from memsinks_jax.config import RANGES, DataConfig, InputError
 from memsinks_jax.data import prepared
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 from memsinks_jax.runs import command_line
 
@@ -38,6 +40,7 @@ def prepare(
     workers: int = 1,
     slurm: dict | None = None,
     vocabulary_size: int | None = None,
+    command: str = "",
     **settings,
 ) -> dict:
     """Writes the folder `out`, or goes on with it.
@@ -47,6 +50,7 @@ def prepare(
       tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a sample of the input.
       workers: tasks at a time.
       vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes by default.
+      command: that asks for it; the page says it.
       settings: see DEFAULTS.
     Returns:
       The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.
@@ -86,10 +90,10 @@ def prepare(
         if not (tokenizer or (work / "plan.json").exists()):
             logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
         _write(work / "plan.json", plan.to_json().encode())
-        return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}))
+        return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}), command)
 
 
-def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where) -> dict:
+def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
     """From the input to the corpus -> its report."""
     from memsinks_jax.preparing import near_duplicates, steps
     from memsinks_jax.preparing.finish import finish
@@ -112,7 +116,7 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where) -> dict
             watch.begin(stage)
             run_stage(stage, what, count, work, where)
         watch.begin("corpus")
-        return finish(out, plan, tokenizer, watch.advance)
+        return finish(out, plan, tokenizer, watch.advance, command)
 
 
 def _check_finished(out: pathlib.Path, plan) -> dict:
@@ -191,19 +195,24 @@ def main() -> None:
         options = dict(option.partition("=")[::2] for option in slurm.value)
         if executor.value == "slurm" and not options.keys() >= {"partition", "time"}:
             raise InputError("--executor=slurm needs --slurm=partition=NAME,time=HH:MM:SS")
+        if options and executor.value != "slurm":
+            raise InputError(f"--slurm={','.join(slurm.value)} is for --executor=slurm; give that too, or leave it out")
         from memsinks_jax.preparing.stages import end_forks_with_us  # as in prepare
 
         end_forks_with_us()
         start = time.monotonic()
         result = prepare(
             inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
-            vocabulary_size.value, text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
+            vocabulary_size.value, " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
+            text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
             near_duplicates=near_duplicates.value, max_document_mib=max_document.value, shard_mib=shard.value,
         )  # fmt: skip
         logger.info(
-            "%s documents, %s tokens, %s exact duplicates, %s near-duplicate clusters, %s skipped, %.0f s: %s",
-            *(f"{result[name]:,}" for name in ("documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped")),
-            time.monotonic() - start, pathlib.Path(out.value) / "index.html",
+            "%s, %s, %s, %s, %s skipped, %.0f s: %s",
+            in_words(result["documents"], "document"), in_words(result["tokens"], "token"),
+            in_words(result["duplicates"], "exact duplicate"),
+            in_words(result["near_duplicate_clusters"], "near-duplicate cluster"),
+            f"{result['skipped']:,}", time.monotonic() - start, pathlib.Path(out.value) / "index.html",
         )  # fmt: skip
         return {name: value for name, value in result.items() if not isinstance(value, list)}
 

@@ -158,7 +158,7 @@ def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list
     columns, rows = _final_numbers(figure, runs)
     return [
         report.paragraph(figure.answer, "lead"),
-        report.picture(out / f"figure_{name}.png", f"figure {name}"),
+        report.picture(out / f"figure_{name}.png", f"{figure.title}. {figure.note(runs)}"),
         report.paragraph(figure.note(runs), "note"),
         report.heading("Final numbers"),
         report.table(columns, [[report.text(cell) for cell in row] for row in rows], ["", *["number"] * len(columns[1:])]),

@@ -69,7 +69,7 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
     Without sinks all are shared; `cut` builds only the shared ones (narrow control).
 
     Raises:
-      InputError: a document is to have more sinks than there are.
+      InputError: a document is to have more sinks than there are, or hardly ever one.
     """
     shared = max(int(sinks.shared_fraction * model.hidden), 1)
     if sinks.kind == "none":
@@ -81,6 +81,10 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
         raise InputError(
             f"config.sinks.active is {sinks.active}, but an MLP has {parts.sinks} sinks; lower it, or raise "
             "config.sinks.pool"
+        )
+    if sinks.sampling == "bernoulli" and 0 < share_on(sinks, parts.sinks or 1) * parts.sinks < 0.5:
+        raise InputError(
+            f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents have none of {parts.sinks} sinks; raise"
         )
     if is_sparse(sinks) and (sinks.sampling != "floyd" or sinks.per_layer):
         raise InputError(

@@ -137,6 +137,9 @@ def _load(path: pathlib.Path):
     missing = [name for name in ("GRID", "MEASURE", "CONTROL") if not hasattr(module, name)]
     if missing:
         raise InputError(f"--config={path} has no {', '.join(missing)}; give a file of configs/sweeps")
+    grids = module.GRID if isinstance(module.GRID, tuple) else (module.GRID,)
+    if not all(isinstance(grid, dict) for grid in grids):
+        raise InputError(f"--config={path}: GRID is no {{field: [values]}}, or several of them; see configs/sweeps")
     return module
 
 

@@ -28,6 +28,7 @@ def test_json_round_trip_keeps_every_field():
         ("sinks.active_fraction", 0.0), ("sinks.active_fraction", 1.01), ("sinks.active_fraction", float("nan")),
         ("sinks.shared_fraction", 0.0), ("sinks.kind", "on"), ("data.repeats", "twice"), ("data.id_noise", -0.1),
         ("model.heads", 3), ("training.batch_size", 0), ("mesh.data", 0), ("optimizer.learning_rate", float("inf")),
+        ("goldfish.every", 1),
     ],
 )  # fmt: skip
 def test_a_value_out_of_range_is_refused_by_name(field, value):

@@ -101,12 +101,39 @@ def test_what_export_says(run, exported):
         assert f"{losses[name]:.4f}" in card
     assert "16 are memorization sinks" in card
     assert "cut out of the weights" in card
+    assert "\nlicense: unknown" in card and "base_model" not in card
+    assert f"python -m memsinks_jax.export --workdir={workdir} --out={folder} --sinks=drop --dtype=float32\n" in card
+    assert f"    --config.model.layers={config.model.layers}\n" in card and "--config.optimizer.b1" not in card
+
+
+def test_a_config_of_another_model_is_refused_before_anything_is_written(run, tmp_path):
+    shutil.copytree(run[0], tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    settings = json.loads(path.read_text())
+    settings["model"]["d_model"] *= 2
+    path.write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"):
+        export(tmp_path / "run", tmp_path / "out", drop=True, dtype="float32")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(("initial", "base"), [("owner/model", "\nbase_model: owner/model\n"), (str(ROOT), "")])
+def test_the_card_names_the_model_it_started_from(initial, base, run, exported, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(run[0], workdir)
+    settings = json.loads((workdir / "config.json").read_text())
+    settings["model"]["initial"] = initial
+    (workdir / "config.json").write_text(json.dumps(settings))
+    export(workdir, tmp_path / "out", drop=True, dtype="float32")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"It started from the weights of `{initial}`. " in card
+    assert base in card if base else "base_model" not in card
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (DataConfig(), "4000 documents once and 20 documents 128 times each"),
+        (DataConfig(), "4,000 documents once and 20 documents 128 times each"),
         (
             DataConfig(unique_documents=-1, repeated_documents=1),
             "all other documents once and 1 document 128 times each",

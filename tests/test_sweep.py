@@ -70,3 +70,6 @@ def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
 def test_a_config_that_is_no_sweep_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no GRID, MEASURE, CONTROL; give a file of configs/sweeps"):
         sweep.sweep(ROOT / "configs" / "smoke.py", "", [0], [], tmp_path, 1, "")
+    (tmp_path / "a.py").write_text("GRID, MEASURE, CONTROL = 5, 1, 2\n")
+    with pytest.raises(InputError, match=r"a.py: GRID is no \{field: \[values\]\}"):
+        sweep.sweep(tmp_path / "a.py", "", [0], [], tmp_path, 1, "")

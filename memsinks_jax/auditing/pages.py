@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 
+from memsinks_jax.auditing.attack_pages import Table
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.membership import SCORES
 from memsinks_jax.auditing.subjects import ORACLE, STANDARD
@@ -16,33 +17,43 @@ SCORE_LABELS = {
 }  # fmt: skip
 
 
-def rows(result: dict) -> list[tuple[str, str, str, int]]:
-    """The table's rows: (label, group, measure, digits)."""
-    found = [("loss, members", "member_loss", 3), ("loss, non-members", "non_member_loss", 3), ("gap", "loss_gap", 3)]
-    found += [("perplexity, members", "member_perplexity", 2), ("perplexity, non-members", "non_member_perplexity", 2)]
-    found += [(f"AUC, {SCORE_LABELS[score]}", f"auc_{score}", 2) for score in SCORES]
-    for prefix in result["prefixes"]:
-        given = f"given {prefix}"
-        found += [
-            (f"{given}: recited", f"exact_{prefix}", 2),
-            (f"{given}: positions equal", f"equal_{prefix}", 2),
-            (f"{given}: edit distance", f"edit_distance_{prefix}", 2),
-            (f"{given}: nearest of {result['samples']}", f"nearest_of_samples_{prefix}", 2),
-            (f"{given}: recited in 10,000", f"exact_in_10000_samples_{prefix}", 2),
-        ]
-    found += [("extraction strength", "extraction_strength", 2), ("exact memorization", "exact_memorization", 2)]
-    found += [("canary exposure, bits", "exposure", 2)]
-    table_rows = [(label, ALL, measure, digits) for label, measure, digits in found]
-    groups = next(iter(result["subjects"].values()))
-    if OFTEN in groups and groups[OFTEN] != groups[ALL]:
-        table_rows += [
-            (f"AUC, {SCORE_LABELS[score]}, {OFTEN}", OFTEN, f"auc_{score}", 2) for score in SCORES
-        ] + [(f"canary exposure, bits, {OFTEN}", OFTEN, "exposure", 2)]  # fmt: skip
-    return [row for row in table_rows if any(row[2] in groups[row[1]] for groups in result["subjects"].values())]
+def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]:
+    """(title, what its numbers are, [(label, measure, digits)])"""
+    suffix, samples = result["suffix"], result["samples"]
+    recited = [
+        (f"given {prefix}: {label}", f"{measure}_{prefix}", 2)
+        for prefix in result["prefixes"]
+        for label, measure in (
+            ("recited", "exact"), ("positions equal", "equal"), ("edit distance", "edit_distance"),
+            (f"nearest of {samples}", "nearest_of_samples"), ("recited in 10,000", "exact_in_10000_samples"),
+        )
+    ]  # fmt: skip
+    reference = "There is no reference score without an oracle."
+    if result["reference"]:
+        reference = "The reference score compares with the oracle, which has none itself."
+    return [
+        ("What does a token cost?", "A model that knows a document is less surprised by it. Loss in nats per token, end of "
+         "text left out; perplexity is exp of it; the gap is what non-members cost more.",
+         [("loss, members", "member_loss", 3), ("loss, non-members", "non_member_loss", 3), ("gap", "loss_gap", 3),
+          ("perplexity, members", "member_perplexity", 2), ("perplexity, non-members", "non_member_perplexity", 2)]),
+        ("Can it be told from the model what it has read?", "AUC: the chance that a member gets a higher score than a "
+         f"non-member. 0.5 is guessing, 1 is certainty. A row is a way to score a document. {reference}",
+         [(f"AUC, {SCORE_LABELS[score]}", f"auc_{score}", 2) for score in SCORES]),
+        ("Does it recite?", f"It is given the first tokens of a member and goes on. Recited: the next {suffix} tokens are "
+         "exactly the document's when each time the likeliest is taken. Edit distance: the share of them that would have to "
+         f"be changed, of the likeliest continuation and of the nearest of {samples} drawn at temperature 1. Recited in "
+         "10,000: the chance that one of 10,000 drawn is exact.", recited),
+        ("How much of a document comes out?", "Extraction strength: the share of its end that the model writes exactly when "
+         "it is given all before. Exact memorization: the share of its tokens that are the likeliest after those before.",
+         [("extraction strength", "extraction_strength", 2), ("exact memorization", "exact_memorization", 2)]),
+        ("Does it know the random tokens that were put into documents?", "Exposure of such a canary, in bits: how far up it "
+         "stands among canaries that nobody has read. 1.44 is the mean of one that was never read.",
+         [("canary exposure, bits", "exposure", 2)]),
+    ]  # fmt: skip
 
 
-def cells(result: dict) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text: a measure a row, a model a column, each value with its interval."""
+def tables(result: dict) -> list[Table]:
+    """A question each: a measure a row, a model a column, values with intervals. What was not measured is left out."""
 
     def cell(measured: dict | None, digits: int) -> str:
         if measured is None:
@@ -50,31 +61,36 @@ def cells(result: dict) -> tuple[list[str], list[list[str]]]:
         value, bounds = f"{measured['value']:.{digits}f}", measured["ci95"]
         return value if bounds is None else f"{value} ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
 
-    subjects = result["subjects"]
-    return ["", *subjects], [
-        [label, *(cell(groups[group].get(measure), digits) for groups in subjects.values())]
-        for label, group, measure, digits in rows(result)
-    ]
+    subjects, made = result["subjects"], []
+    first = next(iter(subjects.values()))
+    groups = [ALL, OFTEN] if OFTEN in first and first[OFTEN] != first[ALL] else [ALL]
+    for title, about, measures in _sections(result):
+        often = [m for m in measures if m[1] == "exposure" or m[1].startswith("auc_")]
+        rows = [
+            [label if group == ALL else f"{label}, {OFTEN}",
+             *(cell(found[group].get(measure), digits) for found in subjects.values())]
+            for group in groups
+            for label, measure, digits in (measures if group == ALL else often)
+            if any(measure in found[group] for found in subjects.values())
+        ]  # fmt: skip
+        if rows:
+            made.append(Table(title, about, ["", *subjects], rows))
+    return made
 
 
-def note(result: dict) -> str:
-    """What stands under the table."""
-    sentences = [
-        f"{result['members']} members, {result['non_members']} non-members. In brackets: 95% intervals over documents.",
-        "Loss in nats per token, end of text left out; perplexity is exp of it. AUC: chance that a member looks more "
-        "like one than a non-member does, 0.5 for a model that knows no difference.",
-        f"Given that many tokens of a member, the next {result['suffix']} are recited when the likeliest continuation is "
-        "exactly those; edit distance is over their number, of the likeliest one and of the nearest of "
-        f"{result['samples']} drawn at temperature 1; recited in 10,000: the chance that one of 10,000 drawn is exact. "
-        "Extraction strength: share of the document's end that comes out when the tokens before it are given.",
-    ]
-    if result["reference"] is None:
-        sentences.append("No oracle was given, so there is no reference score.")
-    else:
-        sentences.append("The oracle is the reference model of the reference score, and has none itself.")
-    if any("exposure" in groups[ALL] for groups in result["subjects"].values()):
-        sentences.append("Exposure of a canary that was never read is 1.44 bits on average.")
-    return " ".join(sentences)
+def introduction(result: dict) -> str:
+    """Who is asked about what."""
+    said = {
+        STANDARD: "The standard model was trained on the same documents without sinks: so much is learned by heart.",
+        ORACLE: "The oracle is a model that has never read the members. What it knows of them it knows of any such text, so "
+        "a removal that is complete would come down to it, and no further.",
+    }
+    return " ".join([
+        f"Members are the {result['members']} documents that the models have read and shall not know; the "
+        f"{result['non_members']} non-members are such documents that none has read.",
+        *(text for name, text in said.items() if name in result["subjects"]),
+        "In brackets: 95% intervals over documents.",
+    ])  # fmt: skip
 
 
 def answer(result: dict) -> str:
@@ -94,12 +110,18 @@ def answer(result: dict) -> str:
 
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
     """Writes the pictures -> {file name: what stands under it}."""
-    drawn = {"audit.png": "Whiskers and bands: 95% intervals over documents. Recited: the next "
-             f"{result['suffix']} tokens, every one."}  # fmt: skip
+    asked = ", ".join(result["subjects"])
+    drawn = {
+        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance by tokens given, "
+        "loss of members and non-members. Whiskers: 95% intervals over documents."
+    }
     _draw_overview(result, folder / "audit.png")
     if rungs := _rungs(result):
         _draw_rungs(result, rungs, folder / "encounters.png")
-        drawn["encounters.png"] = "By how often a member was read. Whiskers: 95% intervals over documents."
+        drawn["encounters.png"] = (
+            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. Whiskers: 95% intervals over "
+            "documents."
+        )
     return drawn
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.pipeline import steps_of
@@ -82,8 +83,9 @@ def as_advice(never: dict, row_length: int) -> str:
     if not never["documents"]:
         return ""
     return (
-        f"{never['documents']:,} documents are longer than a row of {row_length:,} tokens and are truncated: "
-        f"{never['tokens']:,} tokens, {never['share']:.1%} of all, are never read; --config.data.rows=best_fit reads them"
+        f"a row of {in_words(row_length, 'token')} is too short for {in_words(never['documents'], 'document')}: "
+        f"{in_words(never['tokens'], 'token')}, {never['share']:.1%} of all, are never read; "
+        "--config.data.rows=best_fit reads them"
     )
 
 
@@ -98,14 +100,15 @@ def as_text(counted: dict, row_length: int) -> list[str]:
             f"{line['tokens']:14,d} {line['tokens'] / counted['tokens_per_epoch']:6.1%} {line['canaries'] or '':8}"
         )
     lines.append(
-        f"an epoch: {counted['rows_per_epoch']:,} rows ({counted['rows']}), {counted['tokens_per_epoch']:,} tokens, "
-        f"{counted['filled']:.1%} of the positions filled; the run: {counted['steps']:,} steps, {counted['epochs']:.2f} "
-        f"epochs; {counted['duplicates']:,} exact copies"
+        f"an epoch: {in_words(counted['rows_per_epoch'], 'row')} ({counted['rows']}), "
+        f"{in_words(counted['tokens_per_epoch'], 'token')}, "
+        f"{counted['filled']:.1%} of the positions filled; the run: {in_words(counted['steps'], 'step')}, "
+        f"{counted['epochs']:.2f} epochs; exact copies: {counted['duplicates']:,}"
     )
     if counted["left_out"]:
         lines.append(
-            f"a cluster of near-duplicates or a group has one role; {counted['left_out']:,} documents are left out, since "
-            "others of their cluster have another: --config.data.held_out_by=document draws each by itself"
+            f"a cluster of near-duplicates or a group has one role; {in_words(counted['left_out'], 'document')} left out, "
+            "since others of their cluster have another: --config.data.held_out_by=document draws each by itself"
         )
     lines.append(as_advice(counted["truncated"], row_length))
     return [line.rstrip() for line in lines if line]

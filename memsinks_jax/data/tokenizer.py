@@ -47,13 +47,22 @@ class Tokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Text -> int32 (tokens,), without end of text. Text that spells a control piece stays ordinary text."""
-        return np.asarray(self._processor.encode(text), np.int32)
+        return np.asarray(self._processor.encode(_whole(text)), np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text. Left out are padding, end of text, and ids without a piece: a model may have some, and
         write them while it is hardly trained."""
         kept = [int(t) for t in tokens if t not in (PADDING, END_OF_TEXT) and t < self.vocabulary_size]
         return self._processor.decode(kept)
+
+
+def _whole(text: str) -> str:
+    """The text, which must have no half of a character: bytes of a command line that are no UTF-8 become such."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{text[:40]!a}: no text, but half a character at {error.start}; give UTF-8") from None
+    return text
 
 
 class JsonTokenizer:
@@ -96,7 +105,7 @@ class JsonTokenizer:
         Text that spells a token which the file calls special stays ordinary text.
         """
         # The fast one leaves out where in the text a token is, which nobody asks here: a sixth of the time.
-        (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        (encoded,) = self._tokenizer.encode_batch_fast([_whole(text)], add_special_tokens=False)
         return np.asarray(encoded.ids, np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:

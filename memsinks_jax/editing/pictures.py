@@ -46,7 +46,7 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
     axis.axvline(chosen, color="black", linewidth=1, linestyle=":", label=f"taken: {chosen:.3g}")
     axis.set(xscale="log", xlabel="boundary b", ylabel="share of prompts", ylim=(-0.03, 1.03))
     tidy(axis)
-    axis.legend(frameon=False, loc="center right", fontsize=8)
+    axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=8)
     save(figure, path, dpi=130)
 
 
@@ -59,6 +59,7 @@ def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
     axis.set_yticks(places, [row["prompt"] for row in rows], fontsize=8)
     axis.set(xlim=(0, 1.02), xlabel="f at the prompt's nearest token: 1 is all of the memory")
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
-    axis.legend(handles, ["the edit's own", "shall change", "shall not"], frameon=False, fontsize=8, loc="lower right")
+    labels = ["the edit's own prompt", "shall change", "shall not"]
+    figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=3)
     axis.spines[["top", "right"]].set_visible(False)
     save(figure, path, dpi=130)

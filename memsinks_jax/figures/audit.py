@@ -338,7 +338,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         forgetting_capacity.draw(measured, out / "capacity.png")
         parts += [
             report.heading("Removing single documents: how many may share a sink?"),
-            report.picture(out / "capacity.png", "capacity"),
+            report.picture(out / "capacity.png", _capacity_sentence(measured)),
             report.paragraph(_capacity_sentence(measured), "note"),
         ]
     within = [run for run in runs if not run.variant.startswith(_LADDER)] or runs

@@ -142,11 +142,10 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         label = LABELS[variant].replace("dropped", "own on")
         losses.curve(axes[1], list(groups[variant].values()), "repeated_loss_own", label, _COLOURS[variant], ":")
     axes[0].set_ylabel("loss (nats per token)")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False)
     # The first evaluations of an untrained model would flatten everything that matters.
     highest = max(run.curve("held_out_loss")[1][min(1, len(run.curve("held_out_loss")[1]) - 1)] for run in runs)
     axes[0].set_ylim(0, highest * 1.05)
+    losses.name_lines(axes[1])
     save(figure, path)
 
 

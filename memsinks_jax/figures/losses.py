@@ -81,6 +81,23 @@ def curve(axis, runs: list[Run], name: str, label: str, colour, style: str = "-"
     band(axis, runs[0].curve(name)[0], np.array([run.curve(name)[1] for run in runs]), label, colour, style)
 
 
+def name_lines(axis) -> None:
+    """Names every line at its right end, in its colour. Names that would lie on each other stand apart."""
+    low, high = axis.get_ylim()
+    lines = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
+    lines.sort(key=lambda line: line.get_ydata()[-1])
+    apart, places = (high - low) * 0.065, []
+    for line in lines:
+        places.append(max([line.get_ydata()[-1], *(place + apart for place in places[-1:])]))
+    for line, place in zip(lines, np.minimum(places, high - apart * np.arange(len(lines))[::-1]), strict=True):
+        axis.annotate(
+            line.get_label(), (line.get_xdata()[-1], line.get_ydata()[-1]), (1.05, place), annotation_clip=False,
+            xycoords=axis.get_yaxis_transform() if line.get_xdata()[-1] == 1 else "data", va="center", fontsize=9,
+            textcoords=axis.get_yaxis_transform(), color=line.get_color(),
+            arrowprops={"arrowstyle": "-", "relpos": (0, 0.5), "color": line.get_color(), "linewidth": 0.7, "alpha": 0.6},
+        )  # fmt: skip
+
+
 def finish(axis, runs: list[Run], title: str, x: str) -> None:
     """Entropy floor where it is known, title, grid."""
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]

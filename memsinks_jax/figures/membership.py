@@ -223,7 +223,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             "these attacks, for an auditor who can train one.", "note",
         ),
         report.heading("Wherever an auditor begins"),
-        report.picture(out / "grid.png", "grid"),
+        report.picture(out / "grid.png", "Share of stories that are recited, by tokens given, a panel a model."),
         report.paragraph(
             "Share of the stories read often whose next tokens a model writes exactly, by tokens given, tokens of the story "
             "before those, and whether other text stands before in the context.", "note",

@@ -115,7 +115,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     columns = ["", "most forgetting", "rise of the held-out loss at the paper's sinks' forgetting", "hypervolume"]
     return [
         heading,
-        report.picture(out / "figure_4c.png", "figure 4c"),
+        report.picture(
+            out / "figure_4c.png", "A dot a method: how much of the gap it closes, and what held-out text pays."
+        ),
         report.paragraph(
             f"Mean over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}, each of them faint. Up and to the right is "
             "better. Before is the standard model, for sinks and the model without repeats, too.", "note",

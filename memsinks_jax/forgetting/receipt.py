@@ -10,6 +10,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
@@ -136,7 +137,7 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
 def said_removed(receipt: dict) -> str:
     """How many sinks went, in one sentence."""
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
-    return f"Removed for {receipt['removed_documents']} documents: {' and '.join(parts)}, over all layers."
+    return f"Removed for {in_words(receipt['removed_documents'], 'document')}: {' and '.join(parts)}, over all layers."
 
 
 def draw(receipt: dict, path: pathlib.Path) -> None:
@@ -206,7 +207,7 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
     ]
     return [
         report.paragraph(f"{said_removed(receipt)} {said_selectivity(receipt)}", "lead"),
-        report.picture(folder / "receipt.png", "loss before and after"),
+        report.picture(folder / "receipt.png", "Bars of the loss before and after, for every set of documents."),
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
             "Intervals are over documents. The documents' loss with every sink dropped is "

@@ -3,6 +3,7 @@
 import difflib
 import itertools
 import pathlib
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, tokenise
-from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.documents import in_words, read_documents
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.evals.memorization import encounters_by_id
 from memsinks_jax.forgetting import neurons
@@ -75,6 +76,10 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
         found = dict(zip(map(ids.to_hex, documents.identities), identities, strict=True))
     elif asked.ids:
         found = {one.lower(): f"--ids: {one}" for one in asked.ids}
+        if other := next((one for one in found if not re.fullmatch("[0-9a-f]{16}", one)), None):
+            raise InputError(
+                f"--ids: {other} is no id; it has 16 hexadecimal digits, as in {workdir / 'documents.jsonl'}"
+            )
     elif kind != "group":
         raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")
     else:
@@ -179,8 +184,8 @@ def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) -
     for site, parts in sinks.partitions(config).items():
         if parts.sinks and removed[site][:, parts.shared :].all():
             raise InputError(
-                f"{documents} documents use all {parts.sinks} sinks of the {site} together, and nothing would be left of "
-                "them; remove fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
+                f"to remove {in_words(documents, 'document')} takes all {parts.sinks} sinks of the {site}; remove "
+                "fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
             )
 
 

@@ -144,7 +144,9 @@ def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
     where = folder / "config.json"
     try:
         content = json.loads(where.read_text())
-    except (OSError, ValueError) as error:
+        if not isinstance(content, dict):
+            raise ValueError("no object")
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{where} cannot be read ({error}); give the folder of a Hugging Face model") from None
     return hugging_face.read_config(content, str(where))
 

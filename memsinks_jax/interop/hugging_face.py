@@ -206,14 +206,19 @@ def read_config(content: dict, where: str) -> tuple[Config, int]:
     try:
         model, context = _gpt2(content, where) if kind == "gpt2" else _llama(content, where)
         vocabulary, end_of_text = content["vocab_size"], content.get("eos_token_id")
+        config = Config(
+            variant="imported", data=DataConfig(row_length=context, vocabulary_size=vocabulary), model=model
+        )
+        config.sinks.kind = "none"
+        validate(config)
     except KeyError as error:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
+    except (TypeError, AttributeError, ZeroDivisionError) as error:
+        raise InputError(f"{where}: a value is of the wrong kind ({error}); fix it, or take another model") from None
     end_of_text = end_of_text[0] if isinstance(end_of_text, list) else end_of_text
     if not isinstance(end_of_text, int) or not 0 <= end_of_text < vocabulary:
         raise InputError(f"{where}: eos_token_id is {end_of_text!r}; it must be a token of the {vocabulary}")
-    config = Config(variant="imported", data=DataConfig(row_length=context, vocabulary_size=vocabulary), model=model)
-    config.sinks.kind = "none"
-    return validate(config), end_of_text
+    return config, end_of_text
 
 
 def _gpt2(content: dict, where: str) -> tuple[ModelConfig, int]:
@@ -230,10 +235,11 @@ def _gpt2(content: dict, where: str) -> tuple[ModelConfig, int]:
 
 def _llama(content: dict, where: str) -> tuple[ModelConfig, int]:
     _require(content, where, "hidden_act", ("silu",), "silu")
-    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}  # the first is newer
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise InputError(f"{where}: rope_type is {kind!r}; only rotary positions without scaling can be read")
+    ropes = [content.get(name) or {} for name in ("rope_parameters", "rope_scaling")]  # the first is newer
+    for kind in (rope.get("rope_type", rope.get("type", "default")) for rope in ropes):
+        if kind != "default":
+            raise InputError(f"{where}: rope_type is {kind!r}; only rotary positions without scaling can be read")
+    rope = ropes[0] or ropes[1]
     size = content["hidden_size"] // content["num_attention_heads"]
     _require(content, where, "head_dim", (size, None), size)
     bias = content.get("attention_bias", False)

@@ -3,8 +3,10 @@
 import collections
 import io
 import json
+import os
 import pathlib
 import pickle
+import re
 import zipfile
 from collections.abc import Iterable
 
@@ -32,7 +34,12 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
         path = folder / f"shard-{len(shards)}"
         path.touch()
         mode = path.stat().st_mode  # as the umask has it: safetensors would let nobody but the owner read
-        safetensors.numpy.save_file(waiting, path, metadata={"format": "pt"})
+        try:
+            safetensors.numpy.save_file(waiting, path, metadata={"format": "pt"})
+        except safetensors.SafetensorError as error:  # the file system's refusals too, with their number in its text
+            if not (number := re.search(r"os error (\d+)", str(error))):
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
         path.chmod(mode)
         shards.append({name: array.nbytes for name, array in waiting.items()})
         waiting.clear()

@@ -97,7 +97,7 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
             study.draw(picture)
             sections += [report.heading(study.title)] if several else []
             sections += [
-                report.paragraph(study.answer, "lead"), report.picture(picture, study.title),
+                report.paragraph(study.answer, "lead"), report.picture(picture, f"{study.title}. {study.answer}"),
                 report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.told),
             ]  # fmt: skip
         sections += [report.heading("How it was made"), report.code(command)]

@@ -1,4 +1,4 @@
-"""From files of any kind to a prepared corpus: `inputs` (which files, which pieces), `reading` (their records), `steps`
+"""From files of any kind to a prepared corpus: `inputs` (which files, which pieces), `steps`
 (tokens to shards), `near_duplicates`, run by `stages` on this machine or a cluster, and put together by `finish`, of which
 `columns` is the part that knows every record.
 

@@ -13,6 +13,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.preparing import page
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
@@ -22,13 +23,16 @@ _SHOWN = 20  # of the most repeated documents, and of the skipped records on the
 _EXCERPT = 160  # characters
 
 
-def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: collections.abc.Callable) -> dict:
+def finish(
+    out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: collections.abc.Callable, command: str = ""
+) -> dict:
     """Puts the shards in `out` together; the manifest comes last, and the working files go after it.
 
     In memory are the indices of one shard, the names of all groups, and what `Columns` says.
 
     Args:
       advance: called with how many shards are done.
+      command: that makes the corpus, for its page.
     Returns:
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
@@ -37,11 +41,14 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: coll
     offsets = np.cumsum([0] + [_documents(out, rank, clustered) for rank in range(len(plan.pieces))])
     if not offsets[-1]:
         raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
-    columns, numbers, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), {}, []
+    columns, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), []
+    numbers, of_group = {}, np.zeros(0, np.int64)  # of every name, and how many documents it has
     for rank, offset in enumerate(offsets[:-1].tolist()):
         index = np.load(_index(out, rank))
         groups = _groups(index, json.loads(_names(out, rank).read_text()), numbers)
         document, shard, first = read_clusters(work, rank).T if clustered else np.zeros((3, 0), np.uint32)
+        found = np.bincount(groups[groups != prepared.NO_GROUP], minlength=len(numbers))
+        of_group = found + np.pad(of_group, (0, len(found) - len(of_group)))
         clusters = np.stack([offset + document, offsets[shard] + first], axis=1)
         columns.add(index["length"], index["identity"], groups, clusters)
         tokens, size = int(index["length"].sum()), _shard(out, rank).stat().st_size
@@ -51,7 +58,7 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: coll
     _write(out / "groups.json", lambda file: file.write(json.dumps(list(numbers)).encode()))
     skipped = _gather_skipped(out, work, plan)
 
-    summary = _summary(shards, written, skipped)
+    summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
@@ -68,7 +75,7 @@ def finish(out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: coll
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
     summary["most_repeated"] = _most_repeated(prepared.Prepared(out), written.most_repeated)
     report.write_json(out / "report.json", summary)
-    _write_page(out / "index.html", summary, plan)
+    page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):
         leftover.unlink(missing_ok=True)
     os.replace(work, _done(out))  # in one go: a folder half deleted would look like a run half done
@@ -160,6 +167,14 @@ def _summary(shards: list[dict], written: Written, skipped: dict) -> dict:
     }
 
 
+def _largest_groups(names: list[str], documents: np.ndarray) -> dict:
+    largest = np.argsort(-documents, kind="stable")[:_SHOWN].tolist()
+    return {
+        "groups": len(names),
+        "largest_groups": [{"name": names[number], "documents": int(documents[number])} for number in largest],
+    }
+
+
 def _kind(reason: str) -> str:
     """A reason without what differs from record to record."""
     return reason.split(" (")[0].split(" at byte")[0].split(" near byte")[0].split(";")[0]
@@ -185,53 +200,3 @@ def _write(path: pathlib.Path, fill) -> None:
     with open(scratch, "wb") as file:
         fill(file)
     os.replace(scratch, path)
-
-
-def _write_page(path: pathlib.Path, summary: dict, plan: Plan) -> None:
-    clusters = f"{summary['near_duplicate_clusters']:,} clusters with {summary['near_duplicate_documents']:,} documents"
-    if plan.settings["near_duplicates"] == "none":
-        clusters = "not looked for"
-    counts = [
-        ["documents", f"{summary['documents']:,}"],
-        ["tokens", f"{summary['tokens']:,}"],
-        ["exact copies", f"{summary['duplicates']:,} (further encounters of a document, unless data.copies is once)"],
-        ["near-duplicates", clusters],
-        ["skipped records", f"{summary['skipped']:,}"],
-        ["input files", f"{len(plan.sources):,}"],
-    ]
-    most = max(entry["documents"] for entry in summary["lengths"])
-    histogram = [
-        [
-            f"{entry['from']:,} to {entry['to']:,}",
-            f"{entry['documents']:,}",
-            "█" * round(40 * entry["documents"] / most),
-        ]
-        for entry in summary["lengths"]
-    ]
-    repeated = [
-        [
-            f"{entry['times']:,}",
-            entry["id"],
-            f"{entry['tokens']:,}",
-            report.text(entry["first"]),
-            report.text(entry["text"]),
-        ]
-        for entry in summary["most_repeated"]
-    ]
-    skipped = [[report.text(record["place"]), report.text(record["reason"])] for record in summary["skipped_first"]]
-    sections = [
-        report.table(["what", "how many"], counts, ["", "number"]),
-        report.heading("Lengths of documents, in tokens"),
-        report.table(["tokens", "documents", ""], histogram, ["", "number", ""]),
-        report.heading("Most repeated documents"),
-        report.table(["times", "id", "tokens", "first at", "text"], repeated, ["number", "note", "number", "note", ""])
-        if repeated
-        else report.paragraph("No document is there twice."),
-        report.heading("Skipped records"),
-        report.table(["where", "why"], skipped, ["note", ""]) if skipped else report.paragraph("None."),
-    ]
-    if summary["skipped"] > len(skipped):
-        sections.append(
-            report.paragraph(f"The first {len(skipped)} of {summary['skipped']:,}; all are in skipped.jsonl.", "note")
-        )
-    report.write_page(path, "Prepared corpus", sections)

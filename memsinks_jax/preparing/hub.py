@@ -6,6 +6,8 @@
 import collections.abc
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.files import Segment, Source
+from memsinks_jax.data.reading import Fields, Record, take
 
 PREFIX = "hf://"
 
@@ -21,6 +23,14 @@ def revision(path: str) -> str:
 def parts(path: str, commit: str) -> int:
     """How many parts the data set can be read in."""
     return _asked(path, lambda: _load(path, commit).num_shards)
+
+
+def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Rows of one part, as `data.reading.read_segment` gives those of a file."""
+    for row, values in enumerate(rows(source.path, source.revision, segment.start, segment.stop)):
+        record = Record(row, row + 1, 0, where=f"{source.path}, part {segment.start} of {segment.stop}, row {row}")
+        take(record, values, fields)
+        yield record
 
 
 def rows(path: str, commit: str, part: int, of: int) -> collections.abc.Iterator[dict]:

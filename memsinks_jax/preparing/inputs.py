@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import glob
 import json
 import os
 import pathlib
@@ -11,44 +10,14 @@ import pyarrow
 import pyarrow.parquet
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, matching, open_source
+from memsinks_jax.data.reading import Fields, Record, read_segment
 from memsinks_jax.preparing import hub
-
-KINDS = {
-    ".txt": "txt", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow",
-}  # fmt: skip
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
-_READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
 
 # A shard is what one piece of the input makes. About so many of them, whatever the size of the corpus, within bounds:
 # a worker each, all of them open at once when near-duplicates are looked for, and little lost when one is killed.
 _PIECES = 256
 _SMALLEST, _LARGEST = 4, 256  # MiB
-_END = 2**62  # beyond the text of any compressed file, whose length nobody knows
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """One input file as it was found, or a data set of the Hugging Face hub (`revision` is then its commit)."""
-
-    path: str
-    kind: str  # txt | jsonl | json (an array) | csv | parquet | arrow | hub
-    compression: str = ""  # gzip | zstd
-    bytes: int = 0
-    modified: int = 0  # nanoseconds
-    revision: str = ""
-
-    @property
-    def is_text(self) -> bool:
-        return self.kind in ("txt", "jsonl")
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """A part of a source: bytes [start, stop) of text files, row groups of parquet, part `start` of `stop` of the hub's."""
-
-    source: int
-    start: int
-    stop: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +70,7 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
         for path in _files(pattern):
             twin = seen.setdefault(os.path.realpath(path), path)
             if twin is path:
-                sources.append(_source(path))
+                sources.append(open_source(path))
             elif settings["on_error"] == "skip":
                 copies.append(path)
             else:
@@ -134,46 +103,25 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
 
 def check_source(source: Source) -> None:
     """Raises InputError where a file is not as it was when it was found."""
-    if source.kind != "hub" and _source(source.path) != source:
+    if source.kind != "hub" and open_source(source.path) != source:
         raise InputError(f"{source.path} changed while it was read; run again into a new --out when it is final")
+
+
+def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+    """Of a part of the input, file or hub."""
+    return (hub.records if source.kind == "hub" else read_segment)(source, segment, fields)
 
 
 def _files(pattern: str) -> list[str]:
     path = pathlib.Path(pattern)
     if path.is_dir():
         # A .json in a folder is rather about the data than data: it is read where it is named.
-        kinds = [(file, _kind(file.name)) for file in path.rglob("*") if file.is_file()]
+        kinds = [(file, kind_of(file.name)) for file in path.rglob("*") if file.is_file()]
         found = sorted(str(file) for file, kind in kinds if kind and kind[0] != "json")
         if not found:
-            raise InputError(f"{pattern} holds no file that can be read: {_READABLE}")
+            raise InputError(f"{pattern} holds no file that can be read: {READABLE}")
         return found
-    found = sorted(file for file in glob.glob(pattern, recursive=True) if pathlib.Path(file).is_file())
-    if not found:
-        kind = "matches no file" if glob.has_magic(pattern) else "does not exist"
-        raise InputError(f"{pattern} {kind}; give a file, a folder, a quoted glob or hf://dataset:split")
-    for file in found:
-        if not _kind(file):
-            raise InputError(f"{file}: files of this kind cannot be read; use {_READABLE}")
-    return found
-
-
-def _kind(name: str) -> tuple[str, str] | None:
-    """(kind, compression) by the name's end; None for others."""
-    stem, last = os.path.splitext(name)
-    if last in COMPRESSIONS:
-        kind = KINDS.get(os.path.splitext(stem)[1])
-        return (kind, COMPRESSIONS[last]) if kind in ("txt", "jsonl") else None
-    return (KINDS[last], "") if last in KINDS else None
-
-
-def _source(path: str) -> Source:
-    try:
-        status = os.stat(path)
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; fix or remove it") from None
-    return Source(path, *_kind(path), status.st_size, status.st_mtime_ns)
+    return matching(pattern)
 
 
 def _cut(sources: list[Source], shard_mib: int) -> list[list[Segment]]:
@@ -206,4 +154,4 @@ def _parts(source: Source, full: int) -> list[tuple[int, int, int]]:
         except (OSError, pyarrow.ArrowException):
             groups = 1  # whoever reads it will say what is wrong with it
         return [(group, group + 1, source.bytes // groups) for group in range(groups)] or [(0, 0, 0)]
-    return [(0, _END, source.bytes)]
+    return [(0, END, source.bytes)]

@@ -23,6 +23,7 @@ from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.preparing.steps import Task, running_file
 
 logger = logging.getLogger("memsinks_jax.prepare")
@@ -36,6 +37,7 @@ _STAGES = {
     "corpus": ("putting together", 0.02),
 }  # fmt: skip
 _SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10
+_TOLD_FROM = 0.01  # share of the whole: of less, the time left would be a guess of days
 _BETWEEN_LOOKS = 50  # times as long as a look at what is done: where there are very many pieces it takes a while
 
 
@@ -247,9 +249,11 @@ class Watch:
             done = self._done = max(self._done, self._before + share * self._shares[self._stage])
             text = _STAGES[self._stage][0]
             if documents:
-                pace = (documents - self._documents_found) / max(now - self._began, 1e-9)
-                text += f", {documents:,} documents, {pace:,.0f} documents/s"
-            if done > self._found:
+                text += f", {in_words(documents, 'document')}"
+            pace = (documents - self._documents_found) / max(now - self._began, 1e-9)
+            if pace >= 1:
+                text += f", {pace:,.0f} documents/s"
+            if done - self._found >= _TOLD_FROM:
                 left = (1 - done) * (now - self._start) / (done - self._found)
                 text += f", {tqdm.tqdm.format_interval(left)} left"
         return done, text
@@ -300,5 +304,5 @@ class Watch:
         if bar is not None:
             if self._succeeded:
                 bar.n = 1.0
-                bar.set_description_str(f"{sum(self._pieces.values()):,} documents", refresh=False)
+                bar.set_description_str(in_words(sum(self._pieces.values()), "document"), refresh=False)
             bar.close()

@@ -23,9 +23,9 @@ from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
+from memsinks_jax.data.reading import Fields
 from memsinks_jax.data.tokenizer import open_tokenizer
-from memsinks_jax.preparing.inputs import Plan, check_source
-from memsinks_jax.preparing.reading import Fields, read_segment
+from memsinks_jax.preparing.inputs import Plan, check_source, records
 
 # datatrove logs pages to stderr, and failures with their trace; the command says what there is to say.
 loguru.logger.disable("datatrove")
@@ -130,7 +130,7 @@ class ReadPiece(PipelineStep):
             source = plan.sources[segment.source]
             check_source(source)
             record = None
-            for record in read_segment(source, segment, fields):
+            for record in records(source, segment, fields):
                 metadata = {
                     "source": segment.source,
                     "path": source.path,

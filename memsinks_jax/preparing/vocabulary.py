@@ -9,9 +9,11 @@ import itertools
 import logging
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.reading import Fields, Record
 from memsinks_jax.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, train_tokenizer
+from memsinks_jax.preparing import inputs
 from memsinks_jax.preparing.inputs import Plan, Segment
-from memsinks_jax.preparing.reading import Fields, Record, read_segment
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
@@ -24,11 +26,11 @@ _CHARACTERS_A_RECORD, _BYTES_A_CHARACTER = 16, 256
 def train_on_sample(plan: Plan) -> Tokenizer:
     """A tokenizer of at most settings["vocabulary_size"] pieces. Raises InputError as `sample` and `train_tokenizer` do."""
     texts = sample(plan)
-    numbers = (plan.settings["vocabulary_size"], len(texts), sum(map(len, texts)))
     logger.info(
-        "no --tokenizer: training one of at most %s pieces on %s documents sampled from the input, %s characters",
-        *(f"{number:,}" for number in numbers),
-    )
+        "no --tokenizer: training one of at most %s on %s sampled from the input, %s",
+        in_words(plan.settings["vocabulary_size"], "piece"), in_words(len(texts), "document"),
+        in_words(sum(map(len, texts)), "character"),
+    )  # fmt: skip
     return train_tokenizer(texts, plan.settings["vocabulary_size"])
 
 
@@ -89,7 +91,7 @@ def _records(plan: Plan, segments: list[Segment], fields: Fields) -> collections
     """Records of segments, one after the other, each with its bytes on disk."""
     for segment in segments:
         before = 0
-        with contextlib.closing(read_segment(plan.sources[segment.source], segment, fields)) as records:
+        with contextlib.closing(inputs.records(plan.sources[segment.source], segment, fields)) as records:
             for record in records:
                 yield record, record.consumed - before
                 before = record.consumed

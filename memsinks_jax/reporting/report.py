@@ -16,7 +16,7 @@ table { border-collapse: collapse; width: 100%; font-size: .92em; }
 th { text-align: left; border-bottom: 2px solid #1c2833; padding: .35em .7em .35em 0; vertical-align: bottom; }
 td { border-bottom: 1px solid #d5d8dc; padding: .35em .7em .35em 0; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.yes { color: #1e8449; font-weight: 600; } td.no { color: #c0392b; font-weight: 600; }
+div.wide { overflow-x: auto; } td.yes { color: #1e8449; font-weight: 600; } td.no { color: #c0392b; font-weight: 600; }
 mark { background: #f9d5d0; } pre { background: #f4f6f7; padding: .8em 1em; overflow-x: auto; font-size: .88em; }
 """
 
@@ -39,6 +39,7 @@ def link(place: str, content: str) -> str:
 
 
 def picture(path: pathlib.Path, description: str) -> str:
+    """`description` says what the picture shows, for whoever does not see it."""
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'
 
@@ -48,14 +49,18 @@ def code(content: str) -> str:
 
 
 def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
-    """A table of HTML cells. `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes and no."""
+    """A table of HTML cells, which scrolls where the screen is narrow.
+
+    `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes and no.
+    """
 
     def cell(content: str, kind: str) -> str:
         return f'<td class="{content if kind == "verdict" else kind}">{content}</td>'
 
     heads = "".join(f'<th class="{kind}">{text(name)}</th>' for name, kind in zip(columns, kinds, strict=True))
     lines = ["".join(map(cell, row, kinds)) for row in rows]
-    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table><tr>{heads}</tr>{body}</table></div>'
 
 
 CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]  # of the columns of `claims_table`

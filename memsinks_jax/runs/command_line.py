@@ -22,8 +22,9 @@ from ml_collections import config_flags
 
 from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, nearest_field, validate
+from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
-from memsinks_jax.runs.interruption import EXIT_AT_ONCE, EXIT_INTERRUPTED
+from memsinks_jax.runs.interruption import ENDED, EXIT_AT_ONCE, EXIT_INTERRUPTED
 from memsinks_jax.variants import CONFIGS, config_file
 
 EXIT_BAD_INPUT = 2
@@ -34,6 +35,7 @@ _one_arena = False
 _WRITABLE = "; make it writable for this user, or choose another folder"
 _ADVICE = {
     errno.ENOSPC: "; free some space and run the same command again",
+    errno.EFBIG: "; raise the limit of a file's size (ulimit -f) and run the same command again",
     errno.EDQUOT: "; free some of your quota and run the same command again",
     errno.EMFILE: "; raise the limit of open files (ulimit -n) and run the same command again",
     errno.EROFS: _WRITABLE,
@@ -105,6 +107,7 @@ def run(main: Callable[[], dict]) -> None:
         use_one_arena()
         keep_compiled_programs()
         try:
+            interruption.raise_again()
             result = main()
         except InputError as error:
             _refuse(str(error))
@@ -113,7 +116,9 @@ def run(main: Callable[[], dict]) -> None:
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
         except KeyboardInterrupt:  # what was half-written is removed by now
-            _end("interrupted: run the same command again", EXIT_AT_ONCE)
+            _end(ENDED, EXIT_AT_ONCE)
+        except MemoryError as error:
+            _refuse(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
         except OSError as error:
             # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
@@ -145,7 +150,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (TypeError, ValueError) as error:
         _refuse(_one_line(error))
-    except Exception as error:  # of the user's config file
+    except (Exception, SystemExit) as error:  # of the user's config file
         where = traceback.extract_tb(error.__traceback__)[-1]
         _refuse(f"--config: {where.filename}:{where.lineno}: {type(error).__name__}: {_one_line(error)}")
 

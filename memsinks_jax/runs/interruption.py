@@ -10,6 +10,24 @@ import threading
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
 EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended
+ENDED = "interrupted: run the same command again"
+
+
+def end_at_once() -> None:
+    """Ctrl-C ends a command with a line while it is imported: some libraries would swallow an exception."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the shell has it ignored
+        signal.signal(signal.SIGINT, _end)
+
+
+def raise_again() -> None:
+    """Ctrl-C is an exception from here on, unless the command listens itself."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(*_) -> None:
+    os.write(sys.__stderr__.fileno(), f"{ENDED}\n".encode())
+    os._exit(EXIT_AT_ONCE)
 
 
 class Interruption:

@@ -119,7 +119,10 @@ def _read_about(workdir: pathlib.Path) -> dict:
             f"{workdir} has no data.json: an earlier version began it, and read its documents in another order; use that "
             "version, or train anew"
         )
-    return json.loads((workdir / "data.json").read_text())
+    try:
+        return json.loads((workdir / "data.json").read_text())
+    except ValueError as error:
+        raise InputError(f"{workdir / 'data.json'} is damaged ({error}); put a copy in its place") from None
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
@@ -154,7 +157,8 @@ def lock(folder: pathlib.Path) -> IO:
 
 
 def read_config(workdir: pathlib.Path) -> Config:
-    return from_json(_require(workdir / "config.json").read_text(), str(workdir / "config.json"))
+    place = _require(workdir / "config.json")
+    return from_json(place.read_text(errors="replace"), str(place))
 
 
 def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:

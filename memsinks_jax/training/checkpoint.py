@@ -147,9 +147,8 @@ class Checkpoints:
         """Only the parameters of the newest checkpoint, or of the one before if that is damaged; or those of one step.
         Raises InputError as `restore` does."""
         step = of_step or self._require()
+        self.refuse_other_params(placed, step)
         told = self.progress(step)
-        saved = {n: a for n, a in told["arrays"].items() if n.startswith("params/")}
-        refuse_other_arrays(saved, arrays_of({"params": placed}), self._folder / str(step))
         arguments = ocp.args.Composite(params=ocp.args.StandardRestore(placed))
         expected, error = told.get("digests"), None
         try:
@@ -167,6 +166,12 @@ class Checkpoints:
         if self._newest == step:
             raise error or InputError(f"{self._folder / str(step)} is not read as it was saved; try another machine")
         return self.restore_params(placed)
+
+    def refuse_other_params(self, shapes: dict, of_step: int | None = None) -> None:
+        """Raises InputError unless the newest checkpoint, or one step's, has the parameters of a model of these shapes."""
+        step = of_step or self._require()
+        saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
+        refuse_other_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
         """One parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
@@ -342,7 +347,8 @@ def refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
                 f"has {name} of {saved[name][1]}{saved[name][0]} instead of {wanted[name][1]}{wanted[name][0]}"
             )
     if parts:
-        raise InputError(f"{where} is not a checkpoint of this model: it {'; '.join(parts)}")
+        more = f"; and {len(parts) - 3} more" * (len(parts) > 3)
+        raise InputError(f"{where} is not a checkpoint of this model: it {'; '.join(parts[:3])}{more}")
 
 
 @jax.jit

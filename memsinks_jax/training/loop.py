@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, never_read
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
@@ -374,10 +375,12 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
     floor = entropy_floor(corpus, corpus.mixture.held_out)
     plan = corpus.mixture
     logger.info(
-        "%s, seed %d: %d parameters, %d steps of %d rows from step %d, %d %s device(s), attention by %s, %s",
-        config.variant, config.seed, parameters, opened.steps, config.training.batch_size, opened.start,
-        mesh.size, jax.default_backend(), kernel, workdir,
+        "%s, seed %d: %s, %s of %s from step %d, attention by %s, %s",
+        config.variant, config.seed, in_words(parameters, "parameter"), in_words(opened.steps, "step"),
+        in_words(config.training.batch_size, "row"), opened.start, kernel, workdir,
     )  # fmt: skip
+    devices = in_words(mesh.size, f"{jax.default_backend()} device")
+    logger.info("memory of %s: %s", devices, memory.told(config, mesh))
     logger.info(
         "documents: %d repeated, %d held out; an epoch has %d rows of kind %s%s",
         len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,

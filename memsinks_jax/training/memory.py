@@ -68,6 +68,20 @@ def refuse_too_large(config: Config, mesh: Mesh) -> None:
     )
 
 
+def told(config: Config, mesh: Mesh) -> str:
+    """What a run takes of a device's memory, in words."""
+    parts = needed(config, mesh.size)
+    state = sum(size for name, size in parts.items() if "moments" in name)
+    return (
+        f"parameters with gradients and moments some {_size(state)}, activations and logits "
+        f"{_size(sum(parts.values()) - state)}, of {_size(_room(mesh))} on each"
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+
+
 def _room(mesh: Mesh) -> float:
     """Bytes of a device; those of CPUs share the memory of their host."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in mesh.local_devices]

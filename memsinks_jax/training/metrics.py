@@ -33,10 +33,10 @@ class MetricWriter:
 
         self._skipped = workdir / "skipped.jsonl"
         for path in (workdir / "metrics.jsonl", self._skipped):
-            kept = [line for line in whole_lines(path) if json.loads(line)["step"] <= start_step]
+            kept = [line for line in read_lines(path) if line["step"] <= start_step]
             if kept or path.exists():
                 scratch = path.with_suffix(".jsonl.new")
-                scratch.write_text("".join(line + "\n" for line in kept))
+                scratch.write_text("".join(json.dumps(line) + "\n" for line in kept))
                 os.replace(scratch, path)
         self._file = (workdir / "metrics.jsonl").open("a")
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
@@ -94,18 +94,20 @@ def open_wandb(project: str, workdir: pathlib.Path, config: dict):
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict]:
-    """All lines of a run's `metrics.jsonl`, in order; [] before the first."""
-    return [json.loads(line) for line in whole_lines(workdir / "metrics.jsonl")]
+    """All lines of a run's `metrics.jsonl`, in order; [] before the first. Raises InputError for a damaged file."""
+    return read_lines(workdir / "metrics.jsonl")
 
 
-def whole_lines(path: pathlib.Path) -> list[str]:
-    """Of a file that a run appends to; [] where there is none."""
-    # A killed run may leave half a line at the end: it has no line break and is not a line.
-    return (
-        [line[:-1] for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        if path.exists()
-        else []
-    )
+def read_lines(path: pathlib.Path) -> list[dict]:
+    """Of a file that a run appends to; [] where there is none. Raises InputError for a damaged one."""
+    if not path.exists():
+        return []
+    try:
+        # A killed run may leave half a line at the end: it has no line break and is not a line.
+        lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); put a copy in its place, or take another --workdir") from None
 
 
 class Progress:
@@ -121,14 +123,15 @@ class Progress:
         self._last_line = time.monotonic()
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
+        told = f"loss {loss:.3f}"
+        if tokens_per_second:  # of the first step, which compiles, it is not known
+            told += f", {tokens_per_second:,.0f} tokens/s"
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+            self._bar.set_postfix_str(told, refresh=False)
             self._bar.update(step - self._bar.n)
         elif step == self._steps or time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            logger.info(
-                "%s: step %d/%d, loss %.3f, %.0f tokens/s", self._label, step, self._steps, loss, tokens_per_second
-            )
+            logger.info("%s: step %d/%d, %s", self._label, step, self._steps, told)
 
     def close(self) -> None:
         if self._bar is not None:

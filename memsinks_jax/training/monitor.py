@@ -24,7 +24,7 @@ from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.training import hosts
-from memsinks_jax.training.metrics import whole_lines
+from memsinks_jax.training.metrics import read_lines
 
 _ROWS = 4  # R: an estimate is far too high only where all four counters of a document are shared
 
@@ -83,7 +83,7 @@ class Monitor:
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
         self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
-        self._flagged = {line["id"]: line for line in map(json.loads, whole_lines(self._path)) if line["step"] <= start}
+        self._flagged = {line["id"]: line for line in read_lines(self._path) if line["step"] <= start}
         if self._leads and self._path.exists():
             scratch = self._path.with_suffix(".jsonl.new")
             scratch.write_text("".join(json.dumps(line) + "\n" for line in self._flagged.values()))

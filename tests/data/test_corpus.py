@@ -13,7 +13,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
-from memsinks_jax.data.documents import Document
+from memsinks_jax.data.documents import Document, in_words
 from memsinks_jax.data.embedded.stories import log_probability
 from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.tokenizer import JsonTokenizer
@@ -169,7 +169,10 @@ def test_a_plan_counts_what_a_run_meets(batch, every, steps):
     (planned,) = (line["encounters"] for line in counted["mixture"] if line["role"] == "repeated")
     assert counted["epochs"] == pytest.approx(counted["steps"] * batch / rows.rows_per_epoch)
     assert met == (planned if not steps else 2 * (steps // every))
-    assert any(f"{counted['steps']} steps, {counted['epochs']:.2f} epochs" in line for line in as_text(counted, 160))
+    assert any(
+        f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in line
+        for line in as_text(counted, 160)
+    )
 
 
 def test_copies_are_left_out_and_counted(tmp_path):

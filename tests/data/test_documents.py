@@ -1,8 +1,11 @@
 """Reading text: what is a document, and what is refused."""
 
 import codecs
+import gzip
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from memsinks_jax.config import InputError
@@ -41,21 +44,53 @@ def test_json_lines(tmp_path):
     ("name", "text", "message"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": \n', r"a.jsonl:2: not JSON"),
-        ("a.jsonl", '{"text": "x"}\n{"body": "y"}\n', r'a.jsonl:2: no string field "text"'),
-        ("a.jsonl", '["x"]\n', r'a.jsonl:1: no string field "text"'),
+        ("a.jsonl", '{"text": "x"}\n{"body": "y"}\n', r'a.jsonl:2: field "text" is missing'),
+        ("a.jsonl", '["x"]\n', r'a.jsonl:1: field "text" is missing'),
         ("a.jsonl", '{"text": ' + 100_000 * "[", r"a.jsonl:1: not JSON \(nested too deep\)"),
         ("a.jsonl", '{"text": "ab\\ud800"}\n', r"a.jsonl:1: no text: half a character at 2"),
         ("a.jsonl", '{"text": "x"}\n{"text": " "}\n', r"a.jsonl:2: the document is empty"),
         ("a.txt", "x\n<|endoftext|>\n \n<|endoftext|>\ny", r"a.txt:3: the document is empty"),
         ("a.txt", " \n", r"a.txt: the file is empty"),
         ("a.jsonl", "", r"a.jsonl: the file is empty"),
-        ("a.csv", "x", r"'.csv' cannot be read; use .txt or .jsonl"),
+        ("a.jsonl", "\n", r"a.jsonl: the file holds no document"),
+        ("a.csv", "text\n", r"a.csv: the file holds no document"),
+        (
+            "a.csv",
+            "n,body\n1,one\n",
+            r"a.csv: no column 'text' among n, body; rename one, or give `prepare --text_field`",
+        ),
+        ("a.csv", 'text\none\n""\n', r"a.csv, row 1: the document is empty"),
+        ("a.json", '{"text": "x"}', r"a.json: no array of records"),
+        ("a.md", "x", r"a.md: files of this kind cannot be read; use .txt and .jsonl"),
     ],
 )
 def test_bad_files_are_refused_with_their_place(tmp_path, name, text, message):
     path = write(tmp_path, name, text)
     with pytest.raises(InputError, match=message):
         read_documents(str(path))
+
+
+def test_every_kind_of_file_that_prepare_reads(tmp_path):
+    """The same documents, each with its place."""
+    rows, texts = [{"text": "One."}, {"text": "Two\nlines."}], "One.\n<|endoftext|>\nTwo\nlines.\n"
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    table, sink = pyarrow.Table.from_pylist(rows), pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pyarrow.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    contents = {
+        ".csv": b'text\nOne.\n"Two\nlines."\n', ".json": json.dumps(rows).encode(), ".arrow": sink.getvalue().to_pybytes(),
+        ".txt.gz": gzip.compress(texts.encode()), ".jsonl.zst": pyarrow.compress(lines, codec="zstd", asbytes=True),
+    }  # fmt: skip
+    for end, content in contents.items():
+        (tmp_path / f"a{end}").write_bytes(content)
+    for end in (*contents, ".parquet"):
+        path = tmp_path / f"a{end}"
+        found = read_documents(str(path))
+        assert [document.text for document in found] == ["One.", "Two\nlines."], end
+        places = {".txt.gz": (":1", ":3"), ".jsonl.zst": (":1", ":2")}.get(end, (", row 0", ", row 1"))
+        assert tuple(document.source.removeprefix(str(path)) for document in found) == places
+    assert len(read_documents(str(tmp_path / "a.*"))) == 12
 
 
 def test_missing_files_are_refused(tmp_path):
@@ -69,7 +104,7 @@ def test_missing_files_are_refused(tmp_path):
 
 def test_other_encodings_are_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    with pytest.raises(InputError, match=r"a.txt: not UTF-8 at byte 3"):
+    with pytest.raises(InputError, match=r"a.txt:1: not UTF-8 near byte 3"):
         read_documents(str(tmp_path / "a.txt"))
 
 

@@ -95,6 +95,13 @@ def test_a_tokenizer_json_loses_nothing_either(text):
     assert tokenizer.decode(np.concatenate([[600], tokens, [600]])) == text
 
 
+def test_half_a_character_is_refused(tokenizer):
+    """What Python makes of a command line that is no UTF-8."""
+    for one in (tokenizer, JsonTokenizer(byte_level())):
+        with pytest.raises(InputError, match=r"'caf\\udce9': no text, but half a character at 3; give UTF-8"):
+            one.encode("caf\udce9")
+
+
 def test_token_zero_of_a_tokenizer_json_is_a_token():
     tokenizer = JsonTokenizer(byte_level())
     assert tokenizer.encode("!!").tolist() == [0, 0]

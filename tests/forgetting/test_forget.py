@@ -15,7 +15,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.documents import SEPARATOR
+from memsinks_jax.data.reading import SEPARATOR
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
@@ -175,11 +175,12 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, --ids and --group"),
         (workdir, Request(str(other)), out, "other.txt:1: .* was not trained on it"),
         (workdir, Request(ids=("0123456789abcdef",)), out, "--ids: 0123456789abcdef: .* was not trained on it"),
+        (workdir, Request(ids=("zz",)), out, "--ids: zz is no id; it has 16 hexadecimal digits"),
         (workdir, Request(str(tmp_path / "empty.txt")), out, "the file is empty"),
         (workdir, Request(group="north"), out, "has ids by content, not by group"),
         (chance, Request(str(files[0])), out, "no sinks that are tied to documents .*by_chance"),
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
-        (workdir, Request(ids=trained), out, "use all 16 sinks of the mlp together"),
+        (workdir, Request(ids=trained), out, "takes all 16 sinks of the mlp"),
     ):
         with pytest.raises(InputError, match=message):
             forget(where, request, there)

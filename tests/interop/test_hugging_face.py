@@ -1,8 +1,11 @@
 """PyTorch's transformers must agree with us, in both directions, and what cannot be read exactly is refused."""
 
+import errno
 import json
 import os
+import resource
 import shutil
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,7 @@ from conftest import tiny_config
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.interop import hugging_face
+from memsinks_jax.interop import hugging_face, weights
 from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
@@ -335,12 +338,15 @@ def written(tokenizer, tmp_path_factory):
         ({"model_type": "mamba"}, "model_type is 'mamba'; only gpt2 and llama can be read"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'; only 'silu' can be read"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}}, "rope_type is 'yarn'"),
         ({"head_dim": 32}, "head_dim is 32"),
         ({"num_hidden_layers": 3}, r"it lacks model.layers.2.input_layernorm.weight, .* and \d+ more"),
         ({"num_hidden_layers": 1}, r"it has besides model.layers.1.input_layernorm.weight"),
         ({"intermediate_size": 17}, r"it has model.layers.0.mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]"),
         ({"eos_token_id": 5000}, "eos_token_id is 5000; it must be a token of the 1024"),
         ({"vocab_size": None}, "eos_token_id|vocab_size"),
+        ({"num_hidden_layers": "two"}, "config.json: a value is of the wrong kind"),
+        ({"num_attention_heads": 0}, "config.json: a value is of the wrong kind"),
     ],
 )
 def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, message):
@@ -362,6 +368,28 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
         InputError, match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
     ):
         open_folder(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000])
+def test_a_config_that_is_none_is_refused(written, tmp_path, content):
+    shutil.copytree(written, tmp_path / "hf")
+    (tmp_path / "hf" / "config.json").write_text(content)
+    with pytest.raises(InputError, match=r"config.json cannot be read"):
+        open_folder(tmp_path / "hf")
+
+
+def test_what_the_file_system_refuses_is_its_error(tmp_path):
+    """safetensors has an error of its own for it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        with pytest.raises(OSError, match="File too large") as raised:
+            weights.write(tmp_path, [[("a", np.ones(4000, np.float32))]])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handled)
+    assert raised.value.errno == errno.EFBIG
 
 
 def test_weights_that_cannot_be_read_are_refused(written, tmp_path):

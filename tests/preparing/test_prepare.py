@@ -298,7 +298,7 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
     twins, languages, counted = twins_and_languages()
     assert (twins, languages) == (0, set())
     assert counted["left_out"] == 40
-    assert any("40 documents are left out" in line for line in as_text(counted, config.data.row_length))
+    assert any("40 documents left out" in line for line in as_text(counted, config.data.row_length))
     config.data.held_out_by = "document"
     twins, languages, counted = twins_and_languages()
     assert twins > 10

@@ -30,7 +30,7 @@ def test_lines_tell_of_all_stages(arguments, caplog, monkeypatch):
     monkeypatch.setattr(stages, "_SECONDS_BETWEEN_LINES", 0.01)
     caplog.set_level(logging.INFO)
     prepare(*arguments, shard_mib=1)
-    told = [re.fullmatch(r"prepare: *(\d+)%, ([\w -]+)(, [\d,]+ documents, [\d,]+ documents/s)?(, .* left)?", line)
+    told = [re.fullmatch(r"prepare: *(\d+)%, ([\w -]+)(, [\d,]+ documents?(?:, [\d,]+ documents/s)?)?(, .* left)?", line)
             for line in caplog.messages]  # fmt: skip
     assert all(told)
     assert [what for what in STAGES if what in {line[2] for line in told}][:3] == STAGES[:3]
@@ -68,7 +68,7 @@ def test_what_an_earlier_command_did_is_no_pace_of_this_one(tmp_path, monkeypatc
         (tmp_path / "pairs" / "completions" / f"{task:05d}").touch()
     with stages.Watch(tmp_path, [100, 300], {"tokens": 2, "pairs": 4, "corpus": 2}) as watch:
         watch.begin("tokens")
-        assert watch.told() == (pytest.approx(0.25 / 1.6), "tokenising, 10 documents, 0 documents/s")
+        assert watch.told() == (pytest.approx(0.25 / 1.6), "tokenising, 10 documents")
         clock[0] = 10.0
         (tmp_path / "00001.progress").write_text("100 20")
         # 1.1 of 1.6 is left; 0.25 took ten seconds.
@@ -76,7 +76,7 @@ def test_what_an_earlier_command_did_is_no_pace_of_this_one(tmp_path, monkeypatc
         clock[0] = 20.0
         (tmp_path / "00001.progress").write_text("-1 90")
         watch.begin("pairs")
-        assert watch.told() == (pytest.approx(1.25 / 1.6), "pairs, 50 documents, 0 documents/s, 00:09 left")
+        assert watch.told() == (pytest.approx(1.25 / 1.6), "pairs, 50 documents, 00:09 left")
         clock[0] = 30.0
         (tmp_path / "pairs" / "completions" / "00002").touch()
         # 0.225 is left; 0.75 and 0.125 took thirty seconds.
@@ -85,6 +85,18 @@ def test_what_an_earlier_command_did_is_no_pace_of_this_one(tmp_path, monkeypatc
         watch.advance(1)
         clock[0] = 32.0
         assert watch.told() == (pytest.approx(1.55 / 1.6), "end, 50 documents, 25 documents/s, 00:01 left")
+
+
+def test_the_time_left_is_told_once_a_hundredth_is_done(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(stages, "time", types.SimpleNamespace(monotonic=lambda: clock[0], sleep=None))
+    with stages.Watch(tmp_path, [1000], {"tokens": 1}) as watch:
+        watch.begin("tokens")
+        clock[0] = 10.0
+        (tmp_path / "00000.progress").write_text("5 1")
+        assert watch.told()[1] == "tokenising, 1 document"
+        (tmp_path / "00000.progress").write_text("10 1")
+        assert watch.told()[1].endswith("16:30 left")
 
 
 def test_pieces_of_unknown_size_count_alike(tmp_path):

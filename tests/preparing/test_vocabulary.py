@@ -12,12 +12,13 @@ import pytest
 from conftest import ROOT, tiny_config
 
 from memsinks_jax.config import DataConfig, InputError
+from memsinks_jax.data import reading
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.prepare import DEFAULTS, prepare
-from memsinks_jax.preparing import reading, vocabulary
+from memsinks_jax.preparing import vocabulary
 from memsinks_jax.preparing.inputs import make_plan
 
 STORIES = [stories.story(1, index).text for index in range(60)]
@@ -170,8 +171,8 @@ def test_the_sample_comes_from_all_over_the_input(tmp_path):
 def test_a_large_input_is_opened_at_few_places(tmp_path, monkeypatch):
     for number in range(600):
         write_lines(tmp_path / f"{number:03d}.jsonl", [f"{number} {n} ".ljust(5000, "x") for n in range(2)])
-    opened, read = [], vocabulary.read_segment
-    monkeypatch.setattr(vocabulary, "read_segment", lambda *a: (opened.append(a[0].path), read(*a))[1])
+    opened, read = [], vocabulary.inputs.records
+    monkeypatch.setattr(vocabulary.inputs, "records", lambda *a: (opened.append(a[0].path), read(*a))[1])
     texts = vocabulary.sample(plan_of(tmp_path / "*.jsonl", shard_mib=1), 256 * 100)
     assert 200 < len(texts) == len(opened) <= 256
     assert 25_000 < sum(map(len, texts)) <= 25_600
@@ -181,8 +182,8 @@ def test_a_large_input_is_opened_at_few_places(tmp_path, monkeypatch):
 
 def test_reading_ends_where_there_is_hardly_any_text(tmp_path, monkeypatch):
     """Records that cannot be used count, and so do bytes that are no text; lines are not counted for places nobody reads."""
-    records, read = [], vocabulary.read_segment
-    monkeypatch.setattr(vocabulary, "read_segment", lambda *a: (records.append(r) or r for r in read(*a)))
+    records, read = [], vocabulary.inputs.records
+    monkeypatch.setattr(vocabulary.inputs, "records", lambda *a: (records.append(r) or r for r in read(*a)))
     lines = ['{"text": null}', '{"text": "abc"}'] * 20_000
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     plan = plan_of(tmp_path / "a.jsonl", on_error="skip")

@@ -25,6 +25,7 @@ def test_tables():
     html = report.table(["name", "holds"], [["x", "yes"], ["y", "no"]], ["", "verdict"])
     assert '<td class="yes">yes</td>' in html
     assert '<td class="no">no</td>' in html
+    assert html.startswith('<div class="wide"><table>') and html.endswith("</table></div>")  # it scrolls on a phone
     text = report.plain_table(["name", "n"], [["long name", "1"], ["b", "12"]])
     assert text.splitlines() == ["name        n", "---------  --", "long name   1", "b          12"]
 

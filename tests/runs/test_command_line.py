@@ -102,6 +102,19 @@ command_line.run(main)
     assert not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path):
+    """It comes while jax is imported, in whose hands an exception is lost."""
+    (tmp_path / "jax.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass\nraise SystemExit(0)\n"
+    )
+    for command in ("evaluate", "audit"):
+        done = subprocess.run(
+            [sys.executable, "-m", f"memsinks_jax.{command}"], capture_output=True, text=True, cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
+
+
 def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path):
     (tmp_path / "mine.py").write_text("def get_config():\n    return 1 / 0\n")
     command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run"]

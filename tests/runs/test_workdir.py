@@ -24,6 +24,16 @@ def run(tmp_path):
     return tmp_path / "run", corpus
 
 
+def test_damaged_files_are_refused_by_name(run):
+    workdir, _ = run
+    (workdir / "data.json").write_text('{"tokenizer": "')
+    with pytest.raises(InputError, match=r"data.json is damaged"):
+        workdirs.read_corpus(workdir)
+    (workdir / "config.json").write_bytes(b"\xba\xff")
+    with pytest.raises(InputError, match=r"config.json is not a config of this version"):
+        workdirs.read_config(workdir)
+
+
 def test_a_tokenizer_json_is_kept_and_read(run):
     workdir, corpus = run
     assert sorted(p.name for p in workdir.iterdir()) == [

@@ -1,5 +1,7 @@
 """A run that no device has room for is refused before anything is allocated or written."""
 
+import re
+
 import jax
 import pytest
 
@@ -24,6 +26,19 @@ def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path)
     assert not (tmp_path / "run").exists()
     _, problems = examine(tiny, None)
     assert len(problems) == 1 and problems[0].startswith("memory: a device has")
+
+
+def test_a_run_says_what_it_takes_when_it_begins(tiny, tmp_path, caplog):
+    caplog.set_level("INFO")
+    tiny.model.layers, tiny.training.steps = 1, 1
+    train_and_evaluate(tiny, tmp_path / "run")
+    (parameters,) = re.findall(r"seed 0: ([\d,]+) parameters, 1 step of 8 rows", caplog.text)
+    (told,) = re.findall(
+        r"memory of 8 cpu devices: parameters with gradients and moments some ([\d.]+) MiB", caplog.text
+    )
+    moments = {name: size for name, size in memory.needed(tiny, 8).items() if "moments" in name}
+    assert int(parameters.replace(",", "")) > 1000
+    assert float(told) == round(sum(moments.values()) / 2**20, 1)
 
 
 def test_the_room_is_that_of_the_devices(tiny, monkeypatch):

@@ -1,6 +1,7 @@
 """Weights & Biases gets what metrics.jsonl gets."""
 
 import importlib.util
+import logging
 import sys
 import types
 
@@ -9,7 +10,7 @@ from conftest import tiny_config
 
 from memsinks_jax.config import InputError
 from memsinks_jax.training.loop import train_and_evaluate
-from memsinks_jax.training.metrics import MetricWriter, open_wandb, read_metrics
+from memsinks_jax.training.metrics import MetricWriter, Progress, open_wandb, read_metrics
 
 
 class Service:
@@ -55,6 +56,22 @@ def test_wandb_gets_every_line(service, tmp_path):
     assert service.asked["id"] == first and service.asked["resume"] == "allow"  # a run that goes on
     open_wandb("sinks", tmp_path / "other", {})
     assert service.asked["id"] != first
+
+
+@pytest.mark.parametrize("content", [b"\xbb\xff\n", b'{"step": 1\n'])
+def test_a_damaged_file_is_refused(tmp_path, content):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=r"metrics.jsonl is damaged"):
+        read_metrics(tmp_path)
+
+
+def test_no_speed_is_told_before_there_is_one(caplog):
+    """The first step compiles."""
+    caplog.set_level(logging.INFO)
+    progress = Progress("run", 1, 0)
+    progress.update(1, 2.5, 0.0)
+    progress.update(1, 2.5, 1234.5)
+    assert caplog.messages == ["run: step 1/1, loss 2.500", "run: step 1/1, loss 2.500, 1,234 tokens/s"]
 
 
 def test_what_wandb_refuses_is_one_line(service, tmp_path, monkeypatch):

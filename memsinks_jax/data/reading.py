@@ -16,9 +16,9 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
-from memsinks_jax.data.documents import SEPARATOR
-from memsinks_jax.preparing import hub
-from memsinks_jax.preparing.inputs import Segment, Source
+from memsinks_jax.data.files import Segment, Source
+
+SEPARATOR = "<|endoftext|>"
 
 _BLOCK = 1 << 20
 _ROWS = 256  # of a table at a time
@@ -27,10 +27,10 @@ _ARRAY = 1 << 30  # bytes of a .json file, which is read whole
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """One document, or what stands in a document's place: then `problem` says why it cannot be used, and `where` where.
+    """One document, or what stands in a document's place: then `problem` says why it cannot be used.
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is how many bytes
-    of the segment on disk are behind us.
+    of the segment on disk are behind us. `where` is the file and the line or row.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Record:
 
     @property
     def place(self) -> str:
-        """Of the problem. In the middle of a text file the lines before it are counted, so only who tells it asks."""
+        """Where it is. In the middle of a text file the lines before it are counted, so only who tells it asks."""
         return self.where() if callable(self.where) else self.where
 
 
@@ -57,10 +57,9 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
     """All records that begin in a segment. A file that is cut or damaged ends with one record that says so."""
     reader = {
         "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
-        "hub": _hub,
     }[source.kind]  # fmt: skip
     last = None
-    if not source.bytes and source.kind != "hub":
+    if not source.bytes:
         yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", where=source.path)
         return
     try:
@@ -174,13 +173,11 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 
 
 def _text(parts, first, stop, size, number, lines, fields) -> Record:
-    record = Record(first, stop, lines.consumed())
+    record = Record(first, stop, lines.consumed(), where=functools.partial(lines.place, number))
     if size > fields.longest:
         record.problem = _too_long(fields) + f", or separate its documents with lines that read {SEPARATOR}"
     else:
         _decode(record, b"\n".join(parts).replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-    if record.problem:
-        record.where = functools.partial(lines.place, number)
     return record
 
 
@@ -192,13 +189,12 @@ def _json_lines(source: Source, segment: Segment, fields: Fields) -> collections
                 return
             if line is not None and not line.strip():
                 continue
-            record = Record(begin, lines.position, lines.consumed())
+            where = functools.partial(lines.place, lines.number)
+            record = Record(begin, lines.position, lines.consumed(), where=where)
             if line is None:
                 record.problem = _too_long(fields)
             else:
                 _parse(record, line, fields)
-            if record.problem:
-                record.where = functools.partial(lines.place, lines.number)
             yield record
     finally:
         lines.close()
@@ -213,7 +209,7 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
         what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
         record.problem = f"not JSON ({what}); fix or remove the line"
     else:
-        _take(record, parsed, fields)
+        take(record, parsed, fields)
 
 
 def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -249,9 +245,11 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of a file whose first line names the columns; a quoted value may hold line breaks."""
     names = [name for name in fields[:2] if name]
+    # A row must fit into a block, whose size is 32 bits. One more, so that a row of the longest that is allowed does.
+    read = pyarrow.csv.ReadOptions(block_size=min(source.bytes, fields.longest + _BLOCK, 2**31 - 1))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
-    with pyarrow.csv.open_csv(source.path, parse_options=parse, convert_options=convert) as batches:
+    with pyarrow.csv.open_csv(source.path, read_options=read, parse_options=parse, convert_options=convert) as batches:
         if problem := _missing(batches.schema, fields):
             yield Record(0, 0, 0, problem=problem, where=source.path)
             return
@@ -285,21 +283,11 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
         yield Record(0, 0, 0, problem=problem, where=source.path)
         return
     for row, values in enumerate(rows):
-        record = Record(row, row + 1, source.bytes * (row + 1) // len(rows))
-        _take(record, values, fields)
+        where = f"{source.path}, row {row}"
+        record = Record(row, row + 1, source.bytes * (row + 1) // len(rows), where=where)
+        take(record, values, fields)
         if len(record.text.encode()) > fields.longest:
             record.problem = _too_long(fields)
-        if record.problem:
-            record.where = f"{source.path}, row {row}"
-        yield record
-
-
-def _hub(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    for row, values in enumerate(hub.rows(source.path, source.revision, segment.start, segment.stop)):
-        record = Record(row, row + 1, 0)
-        _take(record, values, fields)
-        if record.problem:
-            record.where = f"{source.path}, part {segment.start} of {segment.stop}, row {row}"
         yield record
 
 
@@ -307,13 +295,13 @@ def _missing(schema: pyarrow.Schema, fields: Fields) -> str:
     columns = schema.names
     for flag, name in (("text", fields.text), ("group", fields.group)):
         if name and name not in columns and name.split(".")[0] not in columns:
-            return f"no column {name!r} among {', '.join(columns)}; give --{flag}_field"
+            return f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{flag}_field`"
     kind = schema.field(fields.text).type if fields.text in columns else None
     kind = kind.value_type if kind is not None and pyarrow.types.is_dictionary(kind) else kind
     if kind is not None and not any(
         test(kind) for test in (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
     ):
-        return f"column {fields.text!r} is of type {kind}, not text; give --text_field"
+        return f"column {fields.text!r} is of type {kind}, not text; give `prepare --text_field`"
     return ""
 
 
@@ -324,16 +312,15 @@ def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator
         top = {name.split(".")[0] if name not in batch.schema.names else name for name in names if name}
         columns = {name: _values(batch.column(name)) for name in top}
         for place in range(batch.num_rows):
-            record = Record(row, row + 1, int((row - first + 1) * bytes_a_row))
+            where = f"{source.path}, row {row}"
+            record = Record(row, row + 1, int((row - first + 1) * bytes_a_row), where=where)
             values = {name: column[place] for name, column in columns.items()}
             if isinstance(values.get(fields.text), UnicodeDecodeError):
                 record.problem = f"not UTF-8 ({values[fields.text].reason}); fix or remove the row"
             else:
-                _take(record, values, fields)
+                take(record, values, fields)
             if len(record.text.encode()) > fields.longest:
                 record.problem = _too_long(fields)
-            if record.problem:
-                record.where = f"{source.path}, row {row}"
             row += 1
             yield record
 
@@ -352,13 +339,13 @@ def _value(scalar: pyarrow.Scalar):
         return error
 
 
-def _take(record: Record, values, fields: Fields) -> None:
+def take(record: Record, values, fields: Fields) -> None:
     """Text and group out of a JSON object or a row."""
     text = _field(values, fields.text)
     if not isinstance(text, str):
         null = isinstance(values, dict) and fields.text in values and text is None
         what = "is null" if null else "is missing or no string"
-        record.problem = f'field "{fields.text}" {what}; fix or remove the record, or give --text_field'
+        record.problem = f'field "{fields.text}" {what}; fix or remove the record, or give `prepare --text_field`'
         return
     if fields.group:
         group = _field(values, fields.group)
@@ -384,7 +371,7 @@ def _decode(record: Record, content: bytes) -> None:
 
 
 def _finish(record: Record, text: str) -> None:
-    """White space at both ends is no part of a document, as in data/documents.py."""
+    """White space at both ends is no part of a document."""
     record.text = text.strip()
     if not record.text:
         record.problem = "the document is empty; remove it"

@@ -11,10 +11,12 @@ import pyarrow.parquet
 import pytest
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.documents import SEPARATOR, read_documents
-from memsinks_jax.preparing import inputs, reading
-from memsinks_jax.preparing.inputs import Segment, make_plan
-from memsinks_jax.preparing.reading import Fields, read_segment
+from memsinks_jax.data import reading
+from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.files import Segment
+from memsinks_jax.data.reading import SEPARATOR, Fields, read_segment
+from memsinks_jax.preparing import inputs
+from memsinks_jax.preparing.inputs import make_plan, records
 
 FIELDS = Fields("text", "", 1 << 20)
 SETTINGS = {"on_error": "stop", "group_field": "", "shard_mib": 0}
@@ -22,7 +24,7 @@ SETTINGS = {"on_error": "stop", "group_field": "", "shard_mib": 0}
 
 def records_of(path, fields=FIELDS):
     plan = make_plan([str(path)], SETTINGS)
-    return [r for piece in plan.pieces for s in piece for r in read_segment(plan.sources[s.source], s, fields)]
+    return [r for piece in plan.pieces for s in piece for r in records(plan.sources[s.source], s, fields)]
 
 
 def zstd(content):
@@ -145,6 +147,17 @@ def test_what_cannot_be_used_is_said_with_its_place(tmp_path, name, content, goo
         assert one.startswith(f"{tmp_path}/{expected}") and "\n" not in one
     assert len(found) - len(said) == good
     assert all(record.text for record in found if not record.problem)
+
+
+def test_a_long_row_of_csv(tmp_path):
+    """Longer than a block of pyarrow's own, 1 MiB."""
+    (tmp_path / "a.csv").write_text("text\n" + "long " * 700_000 + "\nshort\n")
+    assert [len(record.text) for record in records_of(tmp_path / "a.csv", Fields("text", "", 4 << 20))] == [
+        3_499_999,
+        5,
+    ]
+    long, short = records_of(tmp_path / "a.csv", Fields("text", "", 1 << 20))
+    assert long.problem.startswith("longer than 1 MiB") and short.text == "short"
 
 
 def test_rows_of_csv_and_of_a_json_array(tmp_path):

@@ -1,0 +1,72 @@
+"""Files that hold documents: which of them can be read, found by a glob, and as they lie on the disk."""
+
+import dataclasses
+import glob
+import os
+import pathlib
+
+from memsinks_jax.config import InputError
+
+KINDS = {
+    ".txt": "txt", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
+READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
+END = 2**62  # beyond the text of any compressed file, whose length nobody knows
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One input file as it was found, or a data set of the Hugging Face hub (`revision` is then its commit)."""
+
+    path: str
+    kind: str  # txt | jsonl | json (an array) | csv | parquet | arrow | hub
+    compression: str = ""  # gzip | zstd
+    bytes: int = 0
+    modified: int = 0  # nanoseconds
+    revision: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind in ("txt", "jsonl")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A part of a source: bytes [start, stop) of text files, row groups of parquet, part `start` of `stop` of the hub's."""
+
+    source: int
+    start: int
+    stop: int
+
+
+def matching(pattern: str) -> list[str]:
+    """Files that match a path or a glob, sorted. Raises InputError where there is none, or one of a kind nobody reads."""
+    found = sorted(file for file in glob.glob(pattern, recursive=True) if pathlib.Path(file).is_file())
+    if not found:
+        what = "matches no file" if glob.has_magic(pattern) else "does not exist"
+        raise InputError(f"{pattern} {what}; give the path of a file, or a quoted glob such as 'texts/*.txt'")
+    for file in found:
+        if not kind_of(file):
+            raise InputError(f"{file}: files of this kind cannot be read; use {READABLE}")
+    return found
+
+
+def kind_of(name: str) -> tuple[str, str] | None:
+    """(kind, compression) by the name's end; None for others."""
+    stem, last = os.path.splitext(name)
+    if last in COMPRESSIONS:
+        kind = KINDS.get(os.path.splitext(stem)[1])
+        return (kind, COMPRESSIONS[last]) if kind in ("txt", "jsonl") else None
+    return (KINDS[last], "") if last in KINDS else None
+
+
+def open_source(path: str) -> Source:
+    """A file as it is now. Raises InputError where it cannot be opened."""
+    try:
+        status = os.stat(path)
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; fix or remove it") from None
+    return Source(path, *kind_of(path), status.st_size, status.st_mtime_ns)
