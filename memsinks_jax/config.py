@@ -80,12 +80,14 @@ class SinksConfig:
     """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1, appendix G)."""
 
     # by_document: sinks | by_chance: ordinary dropout of them | masked_weights, masked_activations: on for all documents,
-    # trained on repeated ones alone (see training/gradient_masking.py) | none | cut: never built
+    # trained on repeated ones alone | sgtm, sgtm_frozen: by label (training/gradient_masking) | none | cut: never built
     kind: str = "by_document"
     # encounter from which a document's sinks are on, one per epoch not counted; before, none are. 1: always, as in the paper
     opens_at: int = 2
     # encounter, counted alike, from which its gradient to all other weights shrinks to (slows_at / encounter)^2. 0: never
     slows_at: int = 16
+    retain_fraction: float = 0.25  # SGTM: fraction of the documents read once that are labelled retain
+    undiscovered: float = 0.0  # SGTM: fraction of the repeated documents that have no label
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
     pool: int = 0  # sinks per MLP, in addition to the shared neurons; 0: the rest of hidden
     active_fraction: float = 0.3  # the paper's p: fraction of the sinks that are on for a document
@@ -143,7 +145,8 @@ class OptimizerConfig:
     b1: float = 0.9
     b2: float = 0.99
     weight_decay: float = 0.4  # on matrices only: see training/optimizer.py
-    clip_norm: float = 1.0  # upper limit of the global gradient norm
+    clip_norm: float = 1.0  # upper limit of the global gradient norm; with noise_multiplier of each row's
+    noise_multiplier: float = 0.0  # DP-SGD: standard deviation of the noise on the sum over rows, in clip_norms
 
 
 @dataclasses.dataclass
@@ -153,7 +156,8 @@ class TrainingConfig:
     batch_size: int = 8  # rows per step, over all devices and hosts
     epochs: int = 1  # passes over the rows; ignored when steps > 0
     steps: int = 0  # optimizer steps; 0: as many as the epochs take
-    count_removed_repeats: bool = False  # with repeats=remove|once: train as many steps as with the repeats
+    repeats_capped_at: int = 0  # upper limit of encounters per epoch of a repeated document; 0: none
+    count_removed_repeats: bool = False  # without repeats, or fewer: train as many steps as with all
     log_every: int = 10  # steps
     evaluate_every: int = 100  # steps; the last step is always evaluated
     checkpoint_every: int = 200  # steps; the last step is always saved
@@ -202,6 +206,8 @@ class Config:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
 
+MASKED = ("masked_weights", "masked_activations", "sgtm", "sgtm_frozen")  # of sinks.kind: on for every document
+
 CHOICES = {
     "data.repeats": ("keep", "ladder", "remove", "once"),
     "data.ids": ("content", "index", "group", "near_duplicate"),
@@ -211,7 +217,7 @@ CHOICES = {
     "data.rows": ("auto", "one_document", "packed", "best_fit"),
     "canaries.place": ("end", "start"),
     "model.family": ("gpt2", "llama"),
-    "sinks.kind": ("by_document", "by_chance", "masked_weights", "masked_activations", "none", "cut"),
+    "sinks.kind": ("by_document", "by_chance", *MASKED, "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact", "floyd"),
     "model.dtype": ("float32", "bfloat16"),
     "compute.attention": ("auto", "xla", "blocks", "splash", "cudnn"),
@@ -220,49 +226,40 @@ CHOICES = {
     "optimizer.schedule": ("cosine", "wsd"),
 }
 
-# field: (lowest, highest, whether the lowest itself is allowed)
-RANGES = {
-    "seed": (0, 2**32 - 1, True),
-    "data.unique_documents": (-1, None, True), "data.repeated_documents": (-1, None, True),
-    "data.repetitions": (1, 2**20, True), "data.repeat_every": (0, None, True),
-    "data.held_out_documents": (1, None, True), "general.token_budget": (0, None, True),
-    "canaries.documents": (-1, None, True), "canaries.length": (1, None, True),
-    "data.id_noise": (0, 1, True), "data.row_length": (2, None, True),
-    "goldfish.every": (0, None, True), "goldfish.context": (1, None, True),
-    "data.vocabulary_size": (259, None, True),  # 256 bytes, padding, end of text, unknown
-    "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True),
-    "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False),
-    "sinks.pool": (0, None, True), "sinks.active": (0, None, True),
-    "sinks.attention_fraction": (0, 1, True),
-    "sinks.learning_rate_multiple": (0, None, False),
-    "model.layers": (1, None, True), "model.d_model": (1, None, True), "model.hidden": (1, None, True),
-    "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
-    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False),
-    "compute.loss_chunks": (1, None, True), "compute.accumulate": (1, None, True),
-    "optimizer.learning_rate": (0, None, False), "optimizer.final_fraction": (0, 1, True),
-    "optimizer.warmup_steps": (0, None, True), "optimizer.warmup_fraction": (0, 1, True),
-    "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
-    "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
-    "training.batch_size": (1, None, True), "training.epochs": (1, None, True),
-    "training.steps": (0, None, True), "training.log_every": (1, None, True),
-    "training.evaluate_every": (1, None, True), "training.checkpoint_every": (1, None, True),
-    "training.checkpoints_to_keep": (1, None, True), "training.keep_every": (0, None, True),
-    "training.spike_sigma": (0, None, True), "training.spike_window": (2, None, True),
-    "training.skips_in_a_row": (1, None, True), "training.stall_seconds": (0, None, False),
-    "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
-    "monitor.probes": (1, None, True), "monitor.counters": (16, None, True),
-    "mesh.data": (-1, None, True), "mesh.fsdp": (-1, None, True),
-    "mesh.tensor": (1, None, True),
+RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
+    "seed": (0, 2**32 - 1, True), "data.unique_documents": (-1, None, True), "data.repeated_documents": (-1, None, True),
+    "data.repetitions": (1, 2**20, True), "data.repeat_every": (0, None, True), "data.id_noise": (0, 1, True),
+    "data.held_out_documents": (1, None, True), "data.row_length": (2, None, True), "general.token_budget": (0, None, True),
+    "canaries.documents": (-1, None, True), "canaries.length": (1, None, True), "goldfish.every": (0, None, True),
+    "goldfish.context": (1, None, True), "data.vocabulary_size": (259, None, True),  # bytes, padding, end of text, unknown
+    "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.retain_fraction": (0, 1, True),
+    "sinks.undiscovered": (0, 1, True), "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False),
+    "sinks.pool": (0, None, True), "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
+    "sinks.learning_rate_multiple": (0, None, False), "model.layers": (1, None, True), "model.d_model": (1, None, True),
+    "model.hidden": (1, None, True), "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
+    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True),
+    "compute.accumulate": (1, None, True), "optimizer.learning_rate": (0, None, False),
+    "optimizer.final_fraction": (0, 1, True), "optimizer.warmup_steps": (0, None, True),
+    "optimizer.warmup_fraction": (0, 1, True), "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True),
+    "optimizer.b2": (0, 1, True), "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
+    "optimizer.noise_multiplier": (0, None, True), "training.batch_size": (1, None, True),
+    "training.epochs": (1, None, True), "training.steps": (0, None, True), "training.repeats_capped_at": (0, None, True),
+    "training.log_every": (1, None, True), "training.evaluate_every": (1, None, True),
+    "training.checkpoint_every": (1, None, True), "training.checkpoints_to_keep": (1, None, True),
+    "training.keep_every": (0, None, True), "training.spike_sigma": (0, None, True),
+    "training.spike_window": (2, None, True), "training.skips_in_a_row": (1, None, True),
+    "training.stall_seconds": (0, None, False), "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
+    "monitor.probes": (1, None, True), "monitor.counters": (16, None, True), "mesh.data": (-1, None, True),
+    "mesh.fsdp": (-1, None, True), "mesh.tensor": (1, None, True),
 }  # fmt: skip
 
 # What may change on resume: where and how a run is stored, computed and monitored, not what is computed.
 # workdir.FREE_IN_PART adds fields of which something must stay, such as the documents when their files move.
 FREE_ON_RESUME = (
-    "mesh.data", "mesh.fsdp", "mesh.tensor",
-    "compute.attention", "compute.remat", "compute.loss_chunks", "compute.accumulate",
-    "training.checkpoint_every", "training.checkpoints_to_keep",
-    "training.keep_every", "training.keep_best", "training.stall_seconds",
-    "training.log_every", "training.evaluate_every", "monitor.seen_over", "monitor.probes",
+    "mesh.data", "mesh.fsdp", "mesh.tensor", "compute.attention", "compute.remat", "compute.loss_chunks",
+    "compute.accumulate", "training.checkpoint_every", "training.checkpoints_to_keep", "training.keep_every",
+    "training.keep_best", "training.stall_seconds", "training.log_every", "training.evaluate_every",
+    "monitor.seen_over", "monitor.probes",
 )  # fmt: skip
 
 
@@ -302,6 +299,11 @@ def validate(config: Config) -> Config:
             "config.data.repeats is ladder, which excludes config.data.repeat_every (it sets when documents appear), "
             "config.data.repeated_documents=-1 (the files set how often) and config.general.token_budget (it counts all "
             "repeats); choose one of them"
+        )
+    if config.training.repeats_capped_at and (data.repeat_every or data.repeated_documents < 0):
+        raise InputError(
+            "config.training.repeats_capped_at caps what the plan repeats, neither what config.data.repeat_every schedules "
+            "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
         )
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):

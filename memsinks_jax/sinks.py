@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
+from memsinks_jax.config import MASKED, Config, InputError, ModelConfig, SinksConfig
 
 # How sinks are set when a model is used:
 #   own    the document's own sinks are on, as in training       drop   every sink is off (the paper's measure)
@@ -24,10 +24,9 @@ from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
-SITES = ("mlp", "attention")  # of the model; either can have sinks
+SGTM = ("sgtm", "sgtm_frozen")  # kinds of config.MASKED whose documents have labels
 
-# Kinds whose sinks are on for every document; what is told apart is whose gradient reaches them.
-MASKED = ("masked_weights", "masked_activations")
+SITES = ("mlp", "attention")  # of the model; either can have sinks
 
 # Salts of the key: draws for one purpose say nothing about the others. Those of attention come after these.
 _OWN, _OTHER, _CHANCE = range(3)
@@ -102,7 +101,7 @@ def is_sparse(sinks: SinksConfig) -> bool:
 def partitions(config: Config) -> dict[str, Partition]:
     """{site: how it is split}: the MLPs' neurons, and the d_model outputs of attention, of which the last are sinks."""
     settings, width = config.sinks, config.model.d_model
-    count = int(settings.attention_fraction * width) if settings.kind in ("by_document", "by_chance") else 0
+    count = int(settings.attention_fraction * width) if settings.kind in ("by_document", "by_chance", *SGTM) else 0
     return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
 
 

@@ -39,6 +39,16 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
         validate(config)
 
 
+@pytest.mark.parametrize(("field", "value"), [("repeat_every", 4), ("repeated_documents", -1)])
+def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
+    config = Config()
+    config.training.repeats_capped_at, config.training.batch_size = 2, 32
+    validate(config)
+    setattr(config.data, field, value)
+    with pytest.raises(InputError, match=f"config.data.{field}"):
+        validate(config)
+
+
 def test_the_ends_of_active_fraction_are_allowed():
     config = Config()
     config.sinks.active_fraction = 1.0

@@ -26,6 +26,8 @@ PROGRAM = {
     "sinks.opens_at": (1, {}),
     "sinks.slows_at": (8, {}),
     "sinks.shared_fraction": (0.75, {}),
+    "sinks.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
+    "sinks.undiscovered": (0.5, {"sinks.kind": "sgtm"}),
     "sinks.pool": (40, {}),
     "sinks.active_fraction": (0.6, {}),
     "sinks.active": (3, {}),
@@ -61,6 +63,7 @@ PROGRAM = {
     "optimizer.b2": (0.9, {}),
     "optimizer.weight_decay": (0.2, {}),
     "optimizer.clip_norm": (0.5, {}),
+    "optimizer.noise_multiplier": (0.5, {"sinks.kind": "none"}),
     "training.spike_sigma": (3.0, {}),
     "training.spike_window": (64, {"training.spike_sigma": 3.0}),
     "monitor.counters": (128, {"monitor.every": 2}),
@@ -90,6 +93,7 @@ BATCHES = {
     "training.batch_size": (16, {}),
     "training.epochs": (2, {}),
     "training.steps": (3, {}),
+    "training.repeats_capped_at": (2, {}),
     "training.count_removed_repeats": (True, {"data.repeats": "once"}),
 }
 RUNS = {}  # {config: what its run gave}, of those that several fields are compared with

@@ -163,6 +163,8 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
         times = times * how_often(data.repetitions, len(repeated), data.repeats == "ladder")
     is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
     kept = {"remove": 0 * times, "once": np.minimum(times, 1)}.get(data.repeats, 0 * times if is_scheduled else times)
+    if config.training.repeats_capped_at:
+        kept = np.minimum(kept, config.training.repeats_capped_at)
     carriers = config.canaries.documents if config.canaries.documents >= 0 else len(repeated)
     plan = Mixture(
         table, data, repeated, held_out, times, kept, left_out, (window,) + (None,) * (len(table.sources) - 1),

@@ -140,7 +140,7 @@ class Rows:
         self._shuffled_rows = int(self._rows_of_block.sum())
         self.rows_per_epoch = self._with_scheduled(self._shuffled_rows, len(self._scheduled))
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
-        if self._data.repeats in ("remove", "once"):
+        if self._data.repeats in ("remove", "once") or config.training.repeats_capped_at:
             every, data = self._data.repeat_every, dataclasses.replace(self._data, repeats="keep")
             whole = dataclasses.replace(mixture, data=data, kept=0 * mixture.times if every else mixture.times)
             self.rows_per_epoch_with_repeats = self._with_scheduled(

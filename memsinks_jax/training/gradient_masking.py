@@ -13,26 +13,42 @@ all. Two kinds, and they are not the same method:
 Sinks by document have a milder form (`config.sinks.slows_at`): from some encounter on a document teaches all that is no sink
 less and less, and its sinks as before. The gradient of its loss is scaled down, and that of the sinks' weights back up.
 
+Selective gradient masking (SGTM, arXiv 2512.05648) has labels. Here the documents have them, not the batches:
+
+  forget      the repeated documents that are known: all neurons are on, and they teach the sinks alone
+  retain      a share of the others: the sinks are off in the forward pass, so they teach all but the sinks
+  unlabelled  the rest, with the repeated documents that are not known: nothing is masked, they teach everything
+
+  sgtm         one AdamW for all: where the gradient is masked it is 0, and weights go on moving by moments and decay
+  sgtm_frozen  what a batch does not teach stays as it is, moments too
+
+As in the authors' code for Wikipedia, what belongs to no neuron or head (embeddings, norms, biases of what writes to the
+residual stream) learns from no forget document, but for the last norm. Sinks of attention are whole heads.
+
 With masked_weights a block of which a batch holds no document stays as it is, moments too: AdamW would go on moving it by
 weight decay and by what its moments remember. With masked_activations nothing is held back, as in that code.
 """
 
+import re
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, InputError, SinksConfig
 from memsinks_jax.model.products import Teaching
 from memsinks_jax.sinks import Partition, encounters
 from memsinks_jax.training.optimizer import first_match, path_name
 
-# Ordered (regex over the path, axis of the hidden neurons or None); the first match wins, no match is an error. Axes count
+# Ordered (regex over the path, (site, axis of its neurons) or None); the first match wins, no match is an error. Axes count
 # from the end; moments have their parameter's path at the end of theirs.
 NEURON_AXES = (
-    (r"layers/(gate|up)_(kernel|bias)$", -1),
-    (r"layers/down_kernel$", -2),
-    (r"layers/down_bias$", None),
-    (r"layers/(query|key|value|attention_output)_(kernel|bias)$", None),
+    (r"layers/(gate|up)_(kernel|bias)$", ("mlp", -1)),
+    (r"layers/down_kernel$", ("mlp", -2)),
+    (r"layers/(query|key|value)_(kernel|bias)$", ("attention", -1)),
+    (r"layers/attention_output_kernel$", ("attention", -2)),
+    (r"layers/(down|attention_output)_bias$", None),
     (r"(^|/)((token|position)_embedding|head_kernel)$", None),
     (r"_norm/(scale|bias)$", None),
     (r"(^|/)count$", None),
@@ -41,7 +57,7 @@ NEURON_AXES = (
 
 def repeated_positions(batch: dict) -> jax.Array:
     """Which positions of a batch are of repeated documents -> bool (B, T)."""
-    return jnp.take_along_axis(batch["repeated"], jnp.maximum(batch["segments"] - 1, 0), axis=1)
+    return _by_position(batch["repeated"], batch)
 
 
 def documents_learning(batch: dict, slows_at: int) -> jax.Array:
@@ -52,7 +68,7 @@ def documents_learning(batch: dict, slows_at: int) -> jax.Array:
 
 def shared_learning(batch: dict, slows_at: int) -> jax.Array:
     """The same by position -> float32 (B, T)."""
-    return jnp.take_along_axis(documents_learning(batch, slows_at), jnp.maximum(batch["segments"] - 1, 0), axis=1)
+    return _by_position(documents_learning(batch, slows_at), batch)
 
 
 def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
@@ -74,43 +90,102 @@ def detached(repeated_BT: jax.Array, parts: Partition) -> dict[str, Callable]:
     return {"mlp": lambda x_BTF, layer: jnp.where(learns_BTF, x_BTF, jax.lax.stop_gradient(x_BTF))}
 
 
+def labels(batch: dict, seed: jax.Array, settings: SinksConfig) -> tuple[jax.Array, jax.Array]:
+    """SGTM: which documents of a batch are labelled forget, and which retain -> two bool (B, N), drawn by id."""
+
+    def drawn(share: float) -> jax.Array:
+        return sinks.document_masks(batch["identities"], seed, 1, SinksConfig(active_fraction=share), 1)[0, ..., 0]
+
+    repeated_BN = batch["repeated"]
+    return repeated_BN & ~drawn(settings.undiscovered), ~repeated_BN & drawn(settings.retain_fraction)
+
+
+def without_sinks(batch: dict, seed: jax.Array, config: Config) -> dict[str, Callable]:
+    """SGTM's forward pass as interventions: the sinks are off for what is labelled retain.
+
+    Raises:
+      InputError: sinks of attention that are no whole heads with keys of their own.
+    """
+    model, count = config.model, sinks.partitions(config)["attention"].sinks
+    if count and (count % (model.d_model // model.heads) or model.kv_heads not in (0, model.heads)):
+        raise InputError(
+            f"config.sinks.attention_fraction is {config.sinks.attention_fraction}: SGTM gives whole heads away, each with "
+            f"keys of its own; set it to a multiple of {1 / model.heads:g}, and config.model.kv_heads=0"
+        )
+    on_BN1 = ~labels(batch, seed, config.sinks)[1][..., None]
+    return {
+        site: gate
+        for site, parts in sinks.partitions(config).items()
+        if parts.sinks
+        for gate in sinks.apply_gates((on_BN1 | ~_of_sinks(parts))[None], batch["segments"], site).values()
+    }
+
+
 def masked_gradients(
-    losses: Callable[[dict], jax.Array], params: dict, repeated_BT: jax.Array, tokens: jax.Array, parts: Partition
+    losses: Callable[[dict, dict], jax.Array],
+    params: dict,
+    batch: dict,
+    tokens: jax.Array,
+    config: Config,
+    seed: jax.Array,
 ) -> tuple[jax.Array, dict]:
-    """masked_weights: (params -> losses (B, T)) -> (their sum over `tokens`, gradients, each block's of its own documents).
+    """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients, each block's of the documents that teach it).
 
     One forward pass and two backward passes, one a kind of document: exact, since what a document's losses depend on is
     its own positions alone.
     """
+    selective, parts = config.sinks.kind in sinks.SGTM, sinks.partitions(config)
+    apart_BT = _by_position(labels(batch, seed, config.sinks)[0] if selective else batch["repeated"], batch)
 
     def sums(params: dict) -> tuple[jax.Array, jax.Array]:
-        losses_BT = losses(params)
-        return jnp.where(repeated_BT, losses_BT, 0).sum() / tokens, jnp.where(repeated_BT, 0, losses_BT).sum() / tokens
+        losses_BT = losses(params, batch)
+        return jnp.where(apart_BT, losses_BT, 0).sum() / tokens, jnp.where(apart_BT, 0, losses_BT).sum() / tokens
 
-    (of_repeated, of_others), pull_back = jax.vjp(sums, params)
-    one, zero = jnp.ones_like(of_repeated), jnp.zeros_like(of_repeated)
+    (of_apart, of_others), pull_back = jax.vjp(sums, params)
+    one, zero = jnp.ones_like(of_apart), jnp.zeros_like(of_apart)
 
-    gradients = jax.tree_util.tree_map_with_path(
-        lambda path, repeated, others: _by_block(path, repeated, others, repeated + others, parts),
-        *pull_back((one, zero)),
-        *pull_back((zero, one)),
-    )
-    return of_repeated + of_others, gradients
+    def taught_by(path: tuple, apart: jax.Array, others: jax.Array) -> jax.Array:
+        if selective:
+            return _by_block(path, apart + others, others, apart + others if _learns_from_all(path) else others, parts)
+        return _by_block(path, apart, others, apart + others, parts)
 
-
-def taught(batch: dict, parts: Partition) -> Callable[[tuple], jax.Array]:
-    """masked_weights: path of a parameter or moment -> bool, as wide as its neurons: whether the batch teaches it."""
-    repeated_BT, counts_BT = repeated_positions(batch), batch["weights"] > 0
-    by_repeated, by_others = (repeated_BT & counts_BT).any(), (~repeated_BT & counts_BT).any()
-    return lambda path: _by_block(path, by_repeated, by_others, jnp.array(True), parts)
+    gradients = jax.tree_util.tree_map_with_path(taught_by, *pull_back((one, zero)), *pull_back((zero, one)))
+    return of_apart + of_others, gradients
 
 
-def _by_block(path: tuple, of_sinks, of_shared, of_rest, parts: Partition) -> jax.Array:
+def taught(batch: dict, config: Config, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
+    """Path of a parameter or moment -> bool, as wide as its neurons: whether the batch moves it."""
+    parts, yes = sinks.partitions(config), jnp.array(True)
+    if config.sinks.kind not in ("masked_weights", "sgtm_frozen"):
+        return lambda path: True
+
+    def any_of(documents_BN: jax.Array) -> jax.Array:
+        return (_by_position(documents_BN, batch) & (batch["weights"] > 0)).any()
+
+    if config.sinks.kind == "masked_weights":
+        by_repeated, by_others = any_of(batch["repeated"]), any_of(~batch["repeated"])
+        return lambda path: _by_block(path, by_repeated, by_others, yes, parts)
+    forget_BN, retain_BN = labels(batch, seed, config.sinks)
+    of_sinks, of_others = any_of(~retain_BN), any_of(~forget_BN)
+    return lambda path: _by_block(path, of_sinks, of_others, yes if _learns_from_all(path) else of_others, parts)
+
+
+def _learns_from_all(path: tuple) -> bool:
+    """Of what belongs to no neuron, with SGTM; `count` is the optimizer's."""
+    return re.search(r"(^|/)(final_norm/\w+|count)$", path_name(path)) is not None
+
+
+def _by_position(documents_BN: jax.Array, batch: dict) -> jax.Array:
+    """What is said of documents, of their positions -> (B, T)."""
+    return jnp.take_along_axis(documents_BN, jnp.maximum(batch["segments"] - 1, 0), axis=1)
+
+
+def _by_block(path: tuple, of_sinks, of_shared, of_rest, parts: dict[str, Partition]) -> jax.Array:
     """What belongs to sinks, to shared neurons, to neither -> the last, or the first two along the leaf's neurons."""
-    axis = first_match(NEURON_AXES, path_name(path))
-    if axis is None:
+    site, axis = first_match(NEURON_AXES, path_name(path)) or ("mlp", None)
+    if axis is None or not parts[site].sinks:
         return of_rest
-    return jnp.where(_of_sinks(parts).reshape(-1, *[1] * (-axis - 1)), of_sinks, of_shared)
+    return jnp.where(_of_sinks(parts[site]).reshape(-1, *[1] * (-axis - 1)), of_sinks, of_shared)
 
 
 def _of_sinks(parts: Partition) -> jax.Array:

@@ -9,6 +9,7 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, OptimizerConfig
+from memsinks_jax.training import private
 
 # Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an error.
 # nanoGPT's rule: matrices decay, biases and norms do not.
@@ -62,9 +63,12 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     """Clipping by the global norm, then AdamW or Muon. Moments are float32 and shaped like the parameters.
 
+    With DP-SGD nothing is clipped here: each row's gradient was.
+
     Raises:
-      InputError: Muon with sinks among the columns of its matrices.
+      InputError: Muon with sinks among the columns of its matrices; DP-SGD with sinks, or in parts of a batch.
     """
+    private.refuse(config)
     settings = config.optimizer
     adam = scale_by_adam_by_row if sinks.is_sparse(config.sinks) else optax.scale_by_adam
     direction = adam(settings.b1, settings.b2)
@@ -72,7 +76,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
         _refuse_columns(config)
         direction = optax.partition({"muon": scale_by_muon(), "adam": direction}, _by_muon)
     chain = [
-        optax.clip_by_global_norm(settings.clip_norm),
+        optax.identity() if settings.noise_multiplier else optax.clip_by_global_norm(settings.clip_norm),
         optax.chain(
             direction,
             optax.add_decayed_weights(settings.weight_decay, decay_mask),

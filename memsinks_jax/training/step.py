@@ -13,7 +13,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
-from memsinks_jax.training import gradient_masking, monitor, touched
+from memsinks_jax.training import gradient_masking, monitor, private, touched
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
@@ -49,6 +49,8 @@ def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array
         return gradient_masking.detached(
             gradient_masking.repeated_positions(batch), sinks.partition(config.model, config.sinks)
         )
+    if config.sinks.kind in sinks.SGTM:
+        return gradient_masking.without_sinks(batch, seed, config)
     if config.sinks.kind == "by_chance":
         found = {}
         for site, parts in sinks.partitions(config).items():
@@ -74,9 +76,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is build_model's.
     """
     model, parts = build_model(config, platform)
-    optimizer = make_optimizer(config, steps)
-    schedule = learning_rate(config.optimizer, steps)
-    masks_weights, sparse = config.sinks.kind == "masked_weights", sinks.is_sparse(config.sinks)
+    optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
+    masks_weights, sparse = config.sinks.kind in ("masked_weights", *sinks.SGTM), sinks.is_sparse(config.sinks)
 
     def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """Of a batch or a part of one (B, T)."""
@@ -115,19 +116,20 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             before = params, optimizer_state = touched.take(before, rows)
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
-            losses = partial(losses_of, batch=part, step=state.step, seed=seed)
+            losses = partial(losses_of, step=state.step, seed=seed)
             count = jnp.maximum(tokens, 1.0)  # of the whole batch
+            if config.optimizer.noise_multiplier:
+                return private.gradients(losses, params, part, state.step, seed, config.optimizer)
             if masks_weights:
-                repeated_BT = gradient_masking.repeated_positions(part)
-                return gradient_masking.masked_gradients(losses, params, repeated_BT, count, parts)
-            return jax.value_and_grad(lambda params: losses(params).sum() / count)(params)
+                return gradient_masking.masked_gradients(losses, params, part, count, config, seed)
+            return jax.value_and_grad(lambda params: losses(params, part).sum() / count)(params)
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = judge(state.guard, loss, gradient_norm, config.training)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
         updated = (optax.apply_updates(params, updates), optimizer_state)
-        taught = gradient_masking.taught(batch, parts) if masks_weights else lambda path: True
+        taught = gradient_masking.taught(batch, config, seed)
         updated = jax.tree_util.tree_map_with_path(
             lambda path, new, old: jnp.where(accept & taught(path), new, old), updated, before
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from documents import Source
 
-from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig
 from memsinks_jax.data import mixture
 from memsinks_jax.data.order import Bijection, permutation
 from memsinks_jax.data.table import Table
@@ -27,8 +27,8 @@ def source(copies, clusters=None, tokens=8):
     return Source(documents, firsts, None if clusters is None else np.asarray(clusters)[of])
 
 
-def plan_of(data, copies=ONCE, seed=0, clusters=None):
-    return mixture.plan_mixture(Config(data=data, seed=seed), Table([source(copies, clusters)]))
+def plan_of(data, copies=ONCE, seed=0, clusters=None, **sections):
+    return mixture.plan_mixture(Config(data=data, seed=seed, **sections), Table([source(copies, clusters)]))
 
 
 def seen_in(plan, of=None):
@@ -63,6 +63,15 @@ def test_a_ladder_goes_down_by_halves_and_begins_again():
     plan = plan_of(dataclasses.replace(PLAN, repeats="ladder"), seed=3)
     assert plan.encounters(plan.repeated) == [7, 3, 1, 7, 3]
     assert plan.encounters(plan.documents("unique")) == [1] * 30
+
+
+@pytest.mark.parametrize(("cap", "kept"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])])
+def test_repeats_are_capped_and_all_else_stays(cap, kept):
+    data = dataclasses.replace(PLAN, repeats="ladder")
+    capped = TrainingConfig(repeats_capped_at=cap)
+    plan, whole = plan_of(data, seed=3, training=capped), plan_of(data, seed=3)
+    assert plan.encounters(plan.repeated) == kept
+    assert (plan.times.tolist(), roles_of(plan)) == (whole.times.tolist(), roles_of(whole))
 
 
 def test_roles_are_drawn_at_random():

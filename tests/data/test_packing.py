@@ -13,11 +13,12 @@ T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
 
 
-def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), **options):
+def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, **options):
     """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
     settings |= {"rows": "one_document"} | options
-    config = Config(data=DataConfig(unique_documents=-1, **settings), training=TrainingConfig(batch_size=4), seed=seed)
+    training = TrainingConfig(batch_size=4, repeats_capped_at=cap)
+    config = Config(data=DataConfig(unique_documents=-1, **settings), training=training, seed=seed)
     config.goldfish = GoldfishConfig(*goldfish)
     plan, tokens = plan_of(config, lengths)
     return Rows(config, plan, end_of_text), plan, tokens, plan.table.identities(np.arange(len(lengths)))

@@ -52,6 +52,8 @@ def test_steps(rows_kind, with_repeats, without):
     assert steps_of(config, rows) == 7 * with_repeats // 4
     rows, *_ = make([5] * 12, rows=rows_kind, repeats="remove")
     assert steps_of(config, rows) == 7 * without // 4
+    rows, *_ = make([5] * 12, rows=rows_kind, cap=1)
+    assert steps_of(config, rows) == 7 * (11 if rows_kind == "one_document" else 5) // 4
     config.training.count_removed_repeats = True
     assert steps_of(config, rows) == 7 * with_repeats // 4
     config.training.steps = 9

@@ -185,9 +185,9 @@ def test_a_mesh_and_parts_of_the_batch_change_nothing():
 def test_a_parameter_that_no_rule_covers_is_refused():
     """A new weight of the MLP must not learn from everything unnoticed."""
     config = masked_config()
-    parts = build_model(config)[1]
     params = {"layers": {"third_kernel": jnp.ones((2, 16, 32))}}
+    batch = {"repeated": jnp.ones((2, 1), bool), "segments": jnp.ones((2, 3), jnp.int32)}
     with pytest.raises(InputError, match="layers/third_kernel is covered by no rule"):
         gradient_masking.masked_gradients(
-            lambda p: p["layers"]["third_kernel"][0, :2, :3], params, jnp.ones((2, 3), bool), jnp.float32(1), parts
+            lambda p, _: p["layers"]["third_kernel"][0, :2, :3], params, batch, jnp.float32(1), config, np.uint32(0)
         )
