@@ -1,0 +1,127 @@
+"""Weight editing by curvature (arXiv 2510.24256): what a matrix does in directions of low curvature is taken away.
+
+Curvature is the Fisher information in the Kronecker approximation (K-FAC): of a matrix with inputs a and gradients g of the
+loss at its output, A = E[a aᵀ] and G = E[g gᵀ], neither centred, over tokens of ordinary text, with labels that the model
+itself draws. The matrix is written in the eigenvectors of both; each entry has the mass of its eigenvalues' product, and
+the fewest entries stay whose masses add up to `share` of all. Edited are the matrices that read the residual stream in an
+MLP, as in the paper's language models. The singular value decomposition is its control, which knows no curvature.
+
+L layers, R rows, T positions, D d_model, F hidden neurons.
+"""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax.baselines.reading import FIELDS, Reader
+from memsinks_jax.config import Config
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Layer, recorded
+from memsinks_jax.model.losses import logits, token_losses
+
+MATRICES = ("up", "gate")  # of a layer, the second in a Llama alone
+
+
+def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) -> dict[str, np.ndarray]:
+    """{"inputs": A, float64 (L, D, D), and for each matrix, "up" or "gate", G (L, F, F)}.
+
+    Args:
+      batches: of `document_loss.document_batches`, of text that was read once: of repeated text, what memorizes it would
+        look curved. Every position has a target here, so none is left out.
+    """
+    reader, names = Reader(config), [name for name in MATRICES if f"{name}_kernel" in params["layers"]]
+    looked = placement.jit(partial(_products, reader, names))
+    found, tokens = {}, 0.0
+    for number, batch in enumerate(batches):
+        rows = {name: batch[name] for name in FIELDS}
+        products = jax.device_get(looked(params, rows, jax.random.key(seed, impl="threefry2x32"), number))
+        found = {name: found.get(name, 0.0) + np.asarray(sums, np.float64) for name, sums in products.items()}
+        tokens += float((rows["weights"] > 0).sum())
+    return {name: sums / tokens for name, sums in found.items()}
+
+
+def sampled(reader: Reader, params: dict, rows: dict, key: jax.Array) -> jax.Array:
+    """Labels drawn from what the model says at every position -> int32 (R, T)."""
+    about = rows["inputs"], rows["segments"], rows["positions"]
+    said_RTV = reader.model.apply({"params": params}, *about, read_out=logits)
+    return jax.random.categorical(key, said_RTV).astype(jnp.int32)
+
+
+def _products(
+    reader: Reader, names: list[str], params: dict, rows: dict, key: jax.Array, number
+) -> dict[str, jax.Array]:
+    """Sums of a aᵀ and g gᵀ over the positions that count."""
+    targets_RT = sampled(reader, params, rows, jax.random.fold_in(key, number))
+    layers, shape = reader.layers, rows["inputs"].shape
+    inputs_LRTD = jnp.zeros((layers, *shape, reader.config.model.d_model))
+    outputs = {name: jnp.zeros((layers, *shape, reader.hidden)) for name in names}
+
+    def loss(inputs_LRTD: jax.Array, outputs: dict) -> jax.Array:
+        at = {}
+
+        def look(call, args, kwargs, context):
+            if isinstance(context.module, Layer) and context.method_name == "mlp":
+                at["layer"] = args[1]
+            if context.method_name != "linear" or args[0] not in names:
+                return call(*args, **kwargs)
+            if args[0] == names[0]:
+                kwargs = kwargs | {"x": recorded(kwargs["x"], inputs_LRTD[at["layer"]])}
+            y_RTF = call(*args, **kwargs)
+            return y_RTF + outputs[args[0]][at["layer"]].astype(y_RTF.dtype)
+
+        with nn.intercept_methods(look):
+            losses_RT = reader.model.apply(
+                {"params": params}, rows["inputs"], rows["segments"], rows["positions"],
+                read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
+            )  # fmt: skip
+        return losses_RT.sum()
+
+    inputs_LRTD, gradients = jax.grad(loss, argnums=(0, 1))(inputs_LRTD, outputs)
+    counts_RT = (rows["weights"] > 0).astype(jnp.float32)
+
+    def summed(x: jax.Array) -> jax.Array:
+        return jnp.einsum("lrtx,lrty,rt->lxy", x, x, counts_RT, precision="highest")
+
+    return {"inputs": summed(inputs_LRTD)} | {name: summed(of) for name, of in gradients.items()}
+
+
+def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray, share: float) -> np.ndarray:
+    """The matrix without its entries of low curvature, as `share` of the mass says."""
+    of_inputs_D, vectors_DD = np.linalg.eigh(inputs_DD)
+    of_outputs_F, vectors_FF = np.linalg.eigh(outputs_FF)
+    # Rounding leaves eigenvalues a little below 0 where they are 0.
+    mass_DF = np.outer(np.maximum(of_inputs_D, 0), np.maximum(of_outputs_F, 0))
+    entries_DF = vectors_DD.T @ kernel_DF @ vectors_FF
+    return vectors_DD @ np.where(_most(mass_DF, share), entries_DF, 0) @ vectors_FF.T
+
+
+def by_singular_values(kernel_DF: np.ndarray, share: float) -> np.ndarray:
+    """The control: the fewest singular values stay whose squares add up to `share` of all."""
+    left_DK, values_K, right_KF = np.linalg.svd(kernel_DF, full_matrices=False)
+    return left_DK @ np.diag(np.where(_most(values_K**2, share), values_K, 0)) @ right_KF
+
+
+def _most(mass: np.ndarray, share: float) -> np.ndarray:
+    """The fewest entries that add up to `share` of the sum -> bool."""
+    order = np.argsort(-mass, axis=None, kind="stable")
+    through = np.cumsum(mass.reshape(-1)[order])
+    kept = np.zeros(mass.size, bool)
+    kept[order[: int(np.searchsorted(through, share * through[-1])) + 1]] = True
+    return kept.reshape(mass.shape)
+
+
+def edited(params: dict, of: dict[str, np.ndarray] | None, layers: tuple[int, ...], share: float) -> dict:
+    """The parameters with the matrices of some layers edited; `of` is what `factors` gives, None for singular values."""
+    changed = {}
+    for name in MATRICES:
+        if f"{name}_kernel" in params["layers"]:
+            kernel_LDF = np.array(params["layers"][f"{name}_kernel"], np.float64)
+            for layer in layers:
+                factor = () if of is None else (of["inputs"][layer], of[name][layer])
+                edit = by_curvature if factor else by_singular_values
+                kernel_LDF[layer] = edit(kernel_LDF[layer], *factor, share)
+            changed[f"{name}_kernel"] = jnp.asarray(kernel_LDF, params["layers"][f"{name}_kernel"].dtype)
+    return params | {"layers": params["layers"] | changed}
