@@ -31,6 +31,7 @@ from memsinks_jax.figures import (
     overview,
     pool,
     removal,
+    rivals,
     theory,
 )
 from memsinks_jax.figures.figure import Figure
@@ -53,6 +54,7 @@ STUDIES = {
     "membership": membership.FIGURE,
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
+    "rivals": rivals.FIGURE,
 }  # not of the paper: --all leaves them out
 PRESETS = ("laptop", "paper")
 

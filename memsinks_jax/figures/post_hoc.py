@@ -30,6 +30,12 @@ LABELS = {
     "hard_concrete": "pruning (Hard Concrete)", "integrated_gradients": "integrated gradients", "slimming": "slimming",
     "zero_out": "zero-out", "activation": "activation", "random": "random neurons",
 }  # fmt: skip
+# Edits of weights, for the figure of rivals. Settings are chosen on every other document, and judged on those between.
+EDITS = {"kfac": "K-FAC weight editing", "svd": "control: singular values", "balanced_subnet": "BalancedSubnet"}
+SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the mass that stays; the paper's are 0.6 to 0.9
+MOST_LAYERS = 3  # edited, side by side
+RATIOS, WEIGHTS = (0.003, 0.01, 0.03, 0.1), (0.05, 0.5)  # of BalancedSubnet's grid
+ORDINARY = 256  # documents that were read once: curvature is of these, and BalancedSubnet keeps them
 FEW = 5  # documents: those that Hard Concrete is tuned on, as in the paper, and those that zero-out has time to look at
 TUNED_ON_HELD_OUT = 32  # documents
 
@@ -62,7 +68,7 @@ def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lamb
         if there.get(method, {}).get("asked") != _asked(method):
             begun = time.monotonic()
             subject = subject or _Subject(run.workdir)
-            there[method] = {"asked": _asked(method), **subject.removal(method)}
+            there[method] = {"asked": _asked(method), **(subject.edit if method in EDITS else subject.removal)(method)}
             report.write_json(path, {"of": of, "methods": there})
             logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun)
         told()
@@ -80,7 +86,7 @@ def _read(path: pathlib.Path, of: dict) -> dict[str, dict]:
 def _asked(method: str) -> dict:
     """What decides a measurement, besides the run: as JSON gives it back."""
     # Imported here and below: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.baselines import integrated_gradients, learned_masks, removal, tuning
+    from memsinks_jax.baselines import balanced_subnet, integrated_gradients, learned_masks, removal, tuning
 
     own = {
         "hard_concrete": {
@@ -91,7 +97,12 @@ def _asked(method: str) -> dict:
         "integrated_gradients": {"steps": integrated_gradients.STEPS},
         "zero_out": {"documents": FEW},
     }  # fmt: skip
-    return json.loads(json.dumps({"ratios": removal.RATIOS, **own.get(method, {})}))
+    edits = {"shares": SHARES, "layers": MOST_LAYERS} | ({"documents": ORDINARY} if method == "kfac" else {})
+    if method == "balanced_subnet":
+        edits = {"ratios": RATIOS, "weights": WEIGHTS, "documents": ORDINARY}
+        edits |= dataclasses.asdict(balanced_subnet.Settings(ratio=0, weight=0))
+    found = edits if method in EDITS else {"ratios": removal.RATIOS, **own.get(method, {})}
+    return json.loads(json.dumps(found))
 
 
 def _tuned():
@@ -140,6 +151,49 @@ class _Subject:
             self._loss, self._params, scores.over_documents(scores_RLF), forgotten, self._batches["held_out"]
         )
         return {"found": found} | {name: [point._asdict() for point in curve] for name, curve in curves.items()}
+
+    def edit(self, method: str) -> dict:
+        """As `removal`; the points are those of the front, and "found" their settings."""
+        from memsinks_jax.baselines import fronts
+
+        edits = self._subnets() if method == "balanced_subnet" else self._in_layers(method)
+        sets = self._batches["repeated"], self._batches["held_out"]
+        chosen = fronts.front(fronts.tried(self._loss, self._params, edits, *sets))
+        points = [trial.judged._replace(ratio=number) for number, trial in enumerate(chosen, 1)]
+        return {"found": [trial.settings for trial in chosen], "repeated": [point._asdict() for point in points]}
+
+    def _in_layers(self, method: str) -> Iterable[tuple[dict, dict]]:
+        from memsinks_jax.baselines import curvature
+
+        of = curvature.factors(self._config, self._params, self._ordinary()) if method == "kfac" else None
+        count = self._config.model.layers
+        for width in range(1, min(MOST_LAYERS, count) + 1):
+            for layers in (tuple(range(first, first + width)) for first in range(count - width + 1)):
+                for share in SHARES:
+                    edited = curvature.edited(self._params, of, layers, share)
+                    yield {"layers": list(layers), "share": share}, edited
+
+    def _subnets(self) -> Iterable[tuple[dict, dict]]:
+        from memsinks_jax.baselines import balanced_subnet, fronts
+
+        lost, stays = fronts.half(self._batches["repeated"], 0), self._ordinary()
+        for ratio in RATIOS:
+            for weight in WEIGHTS:
+                settings = balanced_subnet.Settings(ratio=ratio, weight=weight)
+                edited = balanced_subnet.balanced_subnet(self._config, self._params, lost, stays, settings)
+                yield {"ratio": ratio, "weight": weight}, edited
+
+    def _ordinary(self) -> list[dict]:
+        """Batches of documents that were read once."""
+        from memsinks_jax.data.packing import reads_whole
+        from memsinks_jax.evals.document_loss import document_batches
+
+        corpus, size = self._corpus, len(self._batches["held_out"][0]["weights"])
+        documents = corpus.mixture.documents("unique")[:ORDINARY]
+        return document_batches(
+            [corpus.tokens(i) for i in documents], corpus.identities(documents), self._config.data.row_length,
+            corpus.tokenizer.end_of_text, size, reads_whole(self._config.data),
+        )  # fmt: skip
 
 
 def _first(batches: list[dict], count: int) -> list[dict]:
@@ -214,6 +268,27 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
             f"{_listed(pruning['ratios'])} of every layer, those with the highest scores.", "note",
         ),
     ]  # fmt: skip
+
+
+def how_edits(runs: list[Run]) -> str:
+    """Of a page: how weights were edited, and what was chosen in the first of the runs."""
+    told = {
+        "kfac": f"the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; "
+                f"curvature of {ORDINARY} documents that were read once, labels drawn by the model",
+        "svd": "the same matrices and shares, of the squares of their singular values",
+        "balanced_subnet": f"{_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the "
+                           f"repeated documents and {ORDINARY} that were read once",
+    }  # fmt: skip
+    rows = [
+        [label, f"{told[method]}. Chosen on every other document: "
+         + ("; ".join(_listed_settings(found) for found in runs[0].details[method]["found"]) or "nothing")]
+        for method, label in EDITS.items() if method in runs[0].details
+    ]  # fmt: skip
+    return report.table(["method", "how it edits"], [[report.text(cell) for cell in row] for row in rows], ["", ""])
+
+
+def _listed_settings(found: dict) -> str:
+    return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -1,0 +1,377 @@
+"""Sinks beside their rivals: how much of the gap a method closes, and what that costs on held-out text. One frontier.
+
+Each method is a curve with its knob. Some must know what is repeated before they train, some need nothing; those that look
+at the finished model stand here with what figure 4c measures. Algorithms and defaults: training/gradient_masking.py,
+data/goldfish.py and baselines/.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.figures import losses, pool, post_hoc, step_times
+from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, interval, with_interval
+from memsinks_jax.reporting.pictures import plt, save, tidy
+from memsinks_jax.runs import workdir as workdirs
+
+TITLE = "Rivals: sinks beside what else could be done"
+CONFIG = "ts_repetition.py"
+OURS = "on_return"  # the method whose default all others are compared with
+NOTHING, LABELS, COPIES, COUNTS = "nothing", "which documents are repeated", "all copies", "how often it was met so far"
+LATER = "the documents, once it is trained"
+
+
+class Method(NamedTuple):
+    """A curve: {variant: its knob} in the order of the knob; `whole` where the knob's other end is standard training."""
+
+    label: str
+    knows: str  # before a document is met
+    colour: str
+    points: dict[str, str]
+    whole: bool = False
+    style: str = "o-"
+
+
+_CAPS = (64, 32, 16, 8, 4, 2, 1)
+_SAME_STEPS = {"training.count_removed_repeats": True}
+_SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
+METHODS = {
+    OURS: Method("sinks that open on return", COUNTS, "#1f618d",
+                 {"slows_0": "never slowed", "slows_32": "32", "sinks": "16", "slows_8": "8"}),
+    "pool": Method("the same, sparse", COUNTS, "#148f77", {name: f"{size:,}" for name, size in _SIZES.items()}, style="^-"),
+    "paper": Method("sinks as published", NOTHING, "#5dade2",
+                    {"active_0.1": "0.1", "sinks_paper": "0.3", "active_0.5": "0.5"}, style="s-"),
+    "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", {f"cap_steps_{k}": str(k) for k in _CAPS}, True),
+    "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d", {f"cap_epochs_{k}": str(k) for k in _CAPS},
+                         True),
+    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", {"no_repeat": ""}, style="X-"),
+    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", {"no_repeat_steps": ""}, style="X-"),
+    "goldfish": Method("goldfish", NOTHING, "#d68910", {f"goldfish_{k}": str(k) for k in (8, 4, 3, 2)}, True),
+    "dp_sgd": Method("DP-SGD", NOTHING, "#117a65", {f"dp_{noise}": f"{noise}" for noise in (0.01, 0.1)}),
+    "sgtm": Method("SGTM", LABELS, "#6c3483", {f"sgtm_{p}": f"{p}%" for p in (40, 20, 0)}),
+    "sgtm_frozen": Method("SGTM, moments frozen", LABELS, "#a569bd", {"sgtm_frozen": ""}, style="s-"),
+    "sgtm_narrow": Method("SGTM, 3% of the neurons", LABELS, "#bb8fce", {"sgtm_narrow": ""}, style="^-"),
+    "gradient_masking": Method("gradient masking", LABELS, "#c0392b", {"gradient_masking": ""}, style="D-"),
+    "gradient_detach": Method("masking of activations", LABELS, "#e59866", {"gradient_detach": ""}, style="D-"),
+}  # fmt: skip
+_SETTINGS = {
+    "slows_0": Variation("sinks", {"sinks.slows_at": 0}),
+    "slows_32": Variation("sinks", {"sinks.slows_at": 32}),
+    "slows_8": Variation("sinks", {"sinks.slows_at": 8}),
+    "active_0.1": Variation("sinks_paper", {"sinks.active_fraction": 0.1}),
+    "active_0.5": Variation("sinks_paper", {"sinks.active_fraction": 0.5}),
+    **{name: pool.VARIANTS[name] for name in _SIZES},
+    **{f"cap_steps_{k}": Variation("standard", {"training.repeats_capped_at": k} | _SAME_STEPS) for k in _CAPS},
+    **{f"cap_epochs_{k}": Variation("standard", {"training.repeats_capped_at": k}) for k in _CAPS},
+    **{f"goldfish_{k}": Variation("goldfish", {"goldfish.every": k}) for k in (8, 4, 3, 2)},
+    **{f"dp_{noise}": Variation("dp_sgd", {"optimizer.noise_multiplier": noise}) for noise in (0.01, 0.1)},
+    **{f"sgtm_{p}": Variation("sgtm", {"sinks.undiscovered": p / 100}) for p in (40, 20, 0)},
+    "sgtm_frozen": Variation("sgtm", {"sinks.kind": "sgtm_frozen"}),
+    "sgtm_narrow": Variation("sgtm", {"sinks.shared_fraction": 0.97}),
+}
+VARIANTS = {"standard": Variation("standard")} | {
+    name: _SETTINGS.get(name, Variation(name)) for method in METHODS.values() for name in method.points
+}
+# One of each program that trains: of them steps are timed.
+TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0", "gradient_masking", "gradient_detach")
+# One point of each: of them an audit asks what is left, against the oracle.
+ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_repeat_steps", "goldfish_4", "dp_0.1", "sgtm_0",
+         "gradient_masking")  # fmt: skip
+_GIVEN = 50  # tokens
+_LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{_GIVEN}"}
+_ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which they are drawn
+_AFTERWARDS = post_hoc.LABELS | post_hoc.EDITS
+_DASHED = {
+    "hard_concrete": "#d7bde2", "integrated_gradients": "#aeb6bf", "slimming": "#edbb99", "zero_out": "#a2d9ce",
+    "activation": "#aed6f1", "random": "#d5d8dc", "kfac": "#922b21", "svd": "#e74c3c", "balanced_subnet": "#7d6608",
+}  # fmt: skip
+
+ANSWER = (
+    "A sink beats a cap on repeats where somebody may know what is repeated, for a cap has to forget it for all. Where it "
+    "is only to be forgotten, and all copies can be found before training, look at the curve of the cap first."
+)
+TABLE_NOTE = (
+    "Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed: share of the "
+    "standard model's gap between held-out and repeated loss that is gone. The knob is in brackets: the encounter from "
+    "which a document teaches the rest less, the size of the pool, the share of sinks that are on, the encounters kept, one "
+    "token in so many left out, the noise in norms to which a row's gradient is clipped, the share of repeated documents "
+    "without a label."
+)
+
+
+class Place(NamedTuple):
+    """Of a model beside the standard one of its seed."""
+
+    held_out: float  # its held-out loss over standard's
+    closed: float  # share of the gap
+
+
+def place(run: Run, standard: Run) -> Place:
+    return Place(losses.held_out_ratio(run, standard), losses.gap_closed(run, standard))
+
+
+def places_after(standard: Run, method: str) -> list[Place]:
+    """Where a method that looks afterwards takes the standard model. Some judge on half of the documents: so does this."""
+    found = []
+    for point in post_hoc.curve(standard, method):
+        repeated, held_out = point.repeated_loss - point.forgetting, point.held_out_loss - point.delta_val
+        gap = (point.held_out_loss - point.repeated_loss) / (held_out - repeated)
+        found.append(Place(point.held_out_loss / held_out, 1 - gap))
+    return found
+
+
+def closed_at(places: Sequence[Place], held_out: float, whole: bool) -> float:
+    """The most that a curve closes where its held-out loss is `held_out` times standard's, or lower.
+
+    Where it is nowhere so low: where it is lowest. Straight between the points, which begin with the standard model; that
+    counts as one of the curve's own where `whole`.
+    """
+    from memsinks_jax.baselines.removal import delta_val_at
+
+    allowed = max(held_out, min([*(p.held_out for p in places), *[1.0] * whole]))
+    return -delta_val_at(_points([(1 - p.held_out, -p.closed) for p in places]), 1 - allowed)
+
+
+def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) -> float:
+    """The lowest repeated loss on a curve that closes so much, over standard's (nats); infinite where none does."""
+    from memsinks_jax.baselines.removal import delta_val_at
+
+    return delta_val_at(_points([(p.closed, more) for p, more in zip(places, repeated, strict=True)]), closed)
+
+
+def _points(pairs: Sequence[tuple[float, float]]) -> list:
+    """As `removal.delta_val_at` takes them, in their order."""
+    from memsinks_jax.baselines.removal import point
+
+    return [point((0.0, 0.0), pair, number) for number, pair in enumerate(pairs)]
+
+
+def known(run: Run) -> float:
+    """Loss on the repeated documents of the model as it is for whoever may know them: own sinks on, nothing dropped."""
+    return run.metrics.get("repeated_loss_own", run.metrics["repeated_loss"])
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """The same runs; `details` of the standard ones get what looks afterwards, of ASKED "leaks", of TIMED "step_ms" (one
+    seed)."""
+    groups = by_variant(runs)
+    if set(groups) != set(VARIANTS):
+        return runs  # it takes minutes: only with all variants
+    runs = post_hoc.measured(runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS))
+    asked = [run for run in runs if run.variant in ASKED]
+    leaks = {run.workdir: _leaks(run, groups["no_repeat"][run.seed]) for run in asked}
+    timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
+    of = {run.variant: dataclasses.asdict(workdirs.read_config(run.workdir)) for run in timed}
+    milliseconds = _kept(timed[0], "step_times", of, lambda: {
+        run.variant: run.details["step_ms"] for run in step_times.measure(timed)
+    })  # fmt: skip
+    more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
+    for run in timed:
+        more[run.workdir] = more.get(run.workdir, {}) | {"step_ms": milliseconds[run.variant]}
+    return [dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs]
+
+
+def _leaks(run: Run, oracle: Run) -> dict[str, float]:
+    """{measure: its value} of the model that is handed over."""
+    from memsinks_jax.audit import audit  # jax takes seconds to import
+
+    def ask() -> dict[str, float]:
+        found = audit(run.workdir, oracle=oracle.workdir, prefixes=(_GIVEN,), samples=0, attacks=False)
+        measured = next(iter(found["subjects"].values()))["all"]
+        return {name: measured[name]["value"] for name in _LEAKS.values() if name in measured}
+
+    config = dataclasses.asdict(workdirs.read_config(run.workdir))
+    return _kept(run, "leaks", {"step": run.metrics["step"], "config": config, "given": _GIVEN}, ask)
+
+
+def _kept(run: Run, name: str, of: dict, measured: Callable[[], dict]) -> dict:
+    """What takes minutes stays beside the run, in RUN.NAME.json, with what it is `of`; it is measured where that differs."""
+    path, of = run.workdir.with_name(f"{run.workdir.name}.{name}.json"), json.loads(json.dumps(of))
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        content = {}
+    if content.get("of") != of:
+        content = {"of": of, "measured": measured()}
+        report.write_json(path, content)
+    return content["measured"]
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """At ours' held-out loss, what ours closes less what each rival does; and what is known beside a cap. Paired by seed."""
+    rows = []
+
+    def at_same_loss(standard: Run, ours: Run, places: list[Place], whole: bool) -> float:
+        mine = place(ours, standard)
+        return mine.closed - closed_at(places, mine.held_out, whole)
+
+    def add(name: str, label: str, knows: str, others: Sequence[str], measured: Callable[..., float]) -> None:
+        rows.extend(losses.paired(
+            runs, f"beats_{name}", f"share of the gap closed at the same held-out loss: {METHODS[OURS].label} less {label} "
+            f"(knows beforehand: {knows})", "not in the paper", ["standard", "sinks", *others], measured, at_least=0.0,
+        ))  # fmt: skip
+
+    for name, method in METHODS.items():
+        if name not in (OURS, "pool"):
+            add(name, method.label, method.knows, list(method.points), lambda standard, ours, *others, w=method.whole:
+                at_same_loss(standard, ours, [place(run, standard) for run in others], w))  # fmt: skip
+    for name in next((run.details for run in runs if run.variant == "standard"), {}):
+        if name in _AFTERWARDS:
+            add(name, _AFTERWARDS[name], LATER, [], lambda standard, ours, n=name:
+                at_same_loss(standard, ours, places_after(standard, n), True))  # fmt: skip
+
+    def more_known(standard: Run, ours: Run, *capped: Run) -> float:
+        places = [place(run, standard) for run in capped]
+        more = [known(run) - known(standard) for run in capped]
+        return known_at(places, more, place(ours, standard).closed) - (known(ours) - known(standard))
+
+    for name in ("cap_steps", "cap_epochs"):
+        rows += losses.paired(
+            runs, f"known_{name}", f"repeated loss of whoever may know, where as much of the gap is closed: "
+            f"{METHODS[name].label} less {METHODS[OURS].label}, own on (nats)", "not in the paper",
+            ["standard", "sinks", *METHODS[name].points], more_known, at_least=0.0,
+        )  # fmt: skip
+    return [claim for claim in rows if np.isfinite(claim.values).all()]
+
+
+def note(runs: list[Run]) -> str:
+    """What stands under the picture."""
+    return (
+        f"{shared.mean_over_seeds(runs)}, whiskers the 95% interval of the mean. Left: up and to the left "
+        "is better. Right: what is left of the gap, beside what whoever may know the repeated documents has. Methods that "
+        "look afterwards are dashed; their owner can keep the model as it was. What lies beyond the frame is in the table. "
+        f"{shared.floor_sentence(runs)}"
+    )
+
+
+def _said(variant: str) -> str:
+    method = next((m for m in METHODS.values() if variant in m.points), None)
+    if method is None:
+        return variant
+    return f"{method.label} ({method.points[variant]})" if method.points[variant] else method.label
+
+
+def row_labels(runs: list[Run]) -> list[str]:
+    """Of the rows of `table`."""
+    return [_said(variant) for variant in by_variant(runs)]
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
+    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    return losses.table(runs, lambda variant: "standard")
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What every method costs and must know, the methods that look afterwards, and the choices."""
+    groups = by_variant(runs)
+    parts = [report.heading("What it costs, and what must be known beforehand"), _costs(groups)]
+    parts += _what_leaks(groups)
+    standard = list(groups.get("standard", {}).values())
+    if standard and "hard_concrete" in standard[0].details:
+        parts += [report.heading("Methods that look afterwards"), *post_hoc.how(standard, post_hoc.METHODS)]
+        parts.append(post_hoc.how_edits(standard))
+    return [*parts, report.heading("Choices"), shared.open_choices(runs)]
+
+
+def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
+    rows = []
+    for name in ASKED:
+        found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
+        if found:
+            rows.append(
+                [_said(name), *(with_interval([of[key] for of in found if key in of]) for key in _LEAKS.values())]
+            )
+    if not rows:
+        return []
+    return [
+        report.heading("What still leaks"),
+        report.table(["handed over", *_LEAKS], [[*map(report.text, row)] for row in rows], ["", "number", "number"]),
+        report.paragraph(
+            "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss. Recited: given "
+            f"{_GIVEN} tokens, the next 32 exactly. Mean and half of the 95% interval over seeds.", "note",
+        ),
+    ]  # fmt: skip
+
+
+def _costs(groups: dict[str, dict[int, Run]]) -> str:
+    """A table: time and memory of a step over standard's, and what each method must know."""
+    from memsinks_jax.training.memory import needed
+
+    standard, rows = next(iter(groups.get("standard", {}).values()), None), []
+    for method in METHODS.values():
+        mine = [next(iter(groups[name].values())) for name in method.points if name in groups]
+        taken = kept = "–"
+        if standard and mine:
+            configs = [workdirs.read_config(run.workdir) for run in (mine[-1], standard)]
+            kept = f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
+            timed = [run for run in mine if "step_ms" in run.details]
+            if timed and "step_ms" in standard.details:
+                taken = f"{pool.step_ratio(timed[-1], standard):.2f}"
+            elif (configs[0].sinks, configs[0].optimizer) == (configs[1].sinks, configs[1].optimizer):
+                taken = "1"  # the same program
+        rows.append([report.text(cell) for cell in (method.label, taken, kept, method.knows)])
+    rows.append([report.text(cell) for cell in ("methods that look afterwards", "1", "1", LATER)])
+    columns = ["method", "time of a step over standard's", "memory of a step over standard's", "must know beforehand"]
+    return report.table(columns, rows, ["", "number", "number", ""])
+
+
+def draw(runs: list[Run], path: pathlib.Path) -> None:
+    """The frontier, and what is known when allowed against what is left of the gap."""
+    groups = by_variant(runs)
+    standard = groups.get("standard", {})
+    figure, (frontier, both) = plt.subplots(1, 2, figsize=(15, 6), layout="constrained")
+    for method in METHODS.values():
+        shown = [name for name in method.points if name in groups]
+        if standard and shown:
+            found = np.array([
+                [(*place(run, standard[seed]), known(run)) for seed, run in groups[name].items()] for name in shown
+            ])  # fmt: skip
+            _curve(frontier, found[..., 0], found[..., 1], method.label, method.colour, method.style)
+            _curve(both, 1 - found[..., 1], found[..., 2], method.label, method.colour, method.style)
+            for name, (x, y, _) in zip(shown, found.mean(axis=1), strict=True):
+                frontier.annotate(method.points[name], (x, y), (4, 3), textcoords="offset points", fontsize=7)
+    for name, colour in _DASHED.items():
+        if standard and all(name in run.details for run in standard.values()):
+            # Its points differ from seed to seed: the mean is of what each closes at the same held-out loss.
+            places = [places_after(run, name) for run in standard.values()]
+            closed = np.array([[closed_at(of, allowed, whole=True) for of in places] for allowed in _ALLOWED])
+            before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
+            allowed = np.broadcast_to(_ALLOWED[:, None], closed.shape)
+            _curve(frontier, allowed, closed, _AFTERWARDS[name], colour, ".--")
+            _curve(both, 1 - closed, before, _AFTERWARDS[name], colour, ".--")
+    for axis in (frontier, both):
+        tidy(axis)
+    frontier.axvline(1, color="black", linewidth=0.8)
+    frontier.set(title="what is forgotten, and what that costs", xlabel="held-out loss over standard's",
+                 ylabel="share of the gap closed", xlim=(0.9, _ALLOWED[-1]), ylim=(-0.05, 1.1))  # fmt: skip
+    both.set(title="both ends of the switch", xlabel="share of the gap that is left when removed",
+             ylabel="loss on repeated documents when allowed (nats)", xlim=(-0.1, 1.05))  # fmt: skip
+    figure.legend(*frontier.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8.5)
+    save(figure, path)
+
+
+def _curve(axis, x_PS: np.ndarray, y_PS: np.ndarray, label: str, colour: str, style: str) -> None:
+    """Points P over seeds S: a line through their means, whiskers of their intervals."""
+
+    def reach(values_PS: np.ndarray) -> list[float]:
+        bounds = [interval(values.tolist()) for values in values_PS]
+        return [(high - low) / 2 for low, high in bounds] if all(bounds) else [0.0] * len(values_PS)
+
+    axis.errorbar(
+        x_PS.mean(axis=1), y_PS.mean(axis=1), reach(y_PS), reach(x_PS), style, color=colour, label=label, linewidth=1.4,
+        markersize=4.5, elinewidth=0.7,
+    )  # fmt: skip
+
+
+FIGURE = Figure(
+    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
+    row_labels=row_labels, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+)  # fmt: skip
