@@ -95,8 +95,9 @@ _DASHED = {
 }  # fmt: skip
 
 ANSWER = (
-    "A sink beats a cap on repeats where somebody may know what is repeated, for a cap has to forget it for all. Where it "
-    "is only to be forgotten, and all copies can be found before training, look at the curve of the cap first."
+    "A cap on repeats is set before training and forgets for everybody; sinks are dropped afterwards, or kept for whoever "
+    "may know what is repeated. Where nobody may, and all copies can be found before training, compare with the curve of "
+    "the cap first."
 )
 TABLE_NOTE = (
     "Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed: share of the "

@@ -21,7 +21,10 @@ def made_up(variant, seed, held_out, repeated, workdir):
     details = {"step_ms": [milliseconds, 2 * milliseconds, milliseconds]}
     details |= {} if variant == "standard" else {"capacity": capacity}
     if variant not in ("standard", "pool_65536"):
-        details["recovered"] = {"best": 0.5 if variant == "masked" else 0.1, "optimised": 0.9}
+        details["recovered"] = {
+            "best": 0.5 if variant == "masked" else 0.1,
+            "optimised": 0.99 if variant == "masked" else 0.9,
+        }
     return Run(variant, seed, workdir, metrics, [metrics], details)
 
 
@@ -41,7 +44,7 @@ def test_claims_table_and_picture(runs, tmp_path):
     rows = [dict(zip(columns, row, strict=True)) for row in rows]
     assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [[], [2, 4], pytest.approx([1e4, 2e4])]
     assert [row["step, ms"] for row in (rows[0], rows[-1])] == [[10, 10], [12, 12]]
-    assert found["recovered"] == pytest.approx([-0.4, -0.4])
+    assert found["best_id"] == pytest.approx([0.1, 0.1]) and found["optimised"] == pytest.approx([-0.09, -0.09])
     assert [row["recovered, best id"] for row in (rows[0], rows[1], rows[-1])] == [[], [0.5, 0.5], []]
     assert len(pool.row_labels(runs)) == len(rows) == len(pool.VARIANTS)
     pool.draw(runs, tmp_path / "pool.png")
