@@ -126,8 +126,11 @@ def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_edits_of_a_tiny_run(tmp_path):
+def test_edits_of_a_tiny_run(tmp_path, monkeypatch):
     """They are tuned and judged, and what was chosen stands on the page."""
+    grid = {"SHARES": (0.6, 0.9), "MOST_LAYERS": 1, "RATIOS": (0.03,), "WEIGHTS": (0.5,), "ORDINARY": 8}
+    for name, values in grid.items():
+        monkeypatch.setattr(post_hoc, name, values)
     config = tiny_config()
     config.sinks.kind, config.training.steps = "none", 20
     train_and_evaluate(config, tmp_path / "standard-seed0")
