@@ -207,7 +207,6 @@ class Config:
 
 
 MASKED = ("masked_weights", "masked_activations", "sgtm", "sgtm_frozen")  # of sinks.kind: on for every document
-
 CHOICES = {
     "data.repeats": ("keep", "ladder", "remove", "once"),
     "data.ids": ("content", "index", "group", "near_duplicate"),
