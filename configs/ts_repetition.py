@@ -29,8 +29,8 @@ PRESETS = {
     },
 }  # fmt: skip
 
-# Width of residual stream, heads and MLPs over that of the preset: the paper does not name its sizes. Figure 5b has four of
-# them; the largest takes an hour on one core.
+# Width of residual stream, heads and MLPs over that of the preset: the paper does not name its sizes. Figure 5b has all but
+# the largest.
 SIZES = {"whole": 1.0, "quarter": 0.25, "half": 0.5, "one_and_a_half": 1.5, "two_and_a_half": 2.5}
 
 

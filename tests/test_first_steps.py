@@ -19,7 +19,7 @@ def cells():
 
 def test_the_cells_are_python():
     for number, source in enumerate(cells()):
-        compile(source, f"cell {number}", "exec")
+        assert compile(source, f"cell {number}", "exec").co_code, number
 
 
 @pytest.mark.slow
