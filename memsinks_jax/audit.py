@@ -23,14 +23,13 @@ from memsinks_jax.auditing.attacks import attack
 from memsinks_jax.auditing.explore import explore
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import ORACLE, Documents, documents_of, refuse_unfit, subjects_of
+from memsinks_jax.auditing.subjects import ORACLE, Documents, corpus_of, documents_of, refuse_unfit, subjects_of
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.export import export
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger("memsinks_jax.audit")
 
@@ -73,8 +72,7 @@ def audit(
             f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
             f"room for {room} of a document; lower one of them"
         )
-    own = not is_folder(workdir) and not (members_files and non_members_files)
-    corpus = workdirs.read_corpus(workdir) if own else None
+    corpus = corpus_of(workdir, members_files, non_members_files)
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])

@@ -1,5 +1,5 @@
 """What the page to explore shows: what each model makes of every token of some documents, where they sit, how they were
-learnt. Numbers and texts only; reporting/explore.py makes the page of them.
+learnt. Numbers and texts only; reporting/explore_page.py makes the page of them.
 """
 
 import itertools
@@ -14,7 +14,15 @@ from memsinks_jax.auditing.carried import carried, has_own, own_removed, own_sin
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, continuations, lengths_that_fit
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.rows import in_batches, reader, rows_of
-from memsinks_jax.auditing.subjects import Documents, Subject, documents_of, in_matrices, refuse_unfit, subjects_of
+from memsinks_jax.auditing.subjects import (
+    Documents,
+    Subject,
+    corpus_of,
+    documents_of,
+    in_matrices,
+    refuse_unfit,
+    subjects_of,
+)
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
@@ -22,7 +30,6 @@ from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
-from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.sinks import partitions
 from memsinks_jax.training.checkpoint import steps_in
@@ -111,9 +118,7 @@ def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members
     """Documents by group, as many as the page has room for."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
-    corpus = None
-    if not is_folder(workdir) and not (members_files and non_members_files):
-        corpus = workdirs.read_corpus(workdir)
+    corpus = corpus_of(workdir, members_files, non_members_files)
     files = {"repeated": members_files, "held_out": non_members_files}
     found = {}
     for (role, name), share in zip(GROUPS.items(), _SHARES, strict=True):
@@ -129,16 +134,13 @@ def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members
 
 def _together(groups: list[Documents], run: Trained) -> tuple[Documents, list[int | None]]:
     """(all documents, how often an epoch has each). Of those of which that is not known, the sinks were open."""
-    times = [None if g.encounters is None else g.encounters.tolist() for g in groups]
-    known = [
-        [run.config.sinks.opens_at] * len(g.tokens) if t is None else t for g, t in zip(groups, times, strict=True)
-    ]
-    said = [[None] * len(g.tokens) if t is None else t for g, t in zip(groups, times, strict=True)]
+    known = ([None] * len(g.tokens) if g.encounters is None else g.encounters.tolist() for g in groups)
+    times = list(itertools.chain.from_iterable(known))
     return Documents(
         [tokens for group in groups for tokens in group.tokens],
         np.concatenate([group.identities for group in groups]),
-        np.concatenate(known).astype(int),
-    ), list(itertools.chain.from_iterable(said))
+        np.array([run.config.sinks.opens_at if time is None else time for time in times]),
+    ), times
 
 
 class Texts:

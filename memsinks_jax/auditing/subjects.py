@@ -87,6 +87,11 @@ def subjects_of(
     return audited
 
 
+def corpus_of(workdir: pathlib.Path, members_files: str, non_members_files: str) -> Corpus | None:
+    """The run's own documents, where not all that are asked about are of files; a folder of a model alone has none."""
+    return None if is_folder(workdir) or (members_files and non_members_files) else workdirs.read_corpus(workdir)
+
+
 def documents_of(
     workdir: pathlib.Path, run: Trained, role: str, files: str = "", corpus: Corpus | None = None,
     most: int | None = None,

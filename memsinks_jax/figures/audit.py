@@ -5,7 +5,6 @@ other shares of shared neurons and of active sinks are asked too whether less of
 """
 
 import dataclasses
-import json
 import logging
 import pathlib
 
@@ -17,11 +16,11 @@ from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.figures import forgetting_capacity, losses, on_return
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
 from memsinks_jax.reporting.pictures import plt, save, tidy
-from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
 
@@ -71,33 +70,23 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
-    """{"audit": of `audit.audit`, "documents_per_sink", "capacity": but for the ladder}.
-
-    It takes minutes: it stays beside the run, in NAME-seedN.audit.json, with what it was asked of.
-    """
+    """{"audit": of `audit.audit`, "documents_per_sink", "capacity": but for the ladder}. It takes minutes."""
     from memsinks_jax.audit import audit  # jax takes seconds to import
 
-    path = run.workdir.with_name(f"{run.workdir.name}.audit.json")
     # The oracle is asked beside every model, the standard one beside those of the same data; the default alone is attacked.
     compared = {n: other for n, other in beside.items() if other and (n == "no_repeat" or run.variant not in _SETTINGS)}
-    asked = (
-        {} if on_return.published(run.variant) == "sinks" else {"prefixes": (_GIVEN,), "samples": 0, "attacks": False}
-    )
-    of = {"step": run.metrics["step"], "asked": asked, "config": dataclasses.asdict(workdirs.read_config(run.workdir))}
-    of = json.loads(json.dumps(of | {name: str(other.workdir) for name, other in compared.items()}))
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        content = {}
-    if content.get("of") != of:
+    places = {name: other.workdir for name, other in compared.items()}
+    attacked = on_return.published(run.variant) == "sinks"
+    asked = {} if attacked else {"prefixes": (_GIVEN,), "samples": 0, "attacks": False}
+
+    def measure() -> dict:
         logger.info("auditing %s, seed %d", run.variant, run.seed)
-        places = [compared[name].workdir if name in compared else None for name in ("standard", "no_repeat")]
-        details = {"audit": audit(run.workdir, standard=places[0], oracle=places[1], **asked)}
-        if not run.variant.startswith(_LADDER):
-            details |= forgetting_capacity.measure([run])[0].details
-        content = {"of": of, "details": details}
-        report.write_json(path, content)
-    return content["details"]
+        details = {
+            "audit": audit(run.workdir, standard=places.get("standard"), oracle=places.get("no_repeat"), **asked)
+        }
+        return details if run.variant.startswith(_LADDER) else details | forgetting_capacity.measure([run])[0].details
+
+    return kept(run, "audit", asked | {name: str(place) for name, place in places.items()}, measure)
 
 
 def _value(run: Run, subject: str, measure: str, group: str = ALL) -> float:

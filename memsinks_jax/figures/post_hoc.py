@@ -1,10 +1,10 @@
 """What methods that look for memorization in a finished model achieve on a run: their trade-off curves.
 
-Looking takes minutes, so what was measured stays beside the run, in NAME-seedN.post_hoc.json; what was measured otherwise,
-or on another model, is measured again.
+Looking takes minutes, so what was measured stays beside the run, in NAME-seedN.post_hoc.METHOD.json.
 """
 
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import tqdm
 
-from memsinks_jax.config import to_json
+from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.pictures import tidy
@@ -60,27 +60,20 @@ def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lamb
       {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary": the same on canaries
       alone, where there are some}}; a curve holds a `removal.Point` as a dict for each of removal.RATIOS.
     """
-    path = run.workdir.with_name(f"{run.workdir.name}.post_hoc.json")
-    of = {"config": json.loads(to_json(workdirs.read_config(run.workdir))), "step": run.metrics["step"]}
-    there = _read(path, of)
-    subject = None
+    subject = functools.cache(lambda: _Subject(run.workdir))
+
+    def measure(method: str) -> dict:
+        begun = time.monotonic()
+        found = (subject().edit if method in EDITS else subject().removal)(method)
+        logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun)
+        return found
+
+    there = {}
     for method in methods:
-        if there.get(method, {}).get("asked") != _asked(method):
-            begun = time.monotonic()
-            subject = subject or _Subject(run.workdir)
-            there[method] = {"asked": _asked(method), **(subject.edit if method in EDITS else subject.removal)(method)}
-            report.write_json(path, {"of": of, "methods": there})
-            logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun)
+        asked = _asked(method)
+        there[method] = {"asked": asked} | kept(run, f"post_hoc.{method}", asked, functools.partial(measure, method))
         told()
-    return {method: there[method] for method in methods}
-
-
-def _read(path: pathlib.Path, of: dict) -> dict[str, dict]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content["methods"] if content.get("of") == of else {}
+    return there
 
 
 def _asked(method: str) -> dict:

@@ -6,7 +6,6 @@ data/goldfish.py and baselines/.
 """
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 from memsinks_jax.figures import losses, pool, post_hoc, step_times
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, interval, with_interval
@@ -171,7 +171,7 @@ def measure(runs: list[Run]) -> list[Run]:
     leaks = {run.workdir: _leaks(run, groups["no_repeat"][run.seed]) for run in asked}
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
     of = {run.variant: dataclasses.asdict(workdirs.read_config(run.workdir)) for run in timed}
-    milliseconds = _kept(timed[0], "step_times", of, lambda: {
+    milliseconds = kept(timed[0], "step_times", of, lambda: {
         run.variant: run.details["step_ms"] for run in step_times.measure(timed)
     })  # fmt: skip
     more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
@@ -189,21 +189,7 @@ def _leaks(run: Run, oracle: Run) -> dict[str, float]:
         measured = next(iter(found["subjects"].values()))["all"]
         return {name: measured[name]["value"] for name in _LEAKS.values() if name in measured}
 
-    config = dataclasses.asdict(workdirs.read_config(run.workdir))
-    return _kept(run, "leaks", {"step": run.metrics["step"], "config": config, "given": _GIVEN}, ask)
-
-
-def _kept(run: Run, name: str, of: dict, measured: Callable[[], dict]) -> dict:
-    """What takes minutes stays beside the run, in RUN.NAME.json, with what it is `of`; it is measured where that differs."""
-    path, of = run.workdir.with_name(f"{run.workdir.name}.{name}.json"), json.loads(json.dumps(of))
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        content = {}
-    if content.get("of") != of:
-        content = {"of": of, "measured": measured()}
-        report.write_json(path, content)
-    return content["measured"]
+    return kept(run, "leaks", {"given": _GIVEN}, ask)
 
 
 def claims(runs: list[Run]) -> list[Claim]:

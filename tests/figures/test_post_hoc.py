@@ -57,7 +57,7 @@ def test_what_is_measured_is_measured_once(tmp_path, looked, monkeypatch):
     monkeypatch.setattr(post_hoc, "FEW", 4)
     post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random", "zero_out", "zero_out"))
     assert looked[4:] == ["zero_out"]
-    (tmp_path / "standard-seed0.post_hoc.json").write_text("{")
+    (tmp_path / "standard-seed0.post_hoc.random.json").write_text("{")
     post_hoc.removals(run, ("random",))
     assert looked[5:] == ["random"]
 
