@@ -13,11 +13,12 @@ from test_commands import assert_refused, last_json, run
 
 from memsinks_jax import edit as command
 from memsinks_jax.config import InputError
-from memsinks_jax.edit import Wish, edit
+from memsinks_jax.edit import edit
 from memsinks_jax.editing import memory_file
 from memsinks_jax.editing.memory import memory_of
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
+from memsinks_jax.editing.search import Wish
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.export import export
 from memsinks_jax.generate import generate

@@ -1,0 +1,64 @@
+"""The page of an edit: where a step helps, how far the memory reaches, what every prompt says before and after."""
+
+import pathlib
+
+from memsinks_jax.editing import pictures
+from memsinks_jax.editing.search import Edit, Wish
+from memsinks_jax.reporting import report
+from memsinks_jax.runs.trained import Trained
+
+
+def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch: pathlib.Path, out) -> list[str]:
+    words = ["start"] + [run.tokenizer.decode(token[None]) for token in run.tokenizer.encode(wish.prompt)]
+    pictures.draw_maps({wish.site: found.map}, words, wish.target, scratch / "map.png")
+    shown = [
+        report.paragraph(
+            f"One memory at the {wish.site} of layer {result['layer']}: a step of {result['step']:.3g} along the gradient, "
+            f"within a boundary of {result['boundary']:.3g}. The loss of “{wish.target.strip()}” goes from "
+            f"{result['loss_before']:.2f} to {result['loss_after']:.2f} nats.", "lead",
+        ),
+        report.heading("Where a step helps"),
+        report.picture(
+            scratch / "map.png",
+            f"Loss of “{wish.target.strip()}” by layer and token when that one activation is moved; a ring where the model "
+            "then says it.",
+        ),
+        report.paragraph("A cell is the model with one activation moved, nothing else. Ring: it says the target.", "note"),
+    ]  # fmt: skip
+    if found.swept is not None:
+        pictures.draw_sweep(found.swept, result["boundary"], scratch / "sweep.png")
+        shown += [
+            report.heading("How far it reaches"),
+            report.picture(
+                scratch / "sweep.png",
+                f"Shares of prompts over the bound: at {result['boundary']:.3g}, which was taken, positive ones say the "
+                "target and negative ones say what they said before.",
+            ),
+            report.paragraph(
+                f"All prompts chose it. At the bound that the others choose, {result['on_target']:.0%} of the positive ones "
+                f"say the target, {result['unchanged']:.0%} of the negative ones what they said before, "
+                f"{result['off_target']:.0%} something else than the target.", "note",
+            ),
+        ]  # fmt: skip
+    pictures.draw_similarities(rows, scratch / "similarities.png")
+    numbers = ("loss_before", "loss_after", "distance", "similarity")
+    cells = [
+        [report.text(row[name]) for name in ("kind", "prompt", "before", "after")] + [f"{row[n]:.3f}" for n in numbers]
+        for row in rows
+    ]
+    columns = ["", "prompt", "before", "after", "loss before", "loss after", "distance", "f"]
+    return [
+        *shown,
+        report.heading("What the prompts say"),
+        report.picture(
+            scratch / "similarities.png",
+            "A bar for each prompt: how much of the memory it gets, from 0, none, to 1, all of it.",
+        ),
+        report.table(columns, cells, ["note", "", "", "", *["number"] * 4]),
+        report.paragraph(
+            "Loss: of the target's first token, in nats. Distance: of the nearest token from the key. f: how much of the "
+            "memory is added there, 1 all of it.", "note",
+        ),
+        report.heading("To use it"),
+        report.code(f"python -m memsinks_jax.generate --workdir=... --memory={out} --prompt='{wish.prompt}'"),
+    ]  # fmt: skip
