@@ -111,12 +111,13 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
     return content
 
 
-def panels(rows: int, columns: int, size: tuple[float, float] = (4.8, 3.9)):
-    """A figure and its axes, flattened."""
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", squeeze=False
-    )
-    return figure, list(axes.flat)
+def panels(count: int):
+    """A figure of `count` panels, two to a row as large as the page has room for, an odd last one centred; and its axes."""
+    rows = -(-count // 2)
+    figure = plt.figure(figsize=(10.8, 4.7 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, 4)
+    lefts = [1 if count % 2 and number == count - 1 else number % 2 * 2 for number in range(count)]
+    return figure, [figure.add_subplot(grid[number // 2, left : left + 2]) for number, left in enumerate(lefts)]
 
 
 def finish(axis, title: str, x: str, y: str, legend: int = 0, log: str = "", **settings) -> None:

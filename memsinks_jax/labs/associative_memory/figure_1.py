@@ -59,14 +59,14 @@ def study(settings: Settings) -> Study:
         runs += record(f"d={value}", settings.seeds, {"error": ("T", TIMES, errors_GDT[:, place])})
 
     def draw(path):
-        figure, (left, right) = panels(1, 2, (5.6, 4.8))
+        figure, (left, right) = panels(2)
         for place, colour in zip(range(0, len(TIMES), 2), shades(len(TIMES[::2])), strict=True):
             curve(left, d, errors_GDT[:, :, place], f"$T={TIMES[place]:,}$".replace(",", "{,}"), colour)
             theory(left, d, terms_D + terms_T[place], "sum of both laws" if place == 0 else None, colour)
         for place, colour in enumerate(shades(len(d))):
             curve(right, TIMES, errors_GDT[:, place], f"$d={d[place]}$", colour)
             theory(right, TIMES, terms_D[place] + terms_T, "sum of both laws" if place == 0 else None, colour)
-        finish(left, "Error and model capacity", "$d$", "error", log="xy", legend=3)
+        finish(left, "Error and model capacity", "width $d$", "error", log="xy", legend=3)
         finish(right, "Error and data", "samples $T$", "error", log="xy", legend=4)
         mark(left, d)
         save(figure, path)

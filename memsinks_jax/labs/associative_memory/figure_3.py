@@ -88,16 +88,17 @@ def _table(d, each_GRDS: np.ndarray) -> str:
 
 def _draw(settings: Settings, errors, maps, path) -> None:
     d = np.array(settings.d, float)
-    figure, axes = panels(1, 3, (5.0, 4.8))
+    figure, axes = panels(3)
     for axis, (name, errors_GDT) in zip(axes, maps.items(), strict=False):
         image = axis.pcolormesh(TIMES, d, errors_GDT.mean(0), cmap="RdYlBu_r", vmin=0, vmax=0.8, shading="nearest")
-        finish(axis, f"error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", "samples $T$", "$d$", log="xy")
+        finish(axis, f"Error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", "samples $T$", "width $d$", log="xy")
         axis.grid(False)
         mark(axis, settings.d, "y")
     figure.colorbar(image, ax=axes[1], label="error")
     alpha = settings.alpha or 2.0
     exponents = {"q_1": laws.exponent_in_d(alpha, 1), "q_0,[P]": None if settings.p else 1 - alpha}
-    labels = {"q_0": "$q_0$", "q_1": "$q_1$", "q_0,[P]": f"$q_{{0,[{settings.p or 'd/8'}]}}$"}
+    labels = {"q_0": "all alike, $q_0$", "q_1": "by frequency, $q_1$",
+              "q_0,[P]": f"the frequent alone, $q_{{0,[{settings.p or 'd/8'}]}}$"}  # fmt: skip
     for colour, (name, errors_GD) in zip((BLUE, ORANGE, GREEN), errors.items(), strict=True):
         curve(axes[2], d, np.maximum(errors_GD, 1e-5), labels[name], colour)
         if alpha > 1 and exponents.get(name) is not None:
@@ -105,6 +106,6 @@ def _draw(settings: Settings, errors, maps, path) -> None:
             line = errors_GD.mean(0)[middle] * (d / d[middle]) ** exponents[name]
             theory(axes[2], d, line, f"$d^{{{exponents[name]:.3g}}}$", colour)
     axes[2].axvline(settings.n, color="#7f8c8d", linewidth=0.8, linestyle=":", label="$d=N$")
-    finish(axes[2], f"$T=\\infty$, $\\alpha={alpha:g}$", "$d$", "error", log="xy", legend=3, ylim=(1e-3, 1))
+    finish(axes[2], f"All samples, $\\alpha={alpha:g}$", "width $d$", "error", log="xy", legend=3, ylim=(1e-3, 1))
     mark(axes[2], settings.d)
     save(figure, path)

@@ -58,16 +58,16 @@ def study(settings: Settings) -> Study:
     )  # fmt: skip
 
     def draw(path):
-        figure, axes = panels(1, 3, (4.6, 4.6))
+        figure, axes = panels(3)
         for u, rule in enumerate(optimization.RULES):
             one_X = errors_GRCUT[0, 0, 0, u, steps - 1]
             style = DASHED if u else "-"
             axes[0].plot(steps, one_X, linestyle=style, color=COLOURS[rule], label=LABELS[rule], linewidth=1.8)
             for c in (1, 2):
                 curve(axes[c], steps, errors_GCUX[:, c, u], LABELS[rule], COLOURS[rule], style)
-        titles = [f"$d={d}$, $\\gamma={gamma:g}$" for d, gamma in cases]
-        for axis, title, kind in zip(axes, titles, ("one run, ", "mean, ", "mean, "), strict=True):
-            finish(axis, kind + title, "steps $T$", "error", log="xy", legend=2)
+        titles = [f"width {d}, step size {gamma:g}" for d, gamma in cases]
+        for axis, title, kind in zip(axes, titles, ("One run, ", "Mean, ", "Mean, "), strict=True):
+            finish(axis, kind + title, "steps", "error", log="xy", legend=2)
         save(figure, path)
 
     return Study(

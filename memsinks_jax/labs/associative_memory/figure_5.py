@@ -41,15 +41,15 @@ def study(settings: Settings) -> Study:
     ]  # fmt: skip
 
     def draw(path):
-        figure, (left, right) = panels(1, 2, (5.4, 4.6))
+        figure, (left, right) = panels(2)
         for gamma, colour in zip(GAMMAS, shades(len(GAMMAS)), strict=True):
             left.plot(
-                range(STEPS + 1), weights[gamma][: STEPS + 1], color=colour, label=f"$\\gamma={gamma:g}$", linewidth=1.8
+                range(STEPS + 1), weights[gamma][: STEPS + 1], color=colour, label=f"step size {gamma:g}", linewidth=1.8
             )
-            right.plot(range(1, n + 1), q[gamma], color=colour, label=f"$\\gamma={gamma:g}$", linewidth=1.8)
+            right.plot(range(1, n + 1), q[gamma], color=colour, label=f"step size {gamma:g}", linewidth=1.8)
             theory(right, range(1, n + 1), p_N ** fitted[gamma], f"$q_\\rho$, $\\rho={fitted[gamma]:.2f}$", colour)
-        finish(left, "Weight after $n$ sights", "$n$", "$f^n(0)$", log="", legend=3, xlim=(0, STEPS))
-        finish(right, "The scheme it amounts to (largest weight 1)", "$x$", "$q_\\gamma(x)$", log="xy", legend=4)
+        finish(left, "What SGD stores of an input", "times it was seen", "weight $f^n(0)$", legend=3, xlim=(0, STEPS))
+        finish(right, "The scheme it amounts to", "input, by frequency", "weight over the largest", log="xy", legend=4)
         save(figure, path)
 
     return Study(

@@ -7,7 +7,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import model, optimization
 from memsinks_jax.labs.associative_memory.study import Settings, record
-from memsinks_jax.labs.study import Study, save
+from memsinks_jax.labs.study import Study, panels, save
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt
 
@@ -57,13 +57,13 @@ def study(settings: Settings) -> Study:
     ]  # fmt: skip
 
     def draw(path):
-        figure, axes = plt.subplots(1, 4, figsize=(14, 3.4), layout="constrained")
+        figure, axes = panels(4)
         for c, gamma in enumerate(GAMMAS):
             step = _example(right[0, 0, c], inputs[0, 0])
             x = inputs[0, 0, step]
             both = scores_GRCTMN[0, 0, c, step - 1 : step + 1]
             for axis, scores_MN, when in zip(axes[2 * c : 2 * c + 2], both, ("before", "after"), strict=True):
-                _matrix(axis, scores_MN, y_N, x, f"$\\gamma={gamma:g}$, {when} step {step + 1}")
+                _matrix(axis, scores_MN, y_N, x, f"Step size {gamma:g}, {when} step {step + 1}")
         save(figure, path)
 
     return Study(
@@ -102,6 +102,6 @@ def _matrix(axis, scores_MN, y_N, x: int, title: str) -> None:
     axis.plot(np.arange(n), scores_MN.argmax(0), "o", color="white", markersize=4)
     axis.plot(np.arange(n), y_N, "o", markerfacecolor="none", markeredgecolor="#bdc3c7", markersize=10)
     axis.add_patch(plt.Rectangle((x - 0.5, y_N[x] - 0.5), 1, 1, fill=False, edgecolor="#e74c3c", linewidth=2.5))
-    axis.set(title=title, xlabel="input $x$", ylabel="output $y$")
+    axis.set(title=title, xlabel="input, by frequency", ylabel="output")
     shown = np.arange(0, n, -(-n // 10))
     axis.set_xticks(shown, shown + 1)

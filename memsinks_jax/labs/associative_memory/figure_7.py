@@ -47,13 +47,13 @@ def study(settings: Settings) -> Study:
             runs += record(f"{group}: {name}, d={place}", seeds, curves, error=errors_GT[:, -1])
 
     def draw(path):
-        figure, axes = panels(1, 4, (4.2, 4.6))
+        figure, axes = panels(4)
         optimizer_colours = {"SGD": BLUE, "Adam": RED, "layer norm": GREEN}
         families = {
-            "steps": f"step size, batch 1, d = {d}",
-            "batches": f"batch size, $\\gamma=1/\\sqrt{{B}}$, d = {d}",
-            "optimizer": f"batch {LARGE_BATCH}, d = {d}",
-            "schedule": f"schedules, batch 1, d = {narrow}",
+            "steps": f"Step sizes, batch 1, width {d}",
+            "batches": f"Batch sizes, step size $1/\\sqrt{{B}}$, width {d}",
+            "optimizer": f"Optimizers, batch {LARGE_BATCH}, width {d}",
+            "schedule": f"Schedules, batch 1, width {narrow}",
         }
         for axis, (family, title) in zip(axes, families.items(), strict=True):
             names = [name for group, name in times if group == family]
@@ -61,7 +61,7 @@ def study(settings: Settings) -> Study:
             if family == "schedule":
                 colours = dict(zip(names, (ORANGE, GREY, BLUE), strict=True))
             for name in names:
-                label = f"$\\gamma={name[6:]}$" if family == "steps" else name
+                label = f"step size {name[6:]}" if family == "steps" else name
                 curve(axis, *times[family, name], label, optimizer_colours.get(name, colours[name]))
             finish(axis, title, "samples $T$", "error", log="xy", legend=3 if len(names) != 4 else 2)
         save(figure, path)

@@ -37,7 +37,7 @@ def study(settings: Settings) -> Study:
         )  # fmt: skip
 
     def draw(path):
-        figure, axes = panels(1, 3, (4.6, 4.6))
+        figure, axes = panels(3)
         for axis, (m, kind) in zip(
             axes, ((settings.m, "levels"), (settings.m, "e"), (2 * settings.m, "e")), strict=True
         ):
@@ -70,7 +70,7 @@ def _plane(axis, e_ND, u_MD, y_N, kind: str) -> None:
             axis.annotate(f"$u_{{{y}}}$", 1.07 * place, ha="center", va="center")
     else:
         axis.scatter(*e_ND.T, c=colours[y_N], s=22, edgecolors="white", linewidths=0.5)
-    title = "outputs $u_y$, areas they win" if kind == "levels" else "inputs $e_x$ by output"
+    title = "Outputs $u_y$, areas they win" if kind == "levels" else "Inputs $e_x$ by output"
     axis.set(title=f"{title}, M = {m}", xlabel="first coordinate", ylabel="second coordinate")
     axis.set_box_aspect(1)
     axis.spines[["top", "right"]].set_visible(False)

@@ -160,30 +160,30 @@ def _largest_share(points) -> np.ndarray:
 
 def _draw(settings: Settings, found, path) -> None:
     alpha, m = settings.alpha, settings.m
-    figure, axes = panels(2, 4, (4.6, 4.3))
-    looks = {"q_0": ("$q_0$", BLUE, None), "q_1": ("$q_1$", ORANGE, laws.exponent_in_d(alpha, 1)),
-             "q_0,[d/8]": ("$q_{0,[d/8]}$", GREEN, 1 - alpha)}  # fmt: skip
+    figure, axes = panels(8)
+    looks = {"q_0": ("all alike, $q_0$", BLUE, None), "q_1": ("by frequency, $q_1$", ORANGE, laws.exponent_in_d(alpha, 1)),
+             "q_0,[d/8]": ("the frequent alone, $q_{0,[d/8]}$", GREEN, 1 - alpha)}  # fmt: skip
     for name, (d_X, errors_GX) in found["capacity"].items():
         _law(axes[0], np.array(d_X, float), errors_GX, *looks[name])
-    finish(axes[0], f"Table 2: schemes, T = ∞, N = {settings.n}", "$d$", "error", log="xy", legend=3)
+    finish(axes[0], f"Table 2: three schemes, all samples, N = {settings.n}", "width $d$", "error", log="xy", legend=3)
     for axis, name, title in (
-        (axes[1], "rho", "Proposition 2: $q_\\rho$"),
-        (axes[2], "stored", "Proposition 3: $q_{\\rho,[P]}$"),
+        (axes[1], "rho", "Proposition 2: weights $p^\\rho$"),
+        (axes[2], "stored", "Proposition 3: $p^\\rho$ of the frequent alone"),
     ):
         for colour, (rho, values) in zip((BLUE, ORANGE, GREEN, RED), found[name].items(), strict=False):
             exponent = (laws.exponent_in_d if name == "rho" else laws.exponent_thresholded)(alpha, rho)
             _law(axis, values[0], values[-1], f"$\\rho={rho:g}$", colour, exponent)
-        finish(axis, title, "$d$", "error", log="xy", legend=len(found[name]))
+        finish(axis, title, "width $d$", "error", log="xy", legend=len(found[name]))
     _draw_inputs(axes[3], settings, found["inputs"])
     times, errors_GT = found["samples"]
-    curve(axes[4], times, errors_GT, "$q_0$, measured", BLUE)
+    curve(axes[4], times, errors_GT, "measured", BLUE)
     theory(
         axes[4], times, laws.never_seen(times, alpha, m), f"$c\\,T^{{{laws.exponent_in_samples(alpha):.3g}}}$, no fit"
     )
-    finish(axes[4], f"Proposition 1: d = {measure.LARGE_D}", "samples $T$", "error", log="xy", legend=2)
+    finish(axes[4], f"Proposition 1: width {measure.LARGE_D}", "samples $T$", "error", log="xy", legend=2)
     d_D, grid_GDT, _ = found["joint"]["d/8"]
     for colour, row, value in zip(shades(len(d_D)), np.moveaxis(grid_GDT, 1, 0), d_D, strict=True):
-        curve(axes[5], measure.TIMES, row, f"d={value:g}", colour)
+        curve(axes[5], measure.TIMES, row, f"width {value:g}", colour)
         both_T = laws.never_stored(value / 8, alpha, m) + laws.never_seen(measure.TIMES, alpha, m)
         theory(axes[5], measure.TIMES, both_T, colour=colour)
     finish(axes[5], "Proposition 4: sum of both terms dashed", "samples $T$", "error", log="xy", legend=3)
@@ -191,9 +191,9 @@ def _draw(settings: Settings, found, path) -> None:
     orthogonal = found["orthogonal"]
     for colour, count in zip((BLUE, ORANGE, GREEN), np.unique(orthogonal["P"]), strict=True):
         chosen = orthogonal["P"] == count
-        curve(axes[7], orthogonal["d"][chosen], orthogonal["share_GX"][:, chosen], f"P={count}", colour)
+        curve(axes[7], orthogonal["d"][chosen], orthogonal["share_GX"][:, chosen], f"{count} stored", colour)
     theory(axes[7], [32, 512], [1, 1], "all draws")
-    finish(axes[7], "Lemma 1: quasi-orthogonal draws", "$d$", "share of draws", log="x", legend=4, ylim=(0, 1.05))
+    finish(axes[7], "Lemma 1: quasi-orthogonal draws", "width $d$", "share of draws", log="x", legend=4, ylim=(0, 1.05))
     mark(axes[7], np.unique(orthogonal["d"]))
     save(figure, path)
 
@@ -215,16 +215,16 @@ def _draw_inputs(axis, settings: Settings, inputs) -> None:
         x = d_X / laws.phi(n, settings.alpha, inputs["rho"])
         curve(axis, x, errors_GX, f"$N=2^{{{int(np.log2(n))}}}$", colour, marker="o", markersize=4)
     theory(axis, x, errors_GX.mean(0)[2] * (x / x[2]) ** predicted, f"$(d/\\varphi)^{{{predicted:.3g}}}$")
-    finish(axis, "Proposition 2, $2\\rho\\alpha = 1/2$", "$d/\\varphi(N)$", "error", log="xy", legend=4)
+    finish(axis, "Proposition 2: one line for all $N$", "width over $\\varphi(N)$", "error", log="xy", legend=4)
     mark(axis, np.round(x))
 
 
 def _draw_bounds(axis, points, m: int) -> None:
     """Theorem 1 around the measured errors of two schemes."""
-    for scheme, label, colour in (("q_1", "$q_1$", ORANGE), ("q_0,[32]", "$q_{0,[32]}$", GREEN)):
+    for scheme, label, colour in (("q_1", "by frequency", ORANGE), ("q_0,[32]", "the frequent 32 alone", GREEN)):
         chosen = [point for point in points if point["scheme"] == scheme and point["m"] == m]
         d = [point["d"] for point in chosen]
         curve(axis, d, np.array([point["errors"] for point in chosen]).T, label, colour)
-        theory(axis, d, [point["upper"] for point in chosen], "(7) and (8)", colour)
+        theory(axis, d, [point["upper"] for point in chosen], "bounds (7), (8)", colour)
         theory(axis, d, [point["lower"] for point in chosen], colour=colour)
-    finish(axis, f"Theorem 1: N = {measure.BOUNDED_N}, M = {m}", "$d$", "error", log="xy", legend=2)
+    finish(axis, f"Theorem 1: N = {measure.BOUNDED_N}, M = {m}", "width $d$", "error", log="xy", legend=2)

@@ -184,25 +184,25 @@ def _table(widest: int, held, predicted) -> str:
         return f"{mean} ({predicted[case]:.0f})"
 
     rows = [[f"s = {s:g}", *(cell(Case(widest, p, s)) for p in ACTIVE)] for s in ALIKE]
-    names = ["activations alike", *(f"p = {p:g}" if p < 1 else "no masks" for p in ACTIVE)]
+    names = ["activations alike", *(f"{p:g} active" if p < 1 else "no masks" for p in ACTIVE)]
     return report.table(names, rows, ["", *["number"] * len(ACTIVE)])
 
 
 def _draw(settings: Settings, errors, told, predicted, sizes, crowded, path) -> None:
     widest, outputs = max(settings.d), settings.m
-    figure, axes = panels(1, 5, (4.4, 4.8))
+    figure, axes = panels(5)
     for axis, s in zip(axes, (ALIKE[0], ALIKE[1]), strict=False):
         shown = [Case(widest, p, s) for p in ACTIVE] + [Case(widest, 0.3, s, False)]
         for case in shown:
             colour = COLOURS[case.active] if case.tied else GREY
-            label = ("no masks" if case.active == 1 else f"p = {case.active:g}") + (
+            label = ("no masks" if case.active == 1 else f"{case.active:g} active") + (
                 "" if case.tied else ", fresh masks"
             )
             curve(axis, np.array(sizes) / widest, errors[case], label, colour)
             line = sinks.predicted_error(case, sizes, outputs)
             theory(axis, np.array(sizes) / widest, line, colour=colour)
         axis.axhline(TOLERATED, color="black", linewidth=0.8, linestyle=":")
-        title = f"{widest} sinks, activations alike: s = {s:g}"
+        title = f"{widest} sinks, similarity of activations {s:g}"
         finish(axis, title, "documents per sink", "error", log="x", legend=2, ylim=(0, 1))
     for case in told:
         if case.tied and case.sinks * case.active >= FEWEST_ACTIVE:
@@ -211,13 +211,13 @@ def _draw(settings: Settings, errors, told, predicted, sizes, crowded, path) -> 
     x = np.geomspace(3e-3, 3, 60)
     theory(axes[2], x, sinks.predicted_error(Case(widest, 1.0, 0.0), x * outputs * widest, outputs), "predicted")
     bounds = np.array([_bounds(widest, max(round(value * outputs * widest), outputs), outputs) for value in x])
-    axes[2].fill_between(x, *bounds.T, color=GREY, alpha=0.2, linewidth=0, label=f"Theorem 1 at d = {widest}")
+    axes[2].fill_between(x, *bounds.T, color=GREY, alpha=0.2, linewidth=0, label=f"Theorem 1, {widest} sinks")
     for p in ACTIVE[1:]:
-        axes[2].plot([], [], ".", color=COLOURS[p], label=f"p = {p:g}")
+        axes[2].plot([], [], ".", color=COLOURS[p], label=f"{p:g} active")
     finish(
         axes[2],
         "All cases on one curve",
-        "documents per output over $d_{eff}$",
+        "documents per output over effective width",
         "error",
         log="x",
         legend=2,
@@ -231,7 +231,7 @@ def _draw(settings: Settings, errors, told, predicted, sizes, crowded, path) -> 
     reach = np.array([min(predicted[case] for case in told), max(predicted[case] for case in told)])
     theory(axes[3], reach, reach, "equal")
     for p in ACTIVE:
-        axes[3].plot([], [], "o", color=COLOURS[p], label="no masks" if p == 1 else f"p = {p:g}")
+        axes[3].plot([], [], "o", color=COLOURS[p], label="no masks" if p == 1 else f"{p:g} active")
     axes[3].plot([], [], "x", color=GREY, label="fresh masks")
     finish(axes[3], f"Documents held at {TOLERATED:.0%} errors", "predicted", "measured", log="xy", legend=3)
     ticks = [30, 60, 120, 250, 500]

@@ -60,7 +60,7 @@ def _ahead(run) -> float:
 
 
 def _draw(several, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     curve(axes[0], several, "acc_end", "all sequences", BLUE)
     curve(axes[0], several, "acc_clean", "without cycles", RED)
     curve(axes[0], several, "score2_acc", "layer 2 looks after the trigger", GREY, "--")

@@ -30,7 +30,7 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     for (label, several), colour in zip(runs.items(), (RED, BLUE), strict=True):
         curve(axes[0], several, "acc_end", f"{label}, all", colour)
         curve(axes[0], several, "acc_clean", f"{label}, clean", colour, "--")

@@ -51,7 +51,7 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, ends, path) -> None:
-    figure, axes = panels(1, 3, (5.2, 4.6))
+    figure, axes = panels(3)
     families = [label for label in runs if not label.startswith("full")], [r for r in runs if r.startswith("full")]
     for axis, labels, title in zip(axes, families, ("Two-layer model", "Full transformer"), strict=False):
         for label, colour in zip(labels, COLOURS, strict=False):

@@ -8,7 +8,7 @@ import numpy as np
 from memsinks_jax.labs.induction_head.baselines import baselines
 from memsinks_jax.labs.induction_head.law import Law, sampler
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, during, minus, records
+from memsinks_jax.labs.induction_head.study import PROBES, at_end, curve, during, in_words, minus, records
 from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -98,14 +98,13 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, until, path) -> None:
-    figure, axes = panels(1, len(runs), (3.6, 4.2))
-    for place, (axis, (label, several)) in enumerate(zip(axes, runs.items(), strict=True)):
+    figure, axes = panels(len(runs))
+    for axis, (label, several) in zip(axes, runs.items(), strict=True):
         curve(axis, several, "acc_end", "accuracy, all", BLUE, "--")
         curve(axis, several, "acc_clean", "accuracy, clean", GREY, "--")
         for name, (colour, text) in PROBES.items():
             curve(axis, several, name, text, colour, over=1)
         axis.axvline(until, color="black", linestyle=":", linewidth=1)
-        title = label.replace("W_O^2", "$W_O^2$").replace("W_K^1", "$W_K^1$").replace("W_K^2", "$W_K^2$")
-        finish(axis, title.replace("W_K l", "$W_K$ l"), "step", "share" if not place else "", ylim=(0, 1.02))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+        finish(axis, in_words(label), "step", "share", ylim=(0, 1.02))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     save(figure, path)

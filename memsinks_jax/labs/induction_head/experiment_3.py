@@ -58,7 +58,7 @@ def _at(run, step) -> float:
 
 
 def _draw(runs, floors, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     for (label, several), colour in zip(runs.items(), (BLUE, GREEN, RED), strict=True):
         curve(axes[0], several, "loss_bigram", label, colour)
         axes[0].axhline(floors[label], color=colour, linestyle=":", linewidth=1)

@@ -41,7 +41,7 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, own, other, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     for axis, (name, several), against in zip(axes, runs.items(), ("bigram", "uniform"), strict=False):
         curve(axis, several, "acc_clean", f"{name} outputs, as trained", BLUE)
         curve(axis, several, "other_acc_clean", f"{against} outputs", RED, "--")

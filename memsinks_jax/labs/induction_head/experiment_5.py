@@ -45,10 +45,10 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, path) -> None:
-    figure, axes = panels(1, 2, (5.4, 4.2))
+    figure, axes = panels(2)
     for (label, several), colour in zip(runs.items(), (BLUE, GREEN, RED), strict=True):
         curve(axes[0], several, "wo1", label, colour, over=1)
         curve(axes[1], several, "ff1", label, colour, over=1)
-    finish(axes[0], "Recall of $W_O^2$ (wo1)", "step", "recall", 3, ylim=(0, 1.02))
-    finish(axes[1], "Divergence of $W_F$ from the bigrams (ff1)", "step", "nats", 3, ylim=(0, 4))
+    finish(axes[0], "Recall of the copying memory, $W_O^2$", "step", "recall", 3, ylim=(0, 1.02))
+    finish(axes[1], "Feed-forward layer: divergence from the bigrams", "step", "nats", 3, ylim=(0, 4))
     save(figure, path)

@@ -41,12 +41,12 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, counts, ends, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     for axis, kind in zip(axes, ("fixed", "random"), strict=False):
         for k, colour in zip(counts, COLOURS, strict=False):
-            curve(axis, runs[f"K={k} {kind}"], "acc_clean", f"K = {k}", colour)
+            curve(axis, runs[f"K={k} {kind}"], "acc_clean", f"{k} triggers", colour)
         finish(axis, f"{kind.capitalize()} triggers", "step", "clean accuracy", len(counts), ylim=(0, 1.02))
     groups = {kind: [ends[f"K={k} {kind}"] for k in counts] for kind in ("fixed", "random")}
-    bars(axes[2], [f"K = {k}" for k in counts], groups, (BLUE, RED))
+    bars(axes[2], [f"{k} triggers" for k in counts], groups, (BLUE, RED))
     finish(axes[2], "At the end", "", "clean accuracy", 2, ylim=(0, 1.02))
     save(figure, path)

@@ -54,11 +54,11 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(runs, ends, built, path) -> None:
-    figure, axes = panels(1, 2, (5.4, 4.2))
+    figure, axes = panels(2)
     for (label, several), colour in zip(runs.items(), COLOURS, strict=False):
-        curve(axes[0], several, "acc_clean", label.replace("d=", "d = "), colour)
+        curve(axes[0], several, "acc_clean", label.replace("d=", "width "), colour)
     finish(axes[0], "In-context accuracy while training", "step", "clean accuracy", 3, ylim=(0, 1.02))
     groups = {"trained": list(ends.values()), "constructed": list(built.values())}
-    bars(axes[1], [label.replace("d=", "d = ") for label in runs], groups, (BLUE, GREY))
+    bars(axes[1], [label.replace("d=", "width ") for label in runs], groups, (BLUE, GREY))
     finish(axes[1], "At the end", "", "clean accuracy", 2, ylim=(0, 1.02))
     save(figure, path)

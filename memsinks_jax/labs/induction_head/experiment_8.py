@@ -73,15 +73,15 @@ def _accuracy_by_position(preset: Preset, run) -> np.ndarray:
 
 
 def _draw(several, edges, by_bin, accuracy, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     curve(axes[0], several, "wk0_64", "t < 64", VIOLET, over=1)
     curve(axes[0], several, "wk0", "all t", BLUE, over=1)
     curve(axes[0], several, "acc_clean", "clean accuracy", GREY, "--")
-    finish(axes[0], "Recall of $W_K^1$", "step", "share", 3, ylim=(0, 1.02))
+    finish(axes[0], "Recall of the previous token, $W_K^1$", "step", "share", 3, ylim=(0, 1.02))
     middle = (edges[1:] + edges[:-1]) / 2
     for axis, values, colour in ((axes[1], np.array(by_bin), BLUE), (axes[2], accuracy, RED)):
         axis.plot(middle, values.mean(0), "o-", color=colour, markersize=4)
         axis.fill_between(middle, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-    finish(axes[1], "Recall of $W_K^1$ at the end", "position t", "share", ylim=(0, 1.02))
+    finish(axes[1], "The same at the end", "position t", "share", ylim=(0, 1.02))
     finish(axes[2], "In-context accuracy at the end", "position t", "clean accuracy", ylim=(0, 1.02))
     save(figure, path)

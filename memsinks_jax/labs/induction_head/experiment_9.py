@@ -48,7 +48,7 @@ def _draw(preset: Preset, several, path) -> None:
     tokens = batch.tokens_BS[row : row + 1, :-1]
     trace = jax.device_get(run.recipe.model.forward(run.weights, tokens))
     names = [repr(preset.statistics.characters[v])[1:-1].replace(" ", "␣") for v in tokens[0, :shown]]
-    figure, axes = panels(1, 3, (5.2, 5.2))
+    figure, axes = panels(3)
     seen = batch.seen_BT[row, :shown]
     for layer, axis in enumerate(axes[:2]):
         axis.imshow(trace.attentions[layer][0, 0, :shown, :shown], cmap="Blues", vmin=0, vmax=1)

@@ -6,7 +6,7 @@ from memsinks_jax.labs.induction_head import construction
 from memsinks_jax.labs.induction_head.law import Law
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.presets import Preset
-from memsinks_jax.labs.induction_head.study import COLOURS, bars, record
+from memsinks_jax.labs.induction_head.study import COLOURS, PROBES, bars, in_words, record
 from memsinks_jax.labs.study import BLUE, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -70,7 +70,7 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _draw(built, steps, chance, path) -> None:
-    figure, axes = panels(1, 3, (5, 4.2))
+    figure, axes = panels(3)
     places = np.arange(len(WIDTHS))
 
     def line(axis, values, label, colour, style="-"):
@@ -81,21 +81,21 @@ def _draw(built, steps, chance, path) -> None:
     line(axes[0], lambda one: one.rates["acc_clean"], "clean", RED)
     line(axes[0], lambda one: one.rates["acc_end"], "all", BLUE, "--")
     for name, colour in zip(built[WIDTHS[0]][0].variants, COLOURS[2:], strict=False):
-        label = name.replace("W_O^2", "$W_O^2$").replace("W_K^1", "$W_K^1$").replace("W_K^2", "$W_K^2$")
+        label = in_words(name)
         line(axes[0], lambda one, name=name: one.variants[name], label, colour, ":")
     for d, (value, apart) in EXPECTED.items():
         axes[0].errorbar(WIDTHS.index(d) + 0.08, value, apart, color="black", capsize=3, linewidth=1)
-    finish(axes[0], "In-context accuracy (black: expected)", "width d", "share", 3, ylim=(0, 1.02))
+    finish(axes[0], "In-context accuracy (black: expected)", "width", "share", 3, ylim=(0, 1.02))
     for (name, label), colour in zip(
-        {"wo1": "wo1", "wk1": "wk1", "wk0_64": "wk0_64", "wk0": "wk0", "score_acc": "layer 1 looks one back"}.items(),
+        (*((name, label) for name, (_, label) in PROBES.items()), ("score_acc", "layer 1 looks one back")),
         (RED, *COLOURS[2:]), strict=False,
     ):  # fmt: skip
         line(axes[1], lambda one, name=name: one.rates[name], label, colour)
-    finish(axes[1], "Recall is not yet a working head", "width d", "share", 3, ylim=(0, 1.02))
+    finish(axes[1], "Recall is not yet a working head", "width", "share", 3, ylim=(0, 1.02))
     for axis in axes[:2]:
         axis.set_xticks(places, WIDTHS)
     groups = {"one gradient step": [[one[name] for one in steps] for name in chance],
               "chance": [[value] for value in chance.values()]}  # fmt: skip
-    bars(axes[2], ["$W_O^2$", "$W_K^2$", "$W_K^1$, t < 64"], groups, (BLUE, "#bdc3c7"))
+    bars(axes[2], ["copying", "matching", "previous token,\nt < 64"], groups, (BLUE, "#bdc3c7"))
     finish(axes[2], "What one gradient step stores", "", "recall", 2, ylim=(0, 1.02))
     save(figure, path)

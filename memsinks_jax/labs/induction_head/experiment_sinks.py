@@ -89,7 +89,7 @@ def _curves(curves) -> dict:
 
 
 def _draw(runs, ends, path) -> None:
-    figure, axes = panels(1, 4, (4.4, 4.2))
+    figure, axes = panels(4)
 
     def line(axis, label, of, name, colour, style="-"):
         values_GX = np.array([of(curves) for curves in runs[label]])

@@ -8,10 +8,19 @@ from memsinks_jax.labs.induction_head.training import Run
 from memsinks_jax.labs.study import BLUE, GREEN, GREY, ORANGE, RED, VIOLET
 
 COLOURS = (BLUE, RED, GREEN, ORANGE, VIOLET, GREY, "#117a65", "#6e2c00", "#2e4053")
+
+
+def in_words(label: str) -> str:
+    """A label with the memories said by what they do."""
+    for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
+        label = label.replace(symbol, f"{word} (${symbol}$)")
+    return label.replace("both W_K ", "both keys ($W_K$) ")
+
+
 # Probe -> its colour and its name for a reader.
 PROBES = {
-    "wo1": (RED, "$W_O^2$ (wo1)"), "wk1": (GREEN, "$W_K^2$ (wk1)"),
-    "wk0_64": (VIOLET, "$W_K^1$, t < 64 (wk0_64)"), "wk0": (BLUE, "$W_K^1$, all t (wk0)"),
+    "wo1": (RED, in_words("W_O^2")), "wk1": (GREEN, in_words("W_K^2")),
+    "wk0_64": (VIOLET, in_words("W_K^1") + ", t < 64"), "wk0": (BLUE, in_words("W_K^1") + ", all t"),
 }  # fmt: skip
 
 Runs = dict[str, list[Run]]  # label -> one run a seed

@@ -154,12 +154,12 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def _draw(found, path) -> None:
-    figure, axes = panels(1, 3, (4.4, 4.1))
+    figure, axes = panels(3)
     (one, bound, _), (other, other_bound, _) = found["whole"], found["blocks"]
     columns = (
-        ("(1) gen-only", one.gen_only, bound, "(1)", READINGS["whole"]),
-        ("(2) mem-only", one.mem_only, bound, "(2)", READINGS["whole"]),
-        ("(2) mem-only", other.mem_only, other_bound, "(2)", READINGS["blocks"]),
+        ("(1) Shared neurons alone", one.gen_only, bound, "(1)", READINGS["whole"]),
+        ("(2) Sinks alone", one.mem_only, bound, "(2)", READINGS["whole"]),
+        ("(2) Sinks alone", other.mem_only, other_bound, "(2)", READINGS["blocks"]),
     )
     for axis, (title, logits, values, part, reading) in zip(axes, columns, strict=True):
         stated, corrected = values[f"{part} stated"], values[f"{part} corrected"]

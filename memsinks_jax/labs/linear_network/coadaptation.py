@@ -218,13 +218,13 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def _draw(draws_DN, mean_SN, path) -> None:
-    figure, (left, right) = panels(1, 2)
+    figure, (left, right) = panels(2)
     for row in draws_DN[:30]:
         left.plot(LATER, row, color=BLUE, alpha=0.2, linewidth=0.8)
     left.plot(LATER, mean_SN.mean(0), "o-", color=BLUE, markersize=4, label="trained, mean")
     left.plot(LATER, EXPECTED, "x", color=ORANGE, label="another draw")
-    left.axhline(1, color=GREY, linestyle=DASHED, label="$|W_{mem}x|$")
-    finish(left, "Deviation without the memorization neurons", "later steps $n$", "$|dev\\,x|\\,/\\,|W_{mem}x|$",
+    left.axhline(1, color=GREY, linestyle=DASHED, label="as large as the memory")
+    finish(left, "Deviation when the sinks are dropped", "later steps $n$", "deviation over $|W_{mem}x|$",
            legend=3, log="x")  # fmt: skip
     n = np.arange(1, 201)
     c = 0.3
@@ -232,6 +232,6 @@ def _draw(draws_DN, mean_SN, path) -> None:
     proved = n[RATE * (n - 1) <= c]
     right.plot(proved, RATE * proved * c * (c - RATE * (proved - 1) / 2), color=GREEN, label="proved")
     right.plot(n, 0.01 * c * n, color=ORANGE, linestyle=DASHED, label="growing as $N$ (slope at will)")
-    title = f"Lower bounds over $|W_{{mem}}||x|$, $c={c}$, $\\gamma={RATE}$"
+    title = "Lower bounds over $|W_{mem}||x|$"
     finish(right, title, "later steps $n$", "bound", legend=2, log="xy", ylim=(1e-7, 2))
     save(figure, path)

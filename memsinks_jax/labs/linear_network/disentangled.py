@@ -217,17 +217,17 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def _draw(flows, path) -> None:
-    figure, (left, middle, right) = panels(1, 3, (4.4, 4.1))
+    figure, (left, middle, right) = panels(3)
     nu = np.linspace(0, LARGEST_NOVELTY, 300)
-    left.plot(nu, nu**2 / (1 + nu**2), color=BLUE, linestyle=DASHED, label="$\\nu^2/(1+\\nu^2)$")
+    left.plot(nu, nu**2 / (1 + nu**2), color=BLUE, linestyle=DASHED, label="derived: $\\nu^2/(1+\\nu^2)$")
     middle.plot(
-        nu, DELTA * nu / np.sqrt(1 + nu**2), color=BLUE, linestyle=DASHED, label="$|W_{gf}-W_{dis}|$, corrected"
+        nu, DELTA * nu / np.sqrt(1 + nu**2), color=BLUE, linestyle=DASHED, label="distance to $W_{dis}$, corrected"
     )
-    middle.axhline(DELTA**2 + RANK * SIGMA**2, color=GREY, label="$|W_{dis}|^2$")
+    middle.axhline(DELTA**2 + RANK * SIGMA**2, color=GREY, label="squared norm of $W_{dis}$")
     bound = RANK * SIGMA**2 + 2 * RANK * SIGMA * DELTA / (RANK + 1) + DELTA**2 / (RANK + 1)
-    middle.axhline(bound, color=ORANGE, label="bound of D.2")
+    middle.axhline(bound, color=ORANGE, label="its bound, Theorem D.2")
     middle.plot(
-        nu, RANK * SIGMA**2 + DELTA**2 / (1 + nu**2), color=RED, linestyle=DASHED, label="$|W_{gf}|^2$, corrected"
+        nu, RANK * SIGMA**2 + DELTA**2 / (1 + nu**2), color=RED, linestyle=DASHED, label="squared norm, corrected"
     )
     for _, found, _, _ in flows:
         for place, one in enumerate(found):
@@ -240,6 +240,6 @@ def _draw(flows, path) -> None:
         distances = np.linalg.norm(seen[:, place] - problems[place].dis_OF, axis=(1, 2))
         right.plot(steps + 1, np.maximum(distances, 1e-13), color=colour, label=f"novelty {NOVELTIES[place]:g}")
     finish(left, "Entangled share of the update", "novelty $\\nu$", "share", legend=1, ylim=(0, 1))
-    finish(middle, "Where gradient flow ends", "novelty $\\nu$", "", legend=2)
-    finish(right, "Distance to $W_{dis}$ while training", "step", "$|W-W_{dis}|$", legend=2, log="y")
+    finish(middle, "Where gradient flow ends", "novelty $\\nu$", "distance, squared norm", legend=2)
+    finish(right, "Distance to $W_{dis}$ while training", "step", "distance", legend=2, log="y")
     save(figure, path)

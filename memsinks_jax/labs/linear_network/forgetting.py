@@ -109,7 +109,7 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def _draw(found: dict[str, Found], path) -> None:
-    figure, axes = panels(1, 3, (4.4, 4.1))
+    figure, axes = panels(3)
     for axis, (kind, colour) in zip(axes, (("positive", GREEN), ("signed", BLUE), ("opposite", RED)), strict=True):
         one = found[kind]
         axis.plot(one.stated, one.drop, ".", color=colour, markersize=4, alpha=0.6, label="a trial")

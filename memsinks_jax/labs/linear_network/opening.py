@@ -151,7 +151,7 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def _draw(parts_SNLP: dict[int, np.ndarray], path) -> None:
-    figure, axes = panels(1, 3, (4.4, 4.1))
+    figure, axes = panels(3)
     places, returning = np.arange(1, ENCOUNTERS + 1), np.linspace(0.01, 0.99, 99)
     for (opens_at, one_SNLP), colour in zip(parts_SNLP.items(), (RED, BLUE, GREEN), strict=True):
         label = "always open" if opens_at == 1 else f"open at {opens_at}"
@@ -160,7 +160,18 @@ def _draw(parts_SNLP: dict[int, np.ndarray], path) -> None:
             axes[part].plot(places, expected(opens_at)[:, 1, part], color=colour, linestyle=DASHED)
         limits = [limit(opens_at, one) for one in returning]
         axes[2].plot(returning, limits, color=colour, linestyle=DASHED, label=label)
-    finish(axes[0], "In the shared neurons, before the next", "encounters", "$s$", legend=3, ylim=(0, None))
-    finish(axes[1], "In the document's sinks, before the next", "encounters", "$m$", legend=3, ylim=(0, 1))
-    finish(axes[2], "Where the shared part tends to", "share that comes back, $\\rho$", "$s$", legend=3, ylim=(0, None))
+    finish(
+        axes[0], "In the shared neurons, before the next", "encounter", "share of the target", legend=3, ylim=(0, None)
+    )
+    finish(
+        axes[1], "In the document's sinks, before the next", "encounter", "share of the target", legend=3, ylim=(0, 1)
+    )
+    finish(
+        axes[2],
+        "Its limit in the shared neurons",
+        "share that comes back",
+        "share of the target",
+        legend=3,
+        ylim=(0, None),
+    )
     save(figure, path)

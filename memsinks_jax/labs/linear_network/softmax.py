@@ -114,7 +114,7 @@ def layers(seed: int, trials: int = LAYERS) -> dict[str, int]:
 
 
 def _draw(seed: int, path) -> None:
-    figure, axes = panels(1, 2)
+    figure, axes = panels(2)
     d = 10
     c_T, x_TD = draw(generator(seed, "picture"), 3000, d)
     share_TD, order = softmax(x_TD), np.argsort(c_T)
@@ -126,5 +126,5 @@ def _draw(seed: int, path) -> None:
         if side == "max":
             axis.axhline(1, color=GREY, linewidth=0.8)
         title = "largest entry" if side == "max" else "smallest entry"
-        finish(axis, f"Softmax of {d} logits: {title}", "$C$", title, log="y", legend=3)
+        finish(axis, f"Softmax of {d} logits: {title}", "largest logit, $C$", title, log="y", legend=3)
     save(figure, path)

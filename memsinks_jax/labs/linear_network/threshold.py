@@ -134,18 +134,18 @@ def training(seed: int, steps: int = STEPS, draws: int = DRAWS) -> dict:
 
 
 def _draw(seed: int, mem_SR, gen_SR, path) -> None:
-    figure, (left, right) = panels(1, 2)
-    for values_SR, colour, label in ((mem_SR, RED, "mem-only"), (gen_SR, BLUE, "gen-only")):
+    figure, (left, right) = panels(2)
+    for values_SR, colour, label in ((mem_SR, RED, "sinks alone"), (gen_SR, BLUE, "shared neurons alone")):
         left.plot(RHOS, values_SR.mean(0), "o-", color=colour, label=label, markersize=4)
         left.fill_between(RHOS, values_SR.min(0), values_SR.max(0), color=colour, alpha=0.15, linewidth=0)
     left.axhline(0, color=GREY, linewidth=0.8)
-    finish(left, "The memory's logit, by block", "$\\rho$", "logit", legend=2)
+    finish(left, "Logit of the memorized answer", "share of other documents with the sinks on", "logit", legend=2)
     ratios = np.geomspace(1e-3, 1, 200)
     low, high = readout.probabilities(np.array([0.25]), 50)
     right.plot(ratios, printed(ratios, low, high), color=RED, linestyle=DASHED, label="printed")
     for alike, colour in ((0.9, BLUE), (0.3, ORANGE)):
         right.plot(ratios, exact(ratios, low, high, alike), color=colour, label=f"corrected, $\\epsilon={alike:g}$")
     right.axhline(0, color=GREY, linewidth=0.8)
-    title = "Largest $\\rho$ that separates ($V=50$, $C_{proj}=0.5$)"
-    finish(right, title, "$k/(N-k)$", "threshold", legend=3, log="x", ylim=(-0.2, 0.5))
+    title = "The largest share that separates"
+    finish(right, title, "repeats over other steps, $k/(N-k)$", "share", legend=3, log="x", ylim=(-0.2, 0.5))
     save(figure, path)
