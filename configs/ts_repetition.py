@@ -40,4 +40,6 @@ def get_config(choice: str = "") -> Config:
     config = make_config(variant, PRESETS[preset])
     for field in ("d_model", "heads", "hidden"):
         setattr(config.model, field, int(SIZES[size] * getattr(config.model, field)))
+    if SIZES[size] > 2:  # at the small model's rate the held-out loss of standard training is 6% higher, of sinks 15%
+        config.optimizer.learning_rate = min(config.optimizer.learning_rate, 2e-3)
     return config
