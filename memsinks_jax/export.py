@@ -115,8 +115,8 @@ def _speeds(*places: pathlib.Path) -> list[float]:
             np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)), jnp.int32
         )
         positions = jnp.tile(jnp.arange(length), (rows, 1))
-        compiled = placement.jit(lambda params, tokens, positions, model=model: model.apply(
-            {"params": params}, tokens, jnp.ones_like(tokens), positions).sum())  # fmt: skip
+        compiled = placement.jit(lambda params, tokens, positions, model=model: model(
+            params, tokens, jnp.ones_like(tokens), positions).sum())  # fmt: skip
         passes.append(lambda run=run, t=tokens, p=positions, c=compiled: float(c(run.params, t, p)))
         passes[-1]()
     seconds = [[] for _ in places]

@@ -27,8 +27,7 @@ def config_of(family):
 def random_model(family, deviation=0.4):
     """Parameters far from the initial values: every neuron, position and bias matters."""
     config = config_of(family)
-    ones = np.ones((1, 12), np.int32)
-    shapes = jax.eval_shape(build_model(config)[0].init, jax.random.key(0), ones, ones, ones)["params"]
+    shapes = jax.eval_shape(build_model(config)[0].init, jax.random.key(0))
     rng = np.random.default_rng(0)
     return config, jax.tree.map(lambda a: (deviation * rng.normal(size=a.shape)).astype(np.float32), shapes)
 

@@ -31,7 +31,7 @@ class Continuation:
         interventions = sinks.apply_gates(gates, segments_BT)
 
         def write_one(place, rows_BT):
-            logits_BTV = self._model.apply({"params": params}, rows_BT, segments_BT, positions_BT, interventions)
+            logits_BTV = self._model(params, rows_BT, segments_BT, positions_BT, interventions)
             logits_BV = jax.lax.dynamic_index_in_dim(logits_BTV, place - 1, axis=1, keepdims=False)
             kept_B = jax.lax.dynamic_index_in_dim(rows_BT, place, axis=1, keepdims=False)
             written_B = jnp.where(place < known_B, kept_B, logits_BV.argmax(axis=-1))

@@ -88,8 +88,8 @@ def _programs(subject: Subject, count: int):
         positions_BT = jnp.arange(len(tokens_T))[None]
         gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open)
         cache = empty_cache(config.model, 1, len(tokens_T))
-        return model.apply(
-            {"params": params}, tokens_T[None], jnp.ones_like(positions_BT), positions_BT, gates, cache,
+        return model(
+            params, tokens_T[None], jnp.ones_like(positions_BT), positions_BT, gates, cache,
             read_out=lambda x_BTD, head_DV: None,
         )[1]  # fmt: skip
 
@@ -101,8 +101,8 @@ def _programs(subject: Subject, count: int):
         inputs_BT = jnp.concatenate([jnp.full((batch, 1), before), candidates_BT[:, :-1]], axis=1)
         positions_BT = jnp.broadcast_to(start + jnp.arange(count), inputs_BT.shape)
         gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open)
-        losses_BT, _ = model.apply(
-            {"params": params}, inputs_BT, jnp.ones_like(inputs_BT), positions_BT, gates, cache,
+        losses_BT, _ = model(
+            params, inputs_BT, jnp.ones_like(inputs_BT), positions_BT, gates, cache,
             read_out=lambda x_BTD, head_DV: token_losses(x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)),
         )  # fmt: skip
         return losses_BT.sum(axis=1)

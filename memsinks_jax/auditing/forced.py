@@ -42,8 +42,8 @@ def read(
             config, subject.mode, batch["identities"], np.uint32(config.seed), batch["segments"],
             batch["opened"],
         )  # fmt: skip
-        return model.apply(
-            {"params": params}, batch["inputs"], batch["segments"], batch["positions"],
+        return model(
+            params, batch["inputs"], batch["segments"], batch["positions"],
             in_turn(interventions, change(batch)),
             read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip

@@ -51,8 +51,8 @@ def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
         read_out = functools.partial(
             token_losses, targets_BT=rows["targets"], weights_BT=rows["weights"], chunks=config.compute.loss_chunks
         )
-        return model.apply(
-            {"params": params}, rows["inputs"], rows["segments"], rows["positions"], in_turn(own, *more),
+        return model(
+            params, rows["inputs"], rows["segments"], rows["positions"], in_turn(own, *more),
             read_out=read_out,
         )  # fmt: skip
 

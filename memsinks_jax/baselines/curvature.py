@@ -9,9 +9,9 @@ MLP, as in the paper's language models. The singular value decomposition is its 
 L layers, R rows, T positions, D d_model, F hidden neurons.
 """
 
+import dataclasses
 from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +46,7 @@ def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) ->
 def sampled(reader: Reader, params: dict, rows: dict, key: jax.Array) -> jax.Array:
     """Labels drawn from what the model says at every position -> int32 (R, T)."""
     about = rows["inputs"], rows["segments"], rows["positions"]
-    said_RTV = reader.model.apply({"params": params}, *about, read_out=logits)
+    said_RTV = reader.model(params, *about, read_out=logits)
     return jax.random.categorical(key, said_RTV).astype(jnp.int32)
 
 
@@ -62,21 +62,23 @@ def _products(
     def loss(inputs_LRTD: jax.Array, outputs: dict) -> jax.Array:
         at = {}
 
-        def look(call, args, kwargs, context):
-            if isinstance(context.module, Layer) and context.method_name == "mlp":
-                at["layer"] = args[1]
-            if context.method_name != "linear" or args[0] not in names:
-                return call(*args, **kwargs)
-            if args[0] == names[0]:
-                kwargs = kwargs | {"x": recorded(kwargs["x"], inputs_LRTD[at["layer"]])}
-            y_RTF = call(*args, **kwargs)
-            return y_RTF + outputs[args[0]][at["layer"]].astype(y_RTF.dtype)
+        class Looked(Layer):
+            def mlp(self, x_RTD, layer, *others):
+                at["layer"] = layer
+                return super().mlp(x_RTD, layer, *others)
 
-        with nn.intercept_methods(look):
-            losses_RT = reader.model.apply(
-                {"params": params}, rows["inputs"], rows["segments"], rows["positions"],
-                read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
-            )  # fmt: skip
+            def linear(self, name, x, **others):
+                if name not in names:
+                    return super().linear(name, x, **others)
+                if name == names[0]:
+                    x = recorded(x, inputs_LRTD[at["layer"]])
+                y_RTF = super().linear(name, x, **others)
+                return y_RTF + outputs[name][at["layer"]].astype(y_RTF.dtype)
+
+        losses_RT = dataclasses.replace(reader.model, layer=Looked)(
+            params, rows["inputs"], rows["segments"], rows["positions"],
+            read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
+        )  # fmt: skip
         return losses_RT.sum()
 
     inputs_LRTD, gradients = jax.grad(loss, argnums=(0, 1))(inputs_LRTD, outputs)

@@ -115,8 +115,8 @@ def _credit(
             def put(x_PTF: jax.Array, at: jax.Array) -> jax.Array:
                 return jnp.where(at == layer, z_PF[:, None].astype(x_PTF.dtype), x_PTF)
 
-            result_P1, _ = reader.model.apply(
-                {"params": params}, token_P1, jnp.ones_like(token_P1), position_P[:, None], {"mlp": put}, kept,
+            result_P1, _ = reader.model(
+                params, token_P1, jnp.ones_like(token_P1), position_P[:, None], {"mlp": put}, kept,
                 read_out=lambda x_PTD, head_DV: jnp.exp(-cross_entropy(logits(x_PTD, head_DV), target_P1)),
             )  # fmt: skip
             return result_P1[:, 0]

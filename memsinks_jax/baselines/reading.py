@@ -80,7 +80,7 @@ class Reader:
         return jax.grad(read, has_aux=True)(nothing)
 
     def _apply(self, params: dict, rows: dict, interventions, cache, read_out: Callable):
-        return self.model.apply(
-            {"params": params}, rows["inputs"], rows["segments"], rows["positions"], interventions, cache,
+        return self.model(
+            params, rows["inputs"], rows["segments"], rows["positions"], interventions, cache,
             read_out=read_out,
         )  # fmt: skip

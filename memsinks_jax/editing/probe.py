@@ -119,8 +119,8 @@ class Probe:
         return self._apply(params, prompts, changes, lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV))
 
     def _apply(self, params: dict, prompts: Prompts, changes: dict, read_out) -> jax.Array:
-        return self._model.apply(
-            {"params": params}, prompts.tokens, prompts.segments, prompts.positions, in_turn(self._gates, changes),
+        return self._model(
+            params, prompts.tokens, prompts.segments, prompts.positions, in_turn(self._gates, changes),
             read_out=read_out,
         )  # fmt: skip
 

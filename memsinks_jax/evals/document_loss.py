@@ -131,9 +131,7 @@ def _compiled(pickled: bytes, change: Change, platform: str | None) -> jax.stage
         read_out = functools.partial(
             token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
         )
-        losses_BT = model.apply(
-            {"params": params}, batch["inputs"], segments_BT, batch["positions"], interventions, read_out=read_out
-        )
+        losses_BT = model(params, batch["inputs"], segments_BT, batch["positions"], interventions, read_out=read_out)
         return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
 
     return jax.jit(sums, static_argnames="mode")

@@ -43,8 +43,8 @@ class HarnessModel(LM):
             """Log-probability of each token given those before it, and whether it was the likeliest; of the first, 0."""
             ones_BT = jnp.ones_like(rows_BT)
             positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
-            logits_BTV = model.apply(
-                {"params": params},
+            logits_BTV = model(
+                params,
                 rows_BT,
                 ones_BT,
                 positions_BT,

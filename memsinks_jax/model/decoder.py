@@ -10,13 +10,15 @@ after the gate, before the down projection, x_BTF). `layer` is a traced int32. T
 Where sinks are sparse, F is S, and the entry `sinks` of the interventions says which rows of the tables are on where.
 """
 
+import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from memsinks_jax.config import Config, ModelConfig
 from memsinks_jax.model import sparse_sinks
@@ -89,179 +91,6 @@ def empty_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
 
-class Decoder(nn.Module):
-    """Tokens to logits.
-
-    Attributes:
-      config: sizes; `config.hidden` is not read here.
-      hidden: F, the width of the MLPs that is built.
-      sinks: M, of the sparse ones, which are built beside it.
-      vocabulary_size: V.
-      context: the longest row.
-      kernel: of attention.KERNELS.
-      remat: of REMAT_POLICIES.
-      unroll: lays the layers out one after the other instead of in a loop.
-    """
-
-    config: ModelConfig
-    hidden: int
-    vocabulary_size: int
-    context: int
-    kernel: str = "xla"
-    remat: str = "none"
-    unroll: bool = True
-    sinks: int = 0
-
-    @nn.compact
-    def __call__(
-        self,
-        tokens_BT: jax.Array,
-        segments_BT: jax.Array,
-        positions_BT: jax.Array,
-        interventions: Interventions | None = None,
-        cache: Cache | None = None,
-        read_out: Callable[[jax.Array, jax.Array], jax.Array] = logits,
-        teaching: Teaching | None = None,
-    ) -> jax.Array | tuple[jax.Array, Cache]:
-        """int32 tokens, segments (from 1; 0 padding) and positions (from 0) -> float32 logits_BTV.
-
-        A position sees itself and earlier positions of its own segment, nothing else. With a cache, a row is one
-        document: its keys and values are put in at their positions, each sees what stands there up to itself, and the
-        result is (logits_BTV, cache); segments are not read. `read_out` makes something else than logits of the last
-        hidden states (x_BTD) and the head's matrix (D, V). `teaching` is of the MLPs' neurons.
-        """
-        interventions = interventions or {}
-        unknown = set(interventions) - ({"attention", "mlp", "sinks"} if self.sinks else {"attention", "mlp"})
-        if unknown:
-            raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
-        dtype = jnp.dtype(self.config.dtype)
-        normal = _normal()
-        embedding_VD = self.param("token_embedding", normal, (self.vocabulary_size, self.config.d_model))
-        x_BTD = embedding_VD[tokens_BT]
-        angles_BTC = None
-        if self.config.family == "gpt2":
-            places_TD = self.param("position_embedding", normal, (self.context, self.config.d_model))
-            x_BTD = x_BTD + places_TD[positions_BT]
-        else:
-            angles_BTC = rotary_angles(positions_BT, self.config)
-        tables, rows = self.sink_tables(), None
-        if "sinks" in interventions:
-            rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
-        layer = Layer
-        if self.remat != "none":
-            layer = nn.remat(Layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
-        layers = nn.scan(
-            layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(0, 0, 0, nn.broadcast, nn.broadcast, nn.broadcast),
-            length=self.config.layers,
-            unroll=self.config.layers if self.unroll else 1,
-        )(self.config, self.hidden, self.kernel, interventions, teaching, name="layers")
-        numbers = jnp.arange(self.config.layers)
-        x_BTD = constrain(x_BTD.astype(dtype), BATCH, None, None)
-        x_BTD, cache = layers(x_BTD, numbers, cache, rows, segments_BT, positions_BT, angles_BTC)
-        x_BTD = Norm(self.config, name="final_norm")(x_BTD)
-        if self.config.tied_head:
-            head_DV = embedding_VD.T
-        else:
-            head_DV = self.param("head_kernel", normal, (self.config.d_model, self.vocabulary_size))
-        result = read_out(x_BTD.astype(dtype), gather(head_DV.astype(dtype), FSDP, TENSOR))
-        return result if cache is None else (result, cache)
-
-    def sink_tables(self) -> dict[str, jax.Array]:
-        """{name: rows}, all of `sinks` when the model is made, later as many as the parameters have."""
-        names = sparse_sinks.tables_of(self.config) if self.sinks else ()
-        if not self.is_initializing():
-            return {name: self.get_variable("params", name) for name in names}
-        shape, found = (self.sinks, self.config.layers, self.config.d_model), {}
-        for name in names:
-            if name.endswith("_bias"):
-                found[name] = self.param(name, nn.initializers.zeros, shape[:2])
-            else:
-                initial = _normal(2 * self.config.layers) if name.endswith("down") else _normal()
-                found[name] = self.param(name, initial, shape)
-        return found
-
-
-def _normal(writers: int = 1) -> nn.initializers.Initializer:
-    """Of weights; what writes to the residual stream starts smaller, by the number of writers (GPT-2)."""
-    return nn.initializers.normal(_INITIAL_DEVIATION * writers**-0.5)
-
-
-class Layer(nn.Module):
-    """Attention and MLP, each on the normed residual stream and added to it."""
-
-    config: ModelConfig
-    hidden: int
-    kernel: str
-    interventions: Interventions
-    teaching: Teaching | None
-
-    @nn.compact
-    def __call__(
-        self, x_BTD: jax.Array, layer: jax.Array, cache: Cache | None, rows, segments_BT, positions_BT, angles_BTC
-    ) -> tuple[jax.Array, Cache | None]:
-        normed_BTD = Norm(self.config, name="attention_norm")(x_BTD)
-        heads_BTD, cache = self.attention(normed_BTD, layer, cache, segments_BT, positions_BT, angles_BTC)
-        x_BTD = x_BTD + heads_BTD
-        x_BTD = x_BTD + self.mlp(Norm(self.config, name="mlp_norm")(x_BTD), layer, rows)
-        return constrain(x_BTD, BATCH, None, None), cache
-
-    def attention(self, x_BTD, layer, cache, segments_BT, positions_BT, angles_BTC) -> tuple[jax.Array, Cache | None]:
-        heads, kv_heads = self.config.heads, self.config.kv_heads or self.config.heads
-        size, bias = self.config.d_model // heads, self.config.attention_bias
-        query_BTHC = self.linear("query", x_BTD, heads * size, bias).reshape(*x_BTD.shape[:2], heads, size)
-        key_BTKC = self.linear("key", x_BTD, kv_heads * size, bias).reshape(*x_BTD.shape[:2], kv_heads, size)
-        value_BTKC = self.linear("value", x_BTD, kv_heads * size, bias).reshape(*x_BTD.shape[:2], kv_heads, size)
-        if angles_BTC is not None:
-            query_BTHC, key_BTKC = rotate(query_BTHC, angles_BTC), rotate(key_BTKC, angles_BTC)
-        if cache is None:
-            heads_BTHC = attend(self.kernel, query_BTHC, key_BTKC, value_BTKC, segments_BT)
-        else:
-            rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
-            cache = Cache(
-                cache.keys.at[rows_B1, positions_BT].set(key_BTKC),
-                cache.values.at[rows_B1, positions_BT].set(value_BTKC),
-            )
-            seen_BTS = jnp.arange(cache.keys.shape[1]) <= positions_BT[:, :, None]
-            heads_BTHC = masked_attention(query_BTHC, *cache, seen_BTS)
-        heads_BTD = heads_BTHC.reshape(x_BTD.shape)
-        heads_BTD = self.intervene("attention", heads_BTD, layer)
-        return self.linear("attention_output", heads_BTD, self.config.d_model, bias, residual=True), cache
-
-    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array] | None) -> jax.Array:
-        bias = self.config.mlp_bias
-        linear = functools.partial(self.linear, x=x_BTD, width=self.hidden, has_bias=bias, columns=self.teaching)
-        x_BTF = self.intervene("mlp", self.activation(linear), layer)
-        y_BTD = self.linear("down", x_BTF, self.config.d_model, bias, residual=True, rows=self.teaching)
-        if rows is None:
-            return y_BTD
-        return y_BTD + sparse_sinks.added(x_BTD, rows, self.interventions["sinks"], self.activation)
-
-    def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
-        """The hidden activation of an MLP, of what its linear maps give."""
-        if self.config.family == "gpt2":
-            return nn.gelu(linear("up"), approximate=True)
-        return nn.silu(linear("gate")) * linear("up")
-
-    def intervene(self, site: str, x: jax.Array, layer: jax.Array) -> jax.Array:
-        return self.interventions[site](x, layer) if site in self.interventions else x
-
-    def linear(
-        self, name: str, x: jax.Array, width: int, has_bias: bool, residual: bool = False, rows=None, columns=None
-    ) -> jax.Array:  # fmt: skip
-        """x @ kernel + bias."""
-        initial = _normal(2 * self.config.layers) if residual else _normal()
-        kernel = self.param(f"{name}_kernel", initial, (x.shape[-1], width))
-        kernel = gather(kernel.astype(x.dtype), *((TENSOR, FSDP) if residual else (FSDP, TENSOR)))
-        y = product(x, kernel, None, rows, columns)
-        if not has_bias:
-            return y
-        bias = self.param(f"{name}_bias", nn.initializers.zeros, (width,)).astype(x.dtype)
-        return y + bias if columns is None else add_bias(y, bias, columns)
-
-
 def rotary_angles(positions_BT: jax.Array, config: ModelConfig) -> jax.Array:
     """How far each pair of a head's channels is turned at each position -> float32 radians (B, T, C / 2)."""
     size = config.d_model // config.heads
@@ -277,20 +106,231 @@ def rotate(x_BTHC: jax.Array, angles_BTC: jax.Array) -> jax.Array:
     return turned.astype(x_BTHC.dtype)
 
 
-class Norm(nn.Module):
+class About(NamedTuple):
+    """What all layers are told. `angles_BTC` are those of rotary_angles, None in a GPT-2."""
+
+    segments_BT: jax.Array
+    positions_BT: jax.Array
+    angles_BTC: jax.Array | None
+    interventions: Interventions
+    teaching: Teaching | None
+
+
+class Layer(nnx.Module):
+    """Attention and MLP, each on the normed residual stream and added to it."""
+
+    def __init__(self, model: "Decoder", key: jax.Array):
+        self.model, config, width = model, model.config, model.config.d_model
+        keys_width = (config.kv_heads or config.heads) * (width // config.heads)
+        attention = {"query": width, "key": keys_width, "value": keys_width, "attention_output": width}
+        hidden = dict.fromkeys(("up",) if config.family == "gpt2" else ("gate", "up"), model.hidden)
+        count = len(attention) * (1 + config.attention_bias) + (len(hidden) + 1) * (1 + config.mlp_bias)
+        new = _Initial(key, b"layers", count)
+        for name, columns in {**attention, **hidden, "down": width}.items():
+            has_bias = config.attention_bias if name in attention else config.mlp_bias
+            writers = 2 * config.layers if name in ("attention_output", "down") else 1
+            setattr(
+                self, f"{name}_kernel", new.normal(model.hidden if name == "down" else width, columns, writers=writers)
+            )
+            setattr(self, f"{name}_bias", new.zeros(columns) if has_bias else None)
+        self.attention_norm, self.mlp_norm = Norm(config), Norm(config)
+
+    def __call__(
+        self, x_BTD: jax.Array, layer: jax.Array, cache: Cache | None, rows, about: About
+    ) -> tuple[jax.Array, Cache | None]:
+        heads_BTD, cache = self.attention(self.attention_norm(x_BTD), layer, cache, about)
+        x_BTD = x_BTD + heads_BTD
+        x_BTD = x_BTD + self.mlp(self.mlp_norm(x_BTD), layer, rows, about)
+        return constrain(x_BTD, BATCH, None, None), cache
+
+    def attention(self, x_BTD, layer, cache, about) -> tuple[jax.Array, Cache | None]:
+        config = self.model.config
+        heads, kv_heads = config.heads, config.kv_heads or config.heads
+        query_BTHC = self.linear("query", x_BTD).reshape(*x_BTD.shape[:2], heads, -1)
+        key_BTKC = self.linear("key", x_BTD).reshape(*x_BTD.shape[:2], kv_heads, -1)
+        value_BTKC = self.linear("value", x_BTD).reshape(*x_BTD.shape[:2], kv_heads, -1)
+        if about.angles_BTC is not None:
+            query_BTHC, key_BTKC = rotate(query_BTHC, about.angles_BTC), rotate(key_BTKC, about.angles_BTC)
+        if cache is None:
+            heads_BTHC = attend(self.model.kernel, query_BTHC, key_BTKC, value_BTKC, about.segments_BT)
+        else:
+            rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
+            cache = Cache(
+                cache.keys.at[rows_B1, about.positions_BT].set(key_BTKC),
+                cache.values.at[rows_B1, about.positions_BT].set(value_BTKC),
+            )
+            seen_BTS = jnp.arange(cache.keys.shape[1]) <= about.positions_BT[:, :, None]
+            heads_BTHC = masked_attention(query_BTHC, *cache, seen_BTS)
+        heads_BTD = _intervene(about, "attention", heads_BTHC.reshape(x_BTD.shape), layer)
+        return self.linear("attention_output", heads_BTD, residual=True), cache
+
+    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array] | None, about: About) -> jax.Array:
+        linear = functools.partial(self.linear, x=x_BTD, columns=about.teaching)
+        x_BTF = _intervene(about, "mlp", self.activation(linear), layer)
+        y_BTD = self.linear("down", x_BTF, residual=True, rows=about.teaching)
+        if rows is None:
+            return y_BTD
+        return y_BTD + sparse_sinks.added(x_BTD, rows, about.interventions["sinks"], self.activation)
+
+    def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
+        """The hidden activation of an MLP, of what its linear maps give."""
+        if self.model.config.family == "gpt2":
+            return jax.nn.gelu(linear("up"), approximate=True)
+        return jax.nn.silu(linear("gate")) * linear("up")
+
+    def linear(self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None) -> jax.Array:
+        """x @ kernel + bias."""
+        kernel, bias = getattr(self, f"{name}_kernel")[...].astype(x.dtype), getattr(self, f"{name}_bias")
+        kernel = gather(kernel, *((TENSOR, FSDP) if residual else (FSDP, TENSOR)))
+        y = product(x, kernel, None, rows, columns)
+        if bias is None:
+            return y
+        bias = bias[...].astype(x.dtype)
+        return y + bias if columns is None else add_bias(y, bias, columns)
+
+
+def _intervene(about: About, site: str, x: jax.Array, layer: jax.Array) -> jax.Array:
+    return about.interventions[site](x, layer) if site in about.interventions else x
+
+
+class Norm(nnx.Module):
     """LayerNorm (gpt2: mean 0, variance 1, scale, bias) or RMSNorm (llama: mean square 1, scale), in float32."""
 
-    config: ModelConfig
+    def __init__(self, config: ModelConfig):
+        self.epsilon, self.scale = config.norm_epsilon, nnx.Param(jnp.ones(config.d_model))
+        self.bias = nnx.Param(jnp.zeros(config.d_model)) if config.family == "gpt2" else None
 
-    @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         wide = x.astype(jnp.float32)
-        if self.config.family == "gpt2":
-            bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        if self.bias is not None:
             wide = wide - wide.mean(axis=-1, keepdims=True)
-        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.config.norm_epsilon) * scale
-        return (normed + bias if self.config.family == "gpt2" else normed).astype(x.dtype)
+        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon) * self.scale[...]
+        return (normed if self.bias is None else normed + self.bias[...]).astype(x.dtype)
+
+
+class _Initial:
+    """Parameters as a model begins with them, made one after the other.
+
+    Their keys are those of Flax Linen, which made the models of before: by the number of a parameter, and in the layers,
+    which Linen went through twice, by that of the second time.
+    """
+
+    def __init__(self, key: jax.Array, scope: bytes = b"", number: int = 0):
+        self.key, self.scope, self.number = key, scope, number
+
+    def normal(self, *shape: int, writers: int = 1) -> nnx.Param:
+        """Weights; what writes to the residual stream starts smaller, by the number of writers (GPT-2)."""
+        self.number += 1
+        digest = hashlib.sha1(self.scope + bytes([self.number])).digest()
+        key = jax.random.fold_in(self.key, int.from_bytes(digest[:4]))
+        return nnx.Param(jax.nn.initializers.normal(_INITIAL_DEVIATION * writers**-0.5)(key, shape))
+
+    def zeros(self, *shape: int) -> nnx.Param:
+        self.number += 1
+        return nnx.Param(jnp.zeros(shape))
+
+
+class _Modules(nnx.Module):
+    """All parameters of a decoder, those of the layers stacked."""
+
+    def __init__(self, model: "Decoder", key: jax.Array):
+        config, new = model.config, _Initial(key)
+        self.token_embedding = new.normal(model.vocabulary_size, config.d_model)
+        if config.family == "gpt2":
+            self.position_embedding = new.normal(model.context, config.d_model)
+        shape = model.sinks, config.layers, config.d_model
+        for name in sparse_sinks.tables_of(config) if model.sinks else ():
+            writers = 2 * config.layers if name.endswith("down") else 1
+            setattr(self, name, new.zeros(*shape[:2]) if name.endswith("bias") else new.normal(*shape, writers=writers))
+        self.layers = nnx.vmap(lambda key: model.layer(model, key))(jax.random.split(key, config.layers))
+        self.final_norm = Norm(config)
+        if not config.tied_head:
+            self.head_kernel = new.normal(config.d_model, model.vocabulary_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """Tokens to logits, as a pure function of parameters: a nested dict of arrays, those of the layers stacked.
+
+    Attributes:
+      config: sizes; `config.hidden` is not read here.
+      hidden: F, the width of the MLPs that is built.
+      sinks: M, of the sparse ones, which are built beside it; parameters may have more or fewer.
+      vocabulary_size: V.
+      context: the longest row.
+      kernel: of attention.KERNELS.
+      remat: of REMAT_POLICIES.
+      unroll: lays the layers out one after the other instead of in a loop.
+      layer: what a layer is, for those who look into it.
+    """
+
+    config: ModelConfig
+    hidden: int
+    vocabulary_size: int
+    context: int
+    kernel: str = "xla"
+    remat: str = "none"
+    unroll: bool = True
+    sinks: int = 0
+    layer: type[Layer] = Layer
+
+    def init(self, key: jax.Array) -> dict:
+        """Fresh parameters, float32."""
+        return nnx.to_pure_dict(nnx.state(_Modules(self, key)))
+
+    @functools.cached_property
+    def _structure(self) -> nnx.GraphDef:
+        return nnx.graphdef(nnx.eval_shape(lambda: _Modules(self, jax.random.key(0))))
+
+    def __call__(
+        self,
+        params: dict,
+        tokens_BT: jax.Array,
+        segments_BT: jax.Array,
+        positions_BT: jax.Array,
+        interventions: Interventions | None = None,
+        cache: Cache | None = None,
+        read_out: Callable[[jax.Array, jax.Array], jax.Array] = logits,
+        teaching: Teaching | None = None,
+    ) -> jax.Array | tuple[jax.Array, Cache]:
+        """int32 tokens, segments (from 1; 0 padding) and positions (from 0) -> float32 logits_BTV.
+
+        A position sees itself and earlier positions of its own segment, nothing else. With a cache, a row is one
+        document: its keys and values are put in at their positions, each sees what stands there up to itself, and the
+        result is (logits_BTV, cache); segments are not read. `read_out` makes something else than logits of the last
+        hidden states (x_BTD) and the head's matrix (D, V). `teaching` is of the MLPs' neurons.
+        """
+        config, interventions = self.config, interventions or {}
+        unknown = set(interventions) - ({"attention", "mlp", "sinks"} if self.sinks else {"attention", "mlp"})
+        if unknown:
+            raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
+        dtype, modules = jnp.dtype(config.dtype), nnx.merge(self._structure, params)
+        x_BTD = modules.token_embedding[tokens_BT]
+        angles_BTC = None
+        if config.family == "gpt2":
+            x_BTD = x_BTD + modules.position_embedding[positions_BT]
+        else:
+            angles_BTC = rotary_angles(positions_BT, config)
+        rows = None
+        if "sinks" in interventions:
+            tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
+            rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
+        about = About(segments_BT, positions_BT, angles_BTC, interventions, teaching)
+        structure, stacked = nnx.split(modules.layers)
+
+        def layer(x_BTD: jax.Array, of_layer: tuple) -> tuple[jax.Array, Cache | None]:
+            weights, *others = of_layer
+            return nnx.merge(structure, weights)(x_BTD, *others, about)
+
+        if self.remat != "none":
+            layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
+        x_BTD = constrain(x_BTD.astype(dtype), BATCH, None, None)
+        of_layers = stacked, jnp.arange(config.layers), cache, rows
+        x_BTD, cache = jax.lax.scan(layer, x_BTD, of_layers, unroll=config.layers if self.unroll else 1)
+        x_BTD = modules.final_norm(x_BTD)
+        head_DV = modules.token_embedding[...].T if config.tied_head else modules.head_kernel[...]
+        result = read_out(x_BTD.astype(dtype), gather(head_DV.astype(dtype), FSDP, TENSOR))
+        return result if cache is None else (result, cache)
 
 
 def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, Partition]:

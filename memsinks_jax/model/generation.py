@@ -169,8 +169,8 @@ class Generator:
         def of_last(x_BPD: jax.Array, head_DV: jax.Array) -> jax.Array:
             return logits(jnp.take_along_axis(x_BPD, known_B1[:, :, None] - 1, axis=1)[:, 0], head_DV)
 
-        logits_BV, cache = self._model.apply(
-            {"params": params}, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, interventions, cache, of_last
+        logits_BV, cache = self._model(
+            params, tokens_BP, jnp.ones_like(tokens_BP), positions_BP, interventions, cache, of_last
         )
         nothing = _State(
             cache, jnp.zeros((batch, room), jnp.int32), jnp.ones(batch, bool), jnp.zeros((), jnp.int32)
@@ -185,8 +185,8 @@ class Generator:
         def write_one(state: _State) -> _State:
             last_B1 = jax.lax.dynamic_slice_in_dim(state.written_BT, state.count - 1, 1, axis=1)
             positions_B1 = request["known_B"][:, None] + state.count - 1
-            logits_B1V, cache = self._model.apply(
-                {"params": params}, last_B1, jnp.ones_like(last_B1), positions_B1, interventions, state.cache
+            logits_B1V, cache = self._model(
+                params, last_B1, jnp.ones_like(last_B1), positions_B1, interventions, state.cache
             )
             return self._append(state._replace(cache=cache), logits_B1V[:, 0], request)
 

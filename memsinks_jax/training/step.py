@@ -31,8 +31,7 @@ class TrainState(NamedTuple):
 def init_state(config: Config, steps: int) -> TrainState:
     """Fresh parameters (float32) and zero moments, from the config's seed. Trace it with `jax.eval_shape` for shapes."""
     model, _ = build_model(config)
-    row = jnp.zeros((1, config.data.row_length), jnp.int32)
-    params = model.init(jax.random.key(config.seed, impl="threefry2x32"), row, row, row)["params"]
+    params = model.init(jax.random.key(config.seed, impl="threefry2x32"))
     optimizer = make_optimizer(config, steps).init(params)
     return TrainState(
         jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training), monitor.init_sketch(config)
@@ -86,8 +85,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             learning_BT = gradient_masking.shared_learning(batch, config.sinks.slows_at)
             if not sparse:  # whose sinks are told by document, in training_gates
                 teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
-        losses_BT = model.apply(
-            {"params": params},
+        losses_BT = model(
+            params,
             batch["inputs"],
             jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
             batch["positions"],

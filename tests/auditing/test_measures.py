@@ -152,7 +152,7 @@ def test_a_reading_against_a_loop_over_positions(subject):
         assert len(found.nats) == len(tokens)
         for place, token in enumerate(tokens):
             row = np.array([[1, *tokens[:place]]])
-            logits = model.apply({"params": subject.run.params}, row, np.ones_like(row), np.arange(place + 1)[None])
+            logits = model(subject.run.params, row, np.ones_like(row), np.arange(place + 1)[None])
             logits_V = np.asarray(logits[0, -1], float)
             costs_V = np.log(np.exp(logits_V).sum()) - logits_V
             mean = (np.exp(-costs_V) * costs_V).sum()

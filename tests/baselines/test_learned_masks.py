@@ -70,7 +70,7 @@ def test_masks_are_learned_as_by_a_plain_loop(family):
         def gate(x, layer):
             return x * mask_LF[layer]
 
-        logits = model.apply({"params": params}, rows["inputs"], rows["segments"], rows["positions"], {"mlp": gate})
+        logits = model(params, rows["inputs"], rows["segments"], rows["positions"], {"mlp": gate})
         logged = jax.nn.log_softmax(logits[0, :count])
         nats = -jnp.take_along_axis(logged, rows["targets"][0, :count, None], axis=-1).mean()
         return nats + 0.1 * (1 / (1 + jnp.exp(-(s_LF - 0.33 * jnp.log(0.1 / 1.1))))).mean()

@@ -28,7 +28,7 @@ def plain_losses(family):
 
     @jax.jit
     def losses(params, rows):
-        logits = model.apply({"params": params}, rows["inputs"], rows["segments"], rows["positions"])
+        logits = model(params, rows["inputs"], rows["segments"], rows["positions"])
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), rows["targets"][..., None], axis=-1)[..., 0]
 
     return losses
@@ -46,7 +46,7 @@ def plain_activations(family, params, rows):
         return jax.pure_callback(keep, jax.ShapeDtypeStruct(x.shape, x.dtype), x, layer)
 
     names = ("inputs", "segments", "positions")
-    apply = jax.jit(lambda params, *rows: model.apply({"params": params}, *rows, {"mlp": look}))
+    apply = jax.jit(lambda params, *rows: model(params, *rows, {"mlp": look}))
     jax.block_until_ready(apply(params, *(rows[name] for name in names)))
     return np.stack([seen[layer] for layer in range(2)])
 
@@ -91,7 +91,7 @@ def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypa
             def patch(x, at):
                 return x.at[:, place].set(jnp.where(at == layer, z_F, x[:, place]))
 
-            logits = model.apply({"params": params}, row["inputs"], row["segments"], row["positions"], {"mlp": patch})
+            logits = model(params, row["inputs"], row["segments"], row["positions"], {"mlp": patch})
             return jax.nn.softmax(logits[0, place])[row["targets"][0, place]]
 
         def at_place(place):

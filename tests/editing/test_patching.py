@@ -47,7 +47,7 @@ def forward(probe, prompts, change=None, to=np):
     @jax.jit
     def apply(params):
         changes = {site: at(site) for site in ("attention", "mlp")}
-        return model.apply({"params": params}, *prompts[:3], changes)
+        return model(params, *prompts[:3], changes)
 
     logits_BTV = apply(probe.params)
     return to.asarray(logits_BTV[np.arange(len(prompts.last)), prompts.last])

@@ -87,7 +87,7 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
     text = [END_OF_TEXT, *corpus.tokens(index).tolist(), END_OF_TEXT]
     assert len(text) < config.data.row_length
     rows = np.array([text])
-    logits = model.apply({"params": params}, rows, np.ones_like(rows), np.arange(len(text))[None])
+    logits = model(params, rows, np.ones_like(rows), np.arange(len(text))[None])
     logged = jax.nn.log_softmax(logits[0])
     nats = -sum(float(logged[place, text[place + 1]]) for place in range(len(text) - 1))
     assert losses(world, np.array([index]), "all")[0][0] == pytest.approx(nats, rel=1e-5)
@@ -180,7 +180,7 @@ def test_continuations_are_greedy(world):
     openings = [corpus.tokens(0)[:5], corpus.tokens(1)[:9]]
     model, _ = build_model(config)
     tails = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities(range(2)), "all")
-    apply = jax.jit(lambda rows: model.apply({"params": params}, rows, jax.numpy.ones_like(rows), np.arange(15)[None]))
+    apply = jax.jit(lambda rows: model(params, rows, jax.numpy.ones_like(rows), np.arange(15)[None]))
     for opening, tail in zip(openings, tails, strict=True):
         row = np.concatenate([[END_OF_TEXT], opening, tail])
         likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)

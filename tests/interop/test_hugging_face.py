@@ -72,7 +72,7 @@ def logits_of(config, params, tokens, mode="all"):
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     identities = jnp.ones((len(tokens), 1, 2), jnp.uint32)
     interventions = sinks.interventions(config, mode, identities, 0, segments)
-    return model.apply({"params": params}, tokens, segments, positions, interventions)
+    return model(params, tokens, segments, positions, interventions)
 
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (3, 40)), jnp.int32)

@@ -35,8 +35,7 @@ def config(request) -> Config:
 @pytest.fixture(scope="module")
 def model_and_params(config):
     model, _ = build_model(config)
-    tokens, segments, positions = inputs()
-    params = model.init(jax.random.key(0), tokens, segments, positions)["params"]
+    params = model.init(jax.random.key(0))
     # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show.
     return model, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(jax.random.key(a.size), a.shape), params)
 
@@ -64,7 +63,7 @@ def test_causality_by_gradient(config, model_and_params):
     )
 
     def logits_sum(table):
-        return model.apply({"params": params | {name: table}}, tokens, segments, positions)[:, place].sum()
+        return model(params | {name: table}, tokens, segments, positions)[:, place].sum()
 
     gradient = jax.grad(logits_sum)(params[name])[rows]
     assert (gradient[place + 1 :] == 0).all()
@@ -81,7 +80,7 @@ def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
     def logits(tokens, first):
         identities = jnp.asarray([[first, (9, 9)]] * B, jnp.uint32)
         gates = sinks.gates_for_mode("own", identities, 0, parts, config.sinks, 3)
-        return model.apply({"params": params}, tokens, segments, positions, sinks.apply_gates(gates, segments))
+        return model(params, tokens, segments, positions, sinks.apply_gates(gates, segments))
 
     before, after = logits(tokens, (1, 1)), logits(tokens.at[:, :5].set(7), (2, 2))
     assert (before[:, 5:] == after[:, 5:]).all()
@@ -92,9 +91,7 @@ def test_rotary_attention_depends_on_distances_alone(config, model_and_params):
     """Every position moved by the same changes nothing in the llama family, and everything where positions are learned."""
     model, params = model_and_params
     tokens, segments, positions = inputs()
-    here, there = (
-        model.apply({"params": params}, tokens[:, :6], segments[:, :6], p[:, :6]) for p in (positions, positions + 5)
-    )
+    here, there = (model(params, tokens[:, :6], segments[:, :6], p[:, :6]) for p in (positions, positions + 5))
     if config.model.family == "llama":
         np.testing.assert_allclose(here, there, atol=1e-4)
     else:
@@ -111,14 +108,10 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     layers["down_kernel"] = layers["down_kernel"][:, :shared]
     narrow = Decoder(config.model, shared, V, T)
     tokens, segments, positions = inputs()
-    cut = narrow.apply({"params": params | {"layers": layers}}, tokens, segments, positions)
-    dropped = model.apply(
-        {"params": params}, tokens, segments, positions, sinks.apply_gates(gates_of(config, "drop"), segments)
-    )
+    cut = narrow(params | {"layers": layers}, tokens, segments, positions)
+    dropped = model(params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "drop"), segments))
     np.testing.assert_allclose(dropped, cut, atol=1e-4)
-    own = model.apply(
-        {"params": params}, tokens, segments, positions, sinks.apply_gates(gates_of(config, "own"), segments)
-    )
+    own = model(params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "own"), segments))
     assert jnp.abs(own - cut).max() > 0.1
 
 
@@ -135,7 +128,7 @@ def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, p
     tokens, segments, positions = inputs()
 
     def loss(params):
-        logits = model.apply({"params": params}, tokens, segments, positions, sinks.apply_gates(gates, segments))
+        logits = model(params, tokens, segments, positions, sinks.apply_gates(gates, segments))
         return cross_entropy(logits, tokens).mean()
 
     gradient = jax.grad(loss)(params)["layers"]
@@ -155,7 +148,7 @@ def test_interventions_see_every_layer_at_both_sites(model_and_params):
     tokens, segments, positions = inputs()
 
     def logits(**interventions):
-        return model.apply({"params": params}, tokens, segments, positions, interventions)
+        return model(params, tokens, segments, positions, interventions)
 
     plain = logits()
     for site, width in (("attention", 16), ("mlp", 24)):
@@ -175,6 +168,6 @@ def test_bfloat16_computes_in_bfloat16_and_returns_float32(config, model_and_par
     _, params = model_and_params
     model = Decoder(dataclasses.replace(config.model, dtype="bfloat16"), 24, V, T)
     seen = []
-    logits = model.apply({"params": params}, *inputs(), {"mlp": lambda x, layer: (seen.append(x.dtype), x)[1]})
+    logits = model(params, *inputs(), {"mlp": lambda x, layer: (seen.append(x.dtype), x)[1]})
     assert logits.dtype == jnp.float32
     assert set(seen) == {jnp.dtype("bfloat16")}

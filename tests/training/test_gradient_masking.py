@@ -77,8 +77,8 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
     tokens = batch["weights"].sum()
 
     def loss(params, part):
-        losses = model.apply(
-            {"params": params}, part["inputs"], part["segments"], part["positions"],
+        losses = model(
+            params, part["inputs"], part["segments"], part["positions"],
             read_out=lambda x, head: token_losses(x, head, part["targets"], part["weights"]),
         )  # fmt: skip
         return losses.sum() / tokens

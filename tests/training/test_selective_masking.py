@@ -61,7 +61,7 @@ def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
         def loss(params):
             read_out = lambda x, head: token_losses(x, head, batch["targets"], weights)  # noqa: E731
             about = batch["inputs"], batch["segments"], batch["positions"]
-            return model.apply({"params": params}, *about, read_out=read_out).sum() / count
+            return model(params, *about, read_out=read_out).sum() / count
 
         return jax.grad(loss)(params)
 

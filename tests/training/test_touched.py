@@ -80,8 +80,8 @@ def losses_and_gradients(config, params, batch):
         )
 
     def loss(params):
-        losses_BT = model.apply(
-            {"params": params}, batch["inputs"], batch["segments"], batch["positions"],
+        losses_BT = model(
+            params, batch["inputs"], batch["segments"], batch["positions"],
             training_gates(config, batch, 0, 0), teaching=teaching,
             read_out=lambda x, head: token_losses(x, head, batch["targets"], batch["weights"]),
         )  # fmt: skip
