@@ -315,18 +315,21 @@ class Decoder:
         if "sinks" in interventions:
             tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
             rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
-        about = About(segments_BT, positions_BT, angles_BTC, interventions, teaching)
         structure, stacked = nnx.split(modules.layers)
 
-        def layer(x_BTD: jax.Array, of_layer: tuple) -> tuple[jax.Array, Cache | None]:
-            weights, *others = of_layer
-            return nnx.merge(structure, weights)(x_BTD, *others, about)
+        def layer(weights: nnx.State, x_BTD, number, cache, rows, *places) -> tuple[jax.Array, Cache | None]:
+            about = About(*places, interventions, teaching)
+            return nnx.merge(structure, weights)(x_BTD, number, cache, rows, about)
 
         if self.remat != "none":
             layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
         x_BTD = constrain(x_BTD.astype(dtype), BATCH, None, None)
-        of_layers = stacked, jnp.arange(config.layers), cache, rows
-        x_BTD, cache = jax.lax.scan(layer, x_BTD, of_layers, unroll=config.layers if self.unroll else 1)
+        x_BTD, cache = jax.lax.scan(
+            lambda x_BTD, its: layer(its[0], x_BTD, *its[1:], segments_BT, positions_BT, angles_BTC),
+            x_BTD,
+            (stacked, jnp.arange(config.layers), cache, rows),
+            unroll=config.layers if self.unroll else 1,
+        )
         x_BTD = modules.final_norm(x_BTD)
         head_DV = modules.token_embedding[...].T if config.tied_head else modules.head_kernel[...]
         result = read_out(x_BTD.astype(dtype), gather(head_DV.astype(dtype), FSDP, TENSOR))
