@@ -13,11 +13,12 @@ import os
 import pathlib
 import shutil
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
+from orbax.checkpoint import v1 as ocp
 
 from memsinks_jax.config import InputError, TrainingConfig
 from memsinks_jax.training import hosts, seal
@@ -35,13 +36,6 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "gr
 _SAVE_LIMIT_SECONDS = 1200  # after which Orbax gives a save up
 
 
-class _Manager(ocp.CheckpointManager):
-    def reached_preemption(self, step: int) -> bool:
-        """No: a save would ask jax's preemption service under the number of the step, between the questions of
-        `interruption.requested`, which have other numbers. A SIGTERM in a save would stop the run at none of them."""
-        return False
-
-
 class Checkpoints:
     """The checkpoints of one workdir.
 
@@ -57,24 +51,19 @@ class Checkpoints:
         self._workdir, self._folder = workdir, (workdir / "checkpoints").absolute()
         self._config, self.about = config, {}
         self._saving_since: float | None = None
-        self._closed, self._open_array, self._digests = False, None, {}
+        self._closed, self._open_array, self._digests = config is None, None, {}
         self._newest = self._sound(arrays=config is not None)
         self._losses = {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)} if config else {}
-        if config is None and self._newest is None:
-            return
-        self._manager = _Manager(
-            self._folder,
-            options=ocp.CheckpointManagerOptions(
-                read_only=config is None,
-                create=config is not None,
-                cleanup_tmp_directories=config is not None,
+        if config is not None:
+            self._saving: ocp.AsyncResponse | None = None
+            self._checkpointer = ocp.training.Checkpointer(
+                self._folder,
+                context=_context(self._folder),
                 preservation_policy=self,
-                async_options=ocp.AsyncOptions(
-                    timeout_secs=_SAVE_LIMIT_SECONDS, post_finalization_callback=self._seal_what_is_saved
-                ),
-            ),
-            item_names=seal.ITEMS,
-        )
+                cleanup_tmp_directories=True,
+            )
+            # Orbax v1 has no option for it; its saves go through v0's manager.
+            self._checkpointer._manager.reached_preemption = _not_asked
 
     def newest(self) -> int | None:
         """Steps of the newest sound checkpoint at the time of opening, None when there was none."""
@@ -82,14 +71,14 @@ class Checkpoints:
 
     def progress(self, step: int) -> dict:
         """What a checkpoint tells besides its arrays: {"step", "tokens", "held_out_loss", "data", ...}."""
-        path = self._folder / str(step) / "progress" / "metadata"
+        path = seal.progress_file(self._folder / str(step))
         try:
             content = json.loads(path.read_text())
             if content["format"] == FORMAT:
                 return content
             raise InputError(f"{path} has format {content['format']}; this version of memsinks_jax reads {FORMAT}")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(step, f"progress/metadata cannot be read ({error})") from None
+            raise self._damaged(step, f"progress/{path.name} cannot be read ({error})") from None
 
     def save(self, step: int, state: TrainState, tokens: int, held_out_loss: float | None = None) -> None:
         """Starts a save; the state may be donated as soon as this returns. Raises InputError as `check` does."""
@@ -100,7 +89,7 @@ class Checkpoints:
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
                 raise FileNotFoundError  # Orbax would make the folder again, without the rest
-            self._manager.wait_until_finished()  # for the save before, as Orbax would: it takes space and counts as saved
+            self._wait()  # for the save before, as Orbax would: it takes space and counts as saved
             # Asked first: a disk that fills up in the middle of a save is told by a flood of traces of other libraries.
             needed, free = bytes_of(state) + _OVERHEAD_BYTES, shutil.disk_usage(self._folder).free
             if jax.process_index() == 0 and free < needed:
@@ -110,20 +99,20 @@ class Checkpoints:
             trees = {"params": state.params}
             if state.optimizer is not None:  # an imported model has none
                 trees["optimizer"] = _memory(state)
-            chunks = jax.tree_util.tree_map_with_path(_chunks, trees)
-            items = {item: ocp.args.StandardSave(tree, chunks[item]) for item, tree in trees.items()}
             if seal.needs_digests(trees):
                 told["digests"] = seal.digests(trees)
-            self._manager.save(step, args=ocp.args.Composite(**items, progress=ocp.args.JsonSave(told)))
+            items = trees | {"progress": told}
+            self._saving = self._checkpointer.save_checkpointables_async(step, items, force=True)
 
     def check(self) -> None:
         """Raises InputError when a save that was started has failed since; called at every step."""
         with self._errors_named():
-            self._manager.check_for_errors()
+            if not self._checkpointer.is_saving_in_progress():
+                self._wait()
 
     def saving_seconds(self) -> float:
         """How long the save under way has been going on; 0.0 if none is."""
-        if self._saving_since is None or not self._manager.is_saving_in_progress():
+        if self._saving_since is None or not self._checkpointer.is_saving_in_progress():
             return 0.0
         return time.monotonic() - self._saving_since
 
@@ -133,15 +122,10 @@ class Checkpoints:
         if self._config is None and (damage := seal.find_damage(self._folder / str(step))):
             raise self._damaged(step, damage)
         refuse_other_arrays(self.progress(step)["arrays"], arrays_of(placed), self._folder / str(step))
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(placed.params),
-                optimizer=ocp.args.StandardRestore(_memory(placed)),
-            ),
-        )
+        items = {"params": placed.params, "optimizer": _memory(placed)}
+        restored = ocp.load_checkpointables(self._folder / str(step), items)
         step_there = jax.device_put(jax.numpy.int32(step), placed.step.sharding)
-        return TrainState(step_there, restored.params, *restored.optimizer)
+        return TrainState(step_there, restored["params"], *restored["optimizer"])
 
     def restore_params(self, placed: dict, of_step: int | None = None) -> dict:
         """Only the parameters of the newest checkpoint, or of the one before if that is damaged; or those of one step.
@@ -149,10 +133,9 @@ class Checkpoints:
         step = of_step or self._require()
         self.refuse_other_params(placed, step)
         told = self.progress(step)
-        arguments = ocp.args.Composite(params=ocp.args.StandardRestore(placed))
         expected, error = told.get("digests"), None
         try:
-            params = self._manager.restore(step, args=arguments).params
+            params = ocp.load_checkpointables(self._folder / str(step), {"params": placed})["params"]
             if not expected or seal.digests({"params": params}).items() <= expected.items():
                 self._refuse_not_finite(step, jax.device_get(_finite(params)))
                 return params
@@ -211,8 +194,12 @@ class Checkpoints:
         if not self._closed:
             self._closed = True
             with self._errors_named():
-                self._manager.wait_until_finished()
-                self._manager.close()
+                self._wait()
+                self._checkpointer.close()
+
+    def _wait(self) -> None:
+        if self._saving is not None:
+            self._saving.result()
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
         """Orbax's question which checkpoints to keep, oldest first: the newest, those of every N-th step, the best."""
@@ -259,11 +246,6 @@ class Checkpoints:
                 f"{aside} to train from the first step again"
             )
         return None
-
-    def _seal_what_is_saved(self) -> None:
-        # Orbax calls this in its own thread, on one host, between the last file and the folder's final name.
-        for folder in self._folder.glob("*.orbax-checkpoint-tmp*"):
-            seal.write_seal(folder)
 
     def _damaged(self, step: int, damage: str) -> InputError:
         remedy = "restore it from a copy: there is none before it"
@@ -315,10 +297,36 @@ def _memory(state: TrainState) -> tuple:
     return (state.optimizer, state.guard, *([] if state.sketch is None else [state.sketch]))
 
 
-def _chunks(path: tuple, array: jax.Array) -> ocp.SaveArgs:
+def _not_asked(step: int) -> bool:
+    """A save would ask jax's preemption service under the number of the step, between the questions of
+    `interruption.requested`, which have other numbers. A SIGTERM in a save would stop the run at none of them."""
+    return False
+
+
+def _context(folder: pathlib.Path) -> ocp.Context:
+    """How Orbax saves under a folder of checkpoints."""
+    context = ocp.Context()
+    context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS
+    context.asynchronous.post_finalization_callback = partial(_seal_what_is_saved, folder)
+    context.array.saving.use_zarr3 = False  # `seal` opens arrays of zarr 2, as all that were saved before are
+    context.array.saving.scoped_storage_options_creator = _chunks
+    context.checkpointables.registry = ocp.handlers.local_registry().add(
+        ocp.handlers.JsonHandler, checkpointable_name="progress"
+    )
+    return context
+
+
+def _chunks(path: tuple, array: jax.Array) -> ocp.options.ArrayOptions.Saving.StorageOptions | None:
     """Layers are stored apart, so that one can be read without the others."""
-    apart = seal.is_stacked(path_name(path))
-    return ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,)) if apart else ocp.SaveArgs()
+    if seal.is_stacked(path_name(path)):
+        return ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,))
+    return None
+
+
+def _seal_what_is_saved(folder: pathlib.Path) -> None:
+    # Orbax calls this in its own thread, on one host, between the last file and the folder's final name.
+    for saved in folder.glob("*.orbax-checkpoint-tmp*"):
+        seal.write_seal(saved)
 
 
 def arrays_of(tree) -> dict[str, list]:

@@ -107,6 +107,12 @@ def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]
     return open_array
 
 
+def progress_file(folder: pathlib.Path) -> pathlib.Path:
+    """What a checkpoint tells besides its arrays; Orbax's first API called it `metadata`."""
+    before = folder / "progress" / "metadata"
+    return before if before.is_file() else folder / "progress" / "data.json"
+
+
 def write_seal(folder: pathlib.Path) -> None:
     """Writes down the size of every file under a folder, and its hash unless digests of the arrays stand for it."""
     hashed_bytes = _HASHED_BYTES if _digests_in(folder) else math.inf
@@ -149,7 +155,7 @@ def find_damage(
                     return f"{name} was added later"
         checks = [partial(_damage_of_file, folder, name, size, hashed) for name, (size, hashed) in sealed.items()]
         if arrays:
-            reading = "progress/metadata"
+            reading = f"progress/{progress_file(folder).name}"
             expected = _digests_in(folder)
             checks += [check for item in items for check in _checks_of_arrays(folder, item, expected)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -218,7 +224,7 @@ def _files_of_slice(item: pathlib.Path, array: str, layer: int | None) -> list[s
 
 def _digests_in(folder: pathlib.Path) -> dict[str, list[int]]:
     """Empty for small states, and for those saved before there were digests: there all files have hashes."""
-    return json.loads((folder / "progress" / "metadata").read_text()).get("digests", {})
+    return json.loads(progress_file(folder).read_text()).get("digests", {})
 
 
 def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:

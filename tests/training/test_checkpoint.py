@@ -1,16 +1,19 @@
 """Checkpoints: what is restored is what was saved, on whatever devices; damage is found by name and never trained on."""
 
+import json
 import logging
 import shutil
+import time
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from conftest import tiny_config
 from jax.experimental import multihost_utils
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
-from memsinks_jax.training import sharding
+from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
@@ -138,7 +141,7 @@ def test_any_damage_to_any_file_is_found_by_name(two, tmp_path):
 
 def test_a_damaged_newest_checkpoint_is_set_aside_loudly_and_the_one_before_used(two, tmp_path, one_device, caplog):
     """One file of each kind; which others are found is the business of the test above."""
-    ends = ("progress/metadata", "params/_METADATA", "seal.json", "commit_success.txt", "_CHECKPOINT_METADATA")
+    ends = ("progress/data.json", "params/_METADATA", "seal.json", "commit_success.txt", "_CHECKPOINT_METADATA")
     logging.getLogger("memsinks_jax").propagate = True
     seen = 0
     for what, folder in damaged_copies(two, tmp_path / "run"):
@@ -161,7 +164,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_loudly_and_the_one_before_used
 
 def test_reading_moves_nothing(two, tmp_path):
     shutil.copytree(two, tmp_path / "run")
-    (tmp_path / "run" / "checkpoints" / "3" / "progress" / "metadata").unlink()
+    (tmp_path / "run" / "checkpoints" / "3" / "progress" / "data.json").unlink()
     before = files_of(tmp_path / "run")
     checkpoints = Checkpoints(tmp_path / "run")
     assert checkpoints.newest() == 2
@@ -194,9 +197,9 @@ def test_what_to_do_about_a_checkpoint_says_which_is_before_it(two, tmp_path):
     shutil.copytree(two, tmp_path / "run")
     checkpoints, folder = Checkpoints(tmp_path / "run"), tmp_path / "run" / "checkpoints"
     for step, remedy in ((3, "remove it to use that of step 2"), (2, "there is none before it")):
-        (folder / str(step) / "progress" / "metadata").unlink()
+        (folder / str(step) / "progress" / "data.json").unlink()
         with pytest.raises(
-            InputError, match=f"checkpoints/{step} is damaged: progress/metadata cannot be read .*; .*{remedy}"
+            InputError, match=f"checkpoints/{step} is damaged: progress/data.json cannot be read .*; .*{remedy}"
         ):
             checkpoints.progress(step)
     checkpoints.close()
@@ -275,6 +278,10 @@ def test_a_save_that_fails_is_told_at_the_next_step(tmp_path, one_device, monkey
     checkpoints.save(2, state, 200)
     message = r"cannot save a checkpoint in .*checkpoints: .*No space left.*; the last that is there is of step 1"
     with pytest.raises(InputError, match=message):
+        for _ in range(1000):
+            checkpoints.check()
+            time.sleep(0.01)
+    with pytest.raises(InputError, match=message):
         checkpoints.close()
     assert Checkpoints(tmp_path / "run").newest() == 1
 
@@ -287,6 +294,40 @@ def test_a_disk_that_is_too_full_is_told_before_anything_is_written(tmp_path, on
     ):
         saved(tmp_path / "run", config, one_device, [1])
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_what_the_first_api_of_orbax_saved_is_read_and_trained_on(tmp_path, one_device):
+    """Until then `progress` was called `metadata`, and items had other handlers."""
+    config = tiny_config()
+    state = saved(tmp_path / "run", config, one_device, [1])
+    folder = tmp_path / "run" / "checkpoints"
+    told = json.loads((folder / "1" / "progress" / "data.json").read_text())
+    shutil.rmtree(folder / "1")
+    items = {
+        "params": ocp.args.StandardSave(state.params),
+        "optimizer": ocp.args.StandardSave((state.optimizer, state.guard)),
+        "progress": ocp.args.JsonSave(told),
+    }
+    with ocp.CheckpointManager(folder, item_names=tuple(items)) as manager:
+        manager.save(1, args=ocp.args.Composite(**items))
+    seal.write_seal(folder / "1")
+    assert (folder / "1" / "progress" / "metadata").is_file()
+
+    placed = sharding.placed(shapes_of(config), sharding.make_mesh(MeshConfig(2, 2, 2)))
+    reader = Checkpoints(tmp_path / "run")
+    assert jax.tree.all(jax.tree.map(np.array_equal, reader.restore_params(placed.params), state.params))
+    assert np.array_equal(reader.read("layers/up_kernel", 1), state.params["layers"]["up_kernel"][1])
+    writer = Checkpoints(tmp_path / "run", config.training)
+    restored = writer.restore(placed)
+    assert jax.tree.all(jax.tree.map(np.array_equal, restored, state))
+    writer.save(2, restored._replace(step=jax.numpy.int32(2)), tokens=200)
+    writer.close()
+    assert Checkpoints(tmp_path / "run").newest() == 2
+    path = folder / "1" / "progress" / "metadata"
+    path.write_text("{")
+    assert find_damage(folder / "1").startswith("progress/metadata cannot be read")
+    path.unlink()
+    assert find_damage(folder / "1").startswith("progress/data.json cannot be read")
 
 
 def test_a_workdir_that_was_removed_is_not_made_again(tmp_path, one_device):

@@ -215,9 +215,9 @@ def test_a_checkpoint_with_hashes_of_all_files_is_read_and_looked_at(large, tmp_
     shutil.copytree(large[0], tmp_path / "run")
     for step in ("2", "3"):
         folder = tmp_path / "run" / "checkpoints" / step
-        told = json.loads((folder / "progress" / "metadata").read_text())
+        told = json.loads((folder / "progress" / "data.json").read_text())
         del told["digests"]
-        (folder / "progress" / "metadata").write_text(json.dumps(told))
+        (folder / "progress" / "data.json").write_text(json.dumps(told))
         with monkeypatch.context() as patch:
             patch.setattr(seal, "_HASHED_BYTES", 2**40)
             seal.write_seal(folder)
