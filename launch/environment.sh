@@ -3,6 +3,7 @@
 #   PYTHON       the interpreter to make it with (default: python3)
 #   VENV         where it lives (default: .venv)
 #   ACCELERATOR  jax's build for it: tpu, cuda12 or cuda13 (default: that for the CPU)
+#   EXTRAS       of pyproject.toml, with commas: tests (default: none)
 #   SET_UP       later: only defines the functions; the script calls set_up itself
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -38,17 +39,20 @@ run() {
 }
 
 set_up() {
-  local wanted="$VENV/requirements${ACCELERATOR:+-$ACCELERATOR}.txt" # so that the one kind does not undo the other
+  # What was installed; one folder for each kind, so that the one does not undo the other.
+  local installed="$VENV/installed${ACCELERATOR:+-$ACCELERATOR}${EXTRAS:+-$EXTRAS}"
   if [[ -z $DRY_RUN ]] && ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     fail "$PYTHON is missing or older than 3.11; install Python 3.11 or newer, or set PYTHON=/path/to/python"
   fi
-  if [[ -n $DRY_RUN ]] || ! cmp -s requirements.txt "$wanted"; then
+  if [[ -n $DRY_RUN ]] || ! cmp -s requirements.txt "$installed/requirements.txt" ||
+    ! cmp -s pyproject.toml "$installed/pyproject.toml"; then
     [[ -n $DRY_RUN ]] || echo "setting up $VENV (once, a minute or two)" >&2
     run "$PYTHON" -m venv "$VENV"
     # In one command, so that the accelerator's build is that of the version that requirements.txt allows.
-    run "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.txt --editable . \
-      ${ACCELERATOR:+"jax[$ACCELERATOR]"}
-    run cp requirements.txt "$wanted"
+    run "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.txt \
+      --editable ".${EXTRAS:+[$EXTRAS]}" ${ACCELERATOR:+"jax[$ACCELERATOR]"}
+    run mkdir -p "$installed"
+    run cp requirements.txt pyproject.toml "$installed"
   fi
 }
 python() { "$VENV/bin/python" "$@"; }

@@ -46,7 +46,7 @@ case "$name" in
       wait) trap 'exit 75' TERM; touch "$FAKES/waiting"; for _ in {1..1500}; do /bin/sleep 0.02; done ;;
       *) exit "$code" ;;
     esac ;;
-  git) [[ $1 != archive ]] || tar -czf "${3#--output=}" -C "$CHECKOUT" launch requirements.txt ;;
+  git) [[ $1 != archive ]] || tar -czf "${3#--output=}" -C "$CHECKOUT" launch requirements.txt pyproject.toml ;;
   sleep) exec /bin/sleep 0.05 ;;
   sudo) [[ $1 != tee ]] || cat >/dev/null ;;
   nvidia-smi) [[ ! -e $FAKES/no-gpu ]] ;;
@@ -87,7 +87,8 @@ class Sandbox:
     def __init__(self, folder: pathlib.Path):
         self.checkout, self.fakes = folder / "check out", folder / "fakes"
         shutil.copytree(ROOT / "launch", self.checkout / "launch")
-        shutil.copy(ROOT / "requirements.txt", self.checkout)
+        for name in ("requirements.txt", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.checkout)
         (self.fakes / "bin").mkdir(parents=True)
         names = "python3 git sleep nvidia-smi srun sbatch scontrol gcloud sudo curl gcsfuse lsb_release mountpoint"
         for name in names.split():
@@ -152,6 +153,20 @@ def test_gpu_dry_run(sandbox):
     assert printed[1][-5:] == ["-r", "requirements.txt", "--editable", ".", "jax[cuda13]"]
     assert ["export", "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"] in printed
     assert printed[-1] == [*TRAIN, *FLAGS]
+
+
+def test_the_tests_bring_what_only_they_need_and_again_when_that_changes(sandbox):
+    def installed():
+        return [words[-2:] for words in sandbox.calls("python") if words[:3] == ["-m", "pip", "install"]]
+
+    for _ in range(2):
+        assert sandbox.run("test.sh", "tests/test_config.py").returncode == 0
+        assert installed() == [["--editable", ".[tests]"]]
+    with (sandbox.checkout / "pyproject.toml").open("a") as file:
+        file.write("# another pin\n")
+    assert sandbox.run("quickstart.sh").returncode == 0
+    assert sandbox.run("test.sh", "tests/test_config.py").returncode == 0
+    assert installed() == [["--editable", ".[tests]"], ["--editable", "."], ["--editable", ".[tests]"]]
 
 
 def test_slurm_dry_run(sandbox):
