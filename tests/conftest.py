@@ -3,13 +3,11 @@
 Eight devices on a CPU, so that every mesh of the tests is a real one.
 """
 
-import atexit
 import functools
 import importlib.metadata
 import os
 import pathlib
 import shutil
-import tempfile
 
 import pytest
 
@@ -23,6 +21,9 @@ from memsinks_jax.config import (
     to_json,
     validate,
 )
+from memsinks_jax.runs.command_line import keep_compiled_programs
+
+MOST_KEPT = 2**30  # bytes of compiled programs, after which the tests begin anew
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile far more than they compute: the compiler's effort is turned down, to an eighth of its time for a step. Later
@@ -32,16 +33,18 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     FAST_COMPILER += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
 
-# Many tests, and the commands they start, compile the same programs: each is compiled once a session. Workers of a
-# session that runs on several cores find its folder in the environment, as do several sessions that .ci/run makes one of.
-CACHE = os.environ.get("MEMSINKS_JAX_TESTS_CACHE")
-if CACHE is None:
-    CACHE = os.environ["MEMSINKS_JAX_TESTS_CACHE"] = tempfile.mkdtemp(prefix="memsinks_jax-tests-")
-    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
-os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+# Many tests, and the commands they start, compile the same programs: each is compiled once and kept beside those of the
+# commands, under a hash of all that decides what the compiler makes of it. Nearly half of the tests' time is theirs.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    keep_compiled_programs()
+    kept = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"] + "-tests")
+    if sum(path.stat().st_size for path in kept.glob("*")) > MOST_KEPT:
+        shutil.rmtree(kept)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+CACHE = os.environ["JAX_COMPILATION_CACHE_DIR"]  # of the workers of a session on several cores as well
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
