@@ -81,6 +81,8 @@ def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pa
     """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant it does not have."""
     figure = (FIGURES | STUDIES)[name]
     known = figure.variations
+    if asked.variants == []:
+        raise InputError(f"--variants is empty; choose of {', '.join(known)}, or leave it out for all")
     for variant in asked.variants or ():
         if variant not in known:
             raise InputError(f"--variants: figure {name} has no {variant!r}; choose of {', '.join(known)}")

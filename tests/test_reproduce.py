@@ -112,8 +112,12 @@ def test_flags_that_do_not_go_together(figure, asked, everything, out, words):
 def test_studies_may_compare_with_what_was_published():
     asked = reproduce.Request("laptop", [0], [], 1, hf="gpt2")
     reproduce._check("local_memory", asked, False, False, "x")
-    with pytest.raises(InputError, match="no 'nix'; choose of standard, active_0.1"):
-        reproduce.jobs_of("5a", reproduce.Request("laptop", [0], [], 1, variants=["nix"]), pathlib.Path(), {})
+    for variants, words in (
+        (["nix"], "no 'nix'; choose of standard, active_0.1"),
+        ([], "is empty; choose of standard"),
+    ):
+        with pytest.raises(InputError, match=words):
+            reproduce.jobs_of("5a", reproduce.Request("laptop", [0], [], 1, variants=variants), pathlib.Path(), {})
 
 
 @pytest.mark.parametrize("seeds", [[], ["a"], ["-1"], ["1.5"], ["²"], [""], ["0", "0"]])
