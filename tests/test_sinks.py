@@ -1,5 +1,6 @@
 """The masks: their statistics, and that nothing but seed and id moves a bit of them."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -21,7 +22,8 @@ COUNT = 154
 
 
 def masks(identities, config=None, seed=0, count=COUNT, **options) -> np.ndarray:
-    return np.asarray(sinks.document_masks(jnp.asarray(identities), seed, count, config or SinksConfig(), 3, **options))
+    drawn = functools.partial(sinks.document_masks, count=count, sinks=config or SinksConfig(), layers=3, **options)
+    return np.asarray(jax.jit(drawn)(identities, seed))
 
 
 def hashed(count: int) -> np.ndarray:
@@ -141,7 +143,9 @@ FLOYD = SinksConfig(sampling="floyd", active=7)
 
 
 def drawn_sinks(identities, config=FLOYD, seed=0, count=COUNT, **options) -> np.ndarray:
-    return np.asarray(sinks.document_sinks(jnp.asarray(identities), seed, count, config, **options))
+    return np.asarray(
+        jax.jit(functools.partial(sinks.document_sinks, count=count, sinks=config, **options))(identities, seed)
+    )
 
 
 def test_golden_sinks_by_number():
@@ -218,7 +222,7 @@ def test_which_documents_had_their_sinks_open(opens_at, epochs, opened):
 
 
 def test_modes():
-    parts, identities = sinks.Partition(5, 9), jnp.asarray(hashed(4))[:, None]
+    parts, identities = sinks.Partition(5, 9), hashed(4)[:, None]
     arguments = (identities, 0, parts, SinksConfig(active_fraction=0.5), 2)
     own = np.asarray(sinks.gates_for_mode("own", *arguments))
     assert own.shape == (1, 4, 1, 14)
@@ -259,14 +263,18 @@ def test_chance_gates_are_fresh_at_every_position_and_step():
 
 
 def test_gates_reach_the_positions_of_their_document():
-    gates = jax.random.bernoulli(jax.random.key(0), 0.5, (1, 2, 3, 4))  # two rows of up to three documents
-    segments = jnp.array([[1, 1, 2, 3, 0], [1, 2, 2, 2, 3]])
-    out = sinks.apply_gates(gates, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1))
+    gates = np.random.default_rng(0).random((1, 2, 3, 4)) < 0.5  # two rows of up to three documents
+    segments = np.array([[1, 1, 2, 3, 0], [1, 2, 2, 2, 3]])
+
+    @jax.jit
+    def out_of(gates):
+        return sinks.apply_gates(gates, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1))
+
+    out = np.asarray(out_of(gates))
     for row in range(2):
         for place in range(5):
             assert (out[row, place] == gates[0, row, max(segments[row, place] - 1, 0)]).all()
-    per_layer = jnp.stack([jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4))])
-    assert sinks.apply_gates(per_layer, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1)).all()
+    assert np.asarray(out_of(np.stack([np.zeros((1, 1, 4)), np.ones((1, 1, 4))]))).all()
     assert sinks.apply_gates(None, segments) == {}
 
 
@@ -281,7 +289,7 @@ def test_blocks_are_of_one_document_and_hold_every_position_once(length, documen
         segments[row, : each.sum()] = np.repeat(np.arange(documents) + 1, each)
     numbers = np.arange(len(lengths) * documents * k).reshape(-1, documents, k)
     scales = np.arange(len(lengths) * documents).reshape(-1, documents)
-    sinks_BRk, positions, places, scale_BR = sinks.cut_into_blocks(*map(jnp.asarray, (numbers, segments, scales)))
+    sinks_BRk, positions, places, scale_BR = map(np.asarray, jax.jit(sinks.cut_into_blocks)(numbers, segments, scales))
     size = positions.shape[1] // sinks_BRk.shape[1]
     assert positions.shape[1] <= 2 * length
     for row, own in enumerate(segments):
@@ -297,16 +305,16 @@ def test_blocks_are_of_one_document_and_hold_every_position_once(length, documen
 
 
 def test_sinks_by_number_in_every_mode():
-    identities, segments = jnp.asarray(hashed(4)).reshape(2, 2, 2), jnp.array([[1, 1, 2], [1, 1, 0]])
+    identities, segments = hashed(4).reshape(2, 2, 2), np.array([[1, 1, 2], [1, 1, 0]])
     arguments = (identities, 0, 9, SinksConfig(sampling="floyd", active=3), segments)
-    own = sinks.sinks_for_mode("own", *arguments)
+    own = np.asarray(sinks.sinks_for_mode("own", *arguments))
     assert (
         own[[0, 0, 1], [0, 1, 0]] == drawn_sinks(hashed(4)[:3], SinksConfig(sampling="floyd", active=3), count=9)
     ).all()
     assert (own[1, 1] == sinks.NONE).all()  # the row has no second document
-    closed = sinks.sinks_for_mode("own", *arguments, jnp.array([[True, False], [True, True]]))
+    closed = np.asarray(sinks.sinks_for_mode("own", *arguments, np.array([[True, False], [True, True]])))
     assert (closed[0, 1] == sinks.NONE).all() and (closed[0, 0] == own[0, 0]).all()
-    assert (sinks.sinks_for_mode("other", *arguments) != own).any()
+    assert (np.asarray(sinks.sinks_for_mode("other", *arguments)) != own).any()
     assert sinks.sinks_for_mode("drop", *arguments) is None
     assert sinks.sinks_for_mode("all", *arguments).tolist() == [[list(range(9))]]
     with pytest.raises(ValueError, match="own, drop, all, other"):
@@ -340,8 +348,8 @@ def test_attention_has_sinks_where_asked():
 
 
 def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
-    identities, segments = jnp.asarray(hashed(2))[:, None], jnp.ones((2, 3), jnp.int32)
-    ones = jnp.ones((2, 3, 400))
+    identities, segments = hashed(2)[:, None], np.ones((2, 3), np.int32)
+    ones = np.ones((2, 3, 400), np.float32)
 
     def on(mode, site="attention", x=ones, **fields):
         return np.asarray(sinks.interventions(settings(**fields), mode, identities, 0, segments)[site](x, jnp.int32(0)))
@@ -354,6 +362,6 @@ def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
     alike = settings(shared_fraction=0.5)
     alike.model.hidden = 400  # as many sinks as attention has
     both = sinks.interventions(alike, "own", identities, 0, segments)
-    assert (both["mlp"](ones, jnp.int32(0)) != both["attention"](ones, jnp.int32(0))).any()
+    assert (np.asarray(both["mlp"](ones, jnp.int32(0))) != np.asarray(both["attention"](ones, jnp.int32(0)))).any()
     assert set(sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)) == {"mlp"}
     assert sinks.interventions(settings(), "all", identities, 0, segments) == {}
