@@ -11,7 +11,7 @@ from memsinks_jax.auditing import forced
 from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
 from memsinks_jax.auditing.subjects import Documents, Subject, in_matrices
 from memsinks_jax.forgetting import neurons
-from memsinks_jax.model import sparse_sinks
+from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs.trained import Trained
 
 DOCUMENTS = Documents(
@@ -45,8 +45,13 @@ def losses(run, params):
 @pytest.mark.parametrize(
     "settings", [MASKED, MASKED | {"per_layer": True}, SPARSE], ids=["masked", "by layer", "sparse"]
 )
-def test_what_a_sink_carries_is_what_is_lost_without_it(settings):
-    run = model(**settings)
+def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
+    run, compiled = model(**settings), {}
+    # `losses` reads one config with many parameters: its program is compiled once.
+    jit_once = types.SimpleNamespace(
+        jit=lambda function: compiled.setdefault("read", placement.jit(function)), mesh_of=placement.mesh_of
+    )
+    monkeypatch.setattr(forced, "placement", jit_once)
     own = own_sinks(run.config, DOCUMENTS)
     found, before = carried(run, DOCUMENTS, own), losses(run, run.params)
     layers, cells = run.config.model.layers, 0
