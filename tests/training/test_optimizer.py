@@ -41,6 +41,10 @@ def test_wsd_stays_at_the_peak_until_the_last_fraction_of_the_steps():
         assert all(0 < float(learning_rate(config, steps)(step)) <= 1 for step in range(steps))
 
 
+def initial(config):
+    return jax.jit(lambda: init_state(config, 10).params)()
+
+
 def named(tree) -> dict:
     return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -48,7 +52,7 @@ def named(tree) -> dict:
 def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
     tiny.model.family, tiny.sinks.sparse, tiny.sinks.sampling, tiny.sinks.pool = "llama", True, "floyd", 40
     tiny.optimizer.weight_decay, tiny.optimizer.clip_norm = 0.0, 1e9
-    params = init_state(tiny, 10).params
+    params = initial(tiny)
     random = np.random.default_rng(0)
     gradients = [jax.tree.map(lambda a: random.normal(size=a.shape).astype(np.float32), params) for _ in range(3)]
 
@@ -63,6 +67,7 @@ def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
     muon = updates_of(make_optimizer(tiny, 10))
     # As optax's own, layer by layer, with updates of AdamW's size.
     theirs = optax.contrib.muon(learning_rate(tiny.optimizer, 10), consistent_rms=0.2)
+    update_theirs = jax.jit(theirs.update)
     for name, update in muon.items():
         if not name.startswith("layers/") or not name.endswith("_kernel"):
             np.testing.assert_array_equal(update, adamw[name], err_msg=name)
@@ -72,7 +77,7 @@ def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
             state = theirs.init(alone)
             for gradient in gradients:
                 of_layer = {"x": gradient["layers"][name.removeprefix("layers/")][layer]}
-                expected, state = theirs.update(of_layer, state, alone)
+                expected, state = update_theirs(of_layer, state, alone)
             np.testing.assert_allclose(update[layer], expected["x"], rtol=1e-4, atol=1e-8, err_msg=name)
     assert sum(name.endswith("_kernel") and name.startswith("layers/") for name in muon) == 7
 
@@ -87,7 +92,7 @@ def test_muon_would_move_sinks_among_its_columns(tiny):
 
 
 def test_matrices_decay_and_the_rest_does_not(tiny):
-    mask = decay_mask(init_state(tiny, 1).params)
+    mask = decay_mask(initial(tiny))
     named = {path_name(path): value for path, value in jax.tree_util.tree_leaves_with_path(mask)}
     assert {name for name, decays in named.items() if decays} == {
         "token_embedding", "position_embedding",
@@ -105,13 +110,13 @@ def test_a_parameter_without_a_rule_is_refused():
 def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
     """16 of 32 neurons and the last 4 of 16 outputs of attention are sinks."""
     tiny.model.family, tiny.sinks.attention_fraction = family, 0.25
-    params = init_state(tiny, 10).params
+    params = initial(tiny)
 
     def updates_of(multiple):
         tiny.sinks.learning_rate_multiple = multiple
         optimizer = make_optimizer(tiny, 10)
-        update, _ = optimizer.update(params, optimizer.init(params), params)  # the parameters as gradients
-        return {path_name(path): np.asarray(a) for path, a in jax.tree_util.tree_leaves_with_path(update)}
+        # The parameters as gradients.
+        return named(jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(params))
 
     one, three = updates_of(1.0), updates_of(3.0)
     for name, update in one.items():
