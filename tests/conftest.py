@@ -3,7 +3,9 @@
 Eight devices on a CPU, so that every mesh of the tests is a real one.
 """
 
+import dataclasses
 import functools
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -15,6 +17,7 @@ from memsinks_jax.config import (
     Config,
     DataConfig,
     ModelConfig,
+    MonitorConfig,
     OptimizerConfig,
     TrainingConfig,
     from_json,
@@ -43,6 +46,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+gc.set_threshold(50_000)  # traces make many objects and few cycles
 
 CACHE = os.environ["JAX_COMPILATION_CACHE_DIR"]  # of the workers of a session on several cores as well
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -77,10 +82,22 @@ def _program(settings, optimizer, *others):
 
 
 def train_program(config, *others):
-    """That of training/program.py, traced once in a process for a config: it takes most of a small run's time."""
+    """That of training/program.py, traced once in a process: it takes most of a small run's time."""
     from memsinks_jax.training import step
 
-    return _program(to_json(config), step.make_optimizer, *others)  # some tests put another optimizer there
+    data, training, monitor = config.data, config.training, config.monitor
+    read = Config(  # by it; runs that differ elsewhere share it
+        seed=config.seed, sinks=config.sinks, model=dataclasses.replace(config.model, initial=""),
+        compute=config.compute, optimizer=config.optimizer, mesh=config.mesh,
+        data=DataConfig(
+            row_length=data.row_length, vocabulary_size=data.vocabulary_size, across_documents=data.across_documents
+        ),
+        training=TrainingConfig(
+            batch_size=training.batch_size, spike_sigma=training.spike_sigma, spike_window=training.spike_window
+        ),
+        monitor=MonitorConfig(every=min(monitor.every, 1), counters=monitor.counters),
+    )  # fmt: skip
+    return _program(to_json(read), step.make_optimizer, *others)  # some tests put another optimizer there
 
 
 @pytest.fixture(autouse=True, scope="session")

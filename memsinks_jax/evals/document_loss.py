@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, DataConfig
 from memsinks_jax.data.packing import document_row, document_windows
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Change, build_model, in_turn, no_change
@@ -88,7 +88,8 @@ class DocumentLoss:
     ):
         self._seed, self._put, self._fetch, self._poll = np.uint32(config.seed), put, fetch, poll
         # Nothing else of the config is read, so that runs that differ elsewhere share the program.
-        of_model = Config(data=config.data, sinks=config.sinks, model=config.model, compute=config.compute)
+        shape = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
+        of_model = Config(data=shape, sinks=config.sinks, model=config.model, compute=config.compute)
         self._compiled = _compiled(pickle.dumps(of_model), change, platform)
 
     def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from conftest import tiny_config
-from test_step import first_batches, single, train
+from test_step import first_batches, one_step, single, train
 
 from memsinks_jax.config import InputError
 from memsinks_jax.model.decoder import build_model
@@ -63,8 +63,8 @@ def moved(config, batch, monkeypatch=None):
     """{(path, block): change} of one step on one device; by plain SGD with a rate of 1 if `monkeypatch` is given."""
     if monkeypatch:
         monkeypatch.setattr(step, "make_optimizer", sgd)
-    before = blocks(jax.device_get(jax.jit(lambda: step.init_state(config, 10))().params))  # as `train` begins
-    after = blocks(train(config, single(config), data=[batch])[0])
+    before, after, _ = one_step(config, batch)
+    before, after = blocks(before), blocks(after)
     return {key: after[key] - before[key] for key in before}
 
 
@@ -73,7 +73,7 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
     config = masked_config(rows="packed", family="llama")
     batch = mixed_batch(config)
     model, _ = build_model(config)
-    params = step.init_state(config, 10).params
+    params, _, _ = one_step(config, batch)
     tokens = batch["weights"].sum()
 
     def loss(params, part):
@@ -103,9 +103,9 @@ def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(family, rows
     config.sinks.opens_at, config.sinks.slows_at, config.compute.accumulate = 1, 2, accumulate
     batch = mixed_batch(config)
     batch |= {"seen": np.where(batch["repeated"], 9, 2).astype(np.int32), "epoch": np.full_like(batch["epoch"], 2)}
-    found, loss = moved(config, batch, monkeypatch), train(config, single(config), data=[batch])[1][0]["train_loss"]
+    found, loss = moved(config, batch, monkeypatch), one_step(config, batch)[2]["train_loss"]
     config.sinks.slows_at = 0
-    assert loss == pytest.approx(train(config, single(config), data=[batch])[1][0]["train_loss"], rel=1e-6)
+    assert loss == pytest.approx(one_step(config, batch)[2]["train_loss"], rel=1e-6)
     parts = [only(batch, repeated) for repeated in (True, False)]
     of_repeated, of_others = (moved(config, part) for part in parts)
     tokens = [part["weights"].sum() / batch["weights"].sum() for part in parts]
@@ -131,9 +131,9 @@ def test_adamw_moves_no_block_that_the_batch_does_not_teach():
     config = masked_config()
     mixed = mixed_batch(config)
     with jax.set_mesh(single(config)):
-        one_step = jax.jit(step.make_train_step(config, 10))
-        state, _ = one_step(jax.jit(lambda: step.init_state(config, 10))(), mixed, np.uint32(0))
-        after, _ = one_step(state, only(mixed, True), np.uint32(0))
+        train_step = jax.jit(step.make_train_step(config, 10))
+        state, _ = train_step(jax.jit(lambda: step.init_state(config, 10))(), mixed, np.uint32(0))
+        after, _ = train_step(state, only(mixed, True), np.uint32(0))
     adam, adam_after = (s.optimizer[1][0] for s in (state, after))
     for tree, other in ((state.params, after.params), (adam.mu, adam_after.mu), (adam.nu, adam_after.nu)):
         before, later = blocks(jax.device_get(tree)), blocks(jax.device_get(other))

@@ -6,7 +6,7 @@ import optax
 import pytest
 from conftest import tiny_config
 from test_gradient_masking import sgd
-from test_step import first_batches, single
+from test_step import first_batches, one_step
 
 from memsinks_jax.config import InputError
 from memsinks_jax.training import private, step
@@ -21,12 +21,8 @@ def private_config(noise):
 
 def moved(config, batch):
     """Change of the parameters by a step of plain SGD with a rate of 1, and its loss."""
-    with jax.set_mesh(single(config)):
-        state = jax.jit(lambda: step.init_state(config, 10))()
-        after, metrics = jax.jit(step.make_train_step(config, 10))(state, batch, np.uint32(3))
-    return jax.tree.map(lambda one, other: np.asarray(one - other), state.params, after.params), float(
-        metrics["train_loss"]
-    )
+    before, after, metrics = one_step(config, batch)
+    return jax.tree.map(np.subtract, before, after), metrics["train_loss"]
 
 
 def test_rows_are_clipped_and_their_sum_gets_noise(monkeypatch):

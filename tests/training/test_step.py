@@ -31,14 +31,23 @@ def train_on_mesh(config, mesh, count, data=None):
     data = data or first_batches(config, count, sharding.own_rows(config.training.batch_size, mesh))
     with jax.set_mesh(mesh):
         program = train_program(config, 10, mesh, data[0]["identities"].shape[1])
-        placed = jax.tree.map(lambda shape: shape.sharding, program.state)
-        state = jax.jit(lambda: init_state(config, 10), out_shardings=placed)()
-        lines = []
+        state, lines = program.init(), []
         for batch in data:
             state, metrics = program.step(state, sharding.put_batch(batch, program.batch), np.uint32(config.seed))
             lines.append({name: float(value) for name, value in metrics.items()})
     assert program.step._cache_size() == 1  # one trace, whatever the step
     return state.params, lines
+
+
+def one_step(config, batch):
+    """Parameters before and after a step on one device, and its metrics."""
+    mesh = single(config)
+    with jax.set_mesh(mesh):
+        program = train_program(config, 10, mesh, batch["identities"].shape[1])
+        before = program.init()
+        params = jax.device_get(before.params)  # the step takes the state away
+        after, metrics = program.step(before, sharding.put_batch(batch, program.batch), np.uint32(config.seed))
+    return params, jax.device_get(after.params), {name: float(value) for name, value in metrics.items()}
 
 
 def single(config):
@@ -205,8 +214,8 @@ def test_sinks_of_other_documents_keep_their_weights(tiny):
 def moved_neurons(config, batch):
     """Whose weights a step on a batch moves -> bool (layers, hidden)."""
     config.optimizer.weight_decay = 0.0
-    before = jax.device_get(jax.jit(lambda: init_state(config, 10).params)())["layers"]["up_kernel"]
-    return (before != train(config, single(config), data=[batch])[0]["layers"]["up_kernel"]).any(axis=1)
+    before, after, _ = one_step(config, batch)
+    return (before["layers"]["up_kernel"] != after["layers"]["up_kernel"]).any(axis=1)
 
 
 @pytest.mark.parametrize(
