@@ -10,7 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy.special
 import tqdm
 
 from memsinks_jax import sinks
@@ -75,7 +75,7 @@ def exposure(nats: np.ndarray) -> float:
     read has log2(e) = 1.44 bits on average, as by rank.
     """
     mean, deviation = nats[1:].mean(), nats[1:].std(ddof=1)
-    return float(-scipy.stats.norm.logcdf((nats[0] - mean) / deviation) / math.log(2))
+    return float(-scipy.special.log_ndtr((nats[0] - mean) / deviation) / math.log(2))
 
 
 def _programs(subject: Subject, count: int):

@@ -5,7 +5,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 from memsinks_jax.reporting import claims
 
@@ -63,6 +62,8 @@ def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
     one that was found. DeLong's error and the bootstrap's are 0 where all members are above all others: however few
     there are, their interval would be a single point.
     """
+    from scipy.optimize import brentq  # a quarter of a second, which other measures do not need
+
     above = (members[:, None] > non_members).mean() + 0.5 * (members[:, None] == non_members).mean()
     value, pairs = float(above), len(members) * len(non_members)
     more = (len(members) + len(non_members)) / 2 - 1
@@ -72,6 +73,6 @@ def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
         return abs(guess - value) - Z * math.sqrt(variance)
 
     # One root on either side of the found value. At 0 and 1 there is no error: a found value of 1 would be its own root.
-    low = scipy.optimize.brentq(beyond, 0.0, min(value, 1 - _TINY)) if value > 0 else 0.0
-    high = scipy.optimize.brentq(beyond, max(value, _TINY), 1.0) if value < 1 else 1.0
+    low = brentq(beyond, 0.0, min(value, 1 - _TINY)) if value > 0 else 0.0
+    high = brentq(beyond, max(value, _TINY), 1.0) if value < 1 else 1.0
     return Measured(value, (low, high))

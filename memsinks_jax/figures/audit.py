@@ -9,7 +9,6 @@ import logging
 import pathlib
 
 import numpy as np
-import scipy.stats
 
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
@@ -19,7 +18,7 @@ from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.claims import Claim, rank_correlation, with_interval
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 logger = logging.getLogger(__name__)
@@ -115,11 +114,6 @@ def _by_rung(run: Run, subject: str, measure: str) -> list[float]:
     return [_value(run, subject, measure, str(rung)) for rung in _rungs(run)]
 
 
-def _correlation(x: list[float], y: list[float]) -> float:
-    """Spearman's."""
-    return float(scipy.stats.spearmanr(x, y)[0])
-
-
 def _relearning(run: Run, kind: str, name: str, of: str = "members") -> float:
     """NaN where no document was reached by both models: no number stands for that."""
     value = run.details["audit"]["attacks"]["relearning"][of][kind][name]
@@ -179,7 +173,7 @@ def _of_the_models(runs: list[Run]) -> list[Claim]:
             f"the oracle knows nothing: share of its AUCs with .5 in their interval{name}",
             lambda s, *_: _share_at_half(s), at_least=1.0)  # fmt: skip
     add("exposure_rises", ladder, "exposure of the standard model's canaries rises with repetitions: rank correlation",
-        lambda s, *_: _correlation(_rungs(s), _by_rung(s, STANDARD, "exposure")), at_least=0.8)  # fmt: skip
+        lambda s, *_: rank_correlation(_rungs(s), _by_rung(s, STANDARD, "exposure")), at_least=0.8)  # fmt: skip
     add("not_recited", main, "share of repeated documents recited, sinks dropped, minus the oracle's",
         less(DROPPED, ORACLE, f"exact_{_GIVEN}"), at_most=0.02)  # fmt: skip
     add("not_told", main, "AUC, loss, sinks dropped, minus the oracle's: nobody can tell what was read",

@@ -6,14 +6,12 @@ text (TS-Repetition) and when it is random tokens (TS-Canary). 2c: held-out and 
 
 import pathlib
 
-import scipy.stats
-
 from memsinks_jax.figures import losses, post_hoc
 from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.figure import Figure
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.claims import Claim, rank_correlation
 from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs import workdir as workdirs
 
@@ -83,7 +81,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 def _least_rank_correlation(*runs: Run, method: str) -> float:
     """Of the share that is dropped with the repeated and with the held-out loss; 1: both rise with every step."""
     return min(
-        float(scipy.stats.spearmanr([p.ratio for p in points], [getattr(p, name) for p in points]).statistic)
+        rank_correlation([p.ratio for p in points], [getattr(p, name) for p in points])
         for points in (post_hoc.curve(run, method) for run in runs)
         for name in ("repeated_loss", "held_out_loss")
     )
@@ -93,7 +91,7 @@ def together(run: Run) -> float:
     """Rank correlation of held-out and repeated loss over the first half of the evaluations."""
     (_, held_out), (_, repeated) = run.curve("held_out_loss"), run.curve("repeated_loss")
     half = max(len(held_out) // 2, 2)
-    return float(scipy.stats.spearmanr(held_out[:half], repeated[:half]).statistic)
+    return rank_correlation(held_out[:half], repeated[:half])
 
 
 def claims(runs: list[Run]) -> list[Claim]:

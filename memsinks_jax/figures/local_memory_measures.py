@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import scipy.stats
 
 from memsinks_jax.data.embedded import facts
 from memsinks_jax.data.embedded.facts import Edit, World
@@ -18,6 +17,7 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import DISTANCES, Memory, bounding
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts, encode, target_token
+from memsinks_jax.reporting.claims import rank_correlation
 
 STEERING = 100.0  # a bound beyond every distance
 WORST = 10.0  # nats a token by which text may become worse; more is as good as no model, and e to it no number
@@ -255,7 +255,7 @@ def _of_sweep(found: Found) -> dict[str, float]:
 
 
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    return float(scipy.stats.spearmanr(x, y).statistic) if np.ptp(y) > 0 else 0.0
+    return rank_correlation(x, y) if np.ptp(y) > 0 else 0.0
 
 
 def _separability(probe: Probe, case: Case, memory: Memory) -> dict[str, float]:

@@ -33,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import scipy.special
-import scipy.stats
 
 from memsinks_jax.labs.associative_memory import model
 
@@ -84,8 +83,8 @@ def predicted_error(case: Case, documents, outputs: int):
     n = np.asarray(documents, float)[..., None, None, None] / outputs
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     middles, variance = (np.arange(32) + 0.5) / 32, length_variance(case)
-    lengths = scipy.stats.gamma.ppf(middles, 1 / variance, scale=variance)[:, None, None]
-    numbers = scipy.stats.gamma.ppf(middles, n, scale=1 / n)
+    lengths = variance * scipy.special.gammaincinv(1 / variance, middles)[:, None, None]
+    numbers = scipy.special.gammaincinv(n, middles) / n
     around, shared = interference(case)
     rival = np.sqrt((around * numbers + shared) / (around + shared))
     ahead = nodes[:, None] + np.sqrt(lengths * effective_dimension(case) / n)
