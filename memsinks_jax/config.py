@@ -84,8 +84,9 @@ class SinksConfig:
     kind: str = "by_document"
     # encounter from which a document's sinks are on, one per epoch not counted; before, none are. 1: always, as in the paper
     opens_at: int = 2
-    # encounter, counted alike, from which its gradient to all other weights shrinks to (slows_at / encounter)^2. 0: never
+    # encounter, counted alike, from which it teaches all other weights (slows_at / encounter)^slowing_power as much. 0: never
     slows_at: int = 16
+    slowing_power: float = 2.0
     retain_fraction: float = 0.25  # SGTM: fraction of the documents read once that are labelled retain
     undiscovered: float = 0.0  # SGTM: fraction of the repeated documents that have no label
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
@@ -231,9 +232,9 @@ RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "data.held_out_documents": (1, None, True), "data.row_length": (2, None, True), "general.token_budget": (0, None, True),
     "canaries.documents": (-1, None, True), "canaries.length": (1, None, True), "goldfish.every": (0, None, True),
     "goldfish.context": (1, None, True), "data.vocabulary_size": (259, None, True),  # bytes, padding, end of text, unknown
-    "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.retain_fraction": (0, 1, True),
-    "sinks.undiscovered": (0, 1, True), "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False),
-    "sinks.pool": (0, None, True), "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
+    "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.slowing_power": (0, 100, False),
+    "sinks.retain_fraction": (0, 1, True), "sinks.undiscovered": (0, 1, True), "sinks.shared_fraction": (0, 1, False),
+    "sinks.active_fraction": (0, 1, False), "sinks.pool": (0, None, True), "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
     "sinks.learning_rate_multiple": (0, None, False), "model.layers": (1, None, True), "model.d_model": (1, None, True),
     "model.hidden": (1, None, True), "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
     "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True),

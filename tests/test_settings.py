@@ -25,6 +25,7 @@ PROGRAM = {
     "sinks.kind": ("by_chance", {}),
     "sinks.opens_at": (1, {}),
     "sinks.slows_at": (8, {}),
+    "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
     "sinks.shared_fraction": (0.75, {}),
     "sinks.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
     "sinks.undiscovered": (0.5, {"sinks.kind": "sgtm"}),

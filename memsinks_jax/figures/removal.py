@@ -24,8 +24,10 @@ TITLE = "Removal: one source is withdrawn, as if it had never been read"
 CONFIG = "ts_repetition.py"
 _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
-    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 1,
+    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256,
     "sinks.learning_rate_multiple": 3.0,
+    # In its first epoch a source teaches all neurons, as it does a model without sinks; then its sinks alone.
+    "sinks.slows_at": corpus.OF_A_SOURCE, "sinks.slowing_power": 8.0,
 }  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _FACTS),

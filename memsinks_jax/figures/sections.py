@@ -98,7 +98,8 @@ def floor_sentence(runs: list[Run]) -> str:
 
 
 def _slows_at(config: Config) -> str:
-    return f"from encounter {config.sinks.slows_at} on" if config.sinks.slows_at else "never"
+    slows_at, power = config.sinks.slows_at, config.sinks.slowing_power
+    return f"from encounter {slows_at} on, ({slows_at} / encounter)^{power:g} as much" if slows_at else "never"
 
 
 def _share_on(config: Config) -> str:

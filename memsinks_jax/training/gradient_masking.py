@@ -54,21 +54,24 @@ NEURON_AXES = (
     (r"(^|/)count$", None),
 )
 
+LEAST = 2.0**-40  # of what a slowed document teaches: its sinks' gradient is divided by it again
+
 
 def repeated_positions(batch: dict) -> jax.Array:
     """Which positions of a batch are of repeated documents -> bool (B, T)."""
     return _by_position(batch["repeated"], batch)
 
 
-def documents_learning(batch: dict, slows_at: int) -> jax.Array:
-    """How much the documents of a batch teach all that is no sink, 1 at first -> float32 (B, N)."""
-    encounter_BN = jnp.maximum(encounters(batch), slows_at)
-    return (slows_at / encounter_BN.astype(jnp.float32)) ** 2
+def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
+    """How much the documents of a batch teach all that is no sink, from 1 down to LEAST -> float32 (B, N)."""
+    encounter_BN = jnp.maximum(encounters(batch), settings.slows_at)
+    learning_BN = (settings.slows_at / encounter_BN.astype(jnp.float32)) ** settings.slowing_power
+    return jnp.maximum(learning_BN, LEAST)
 
 
-def shared_learning(batch: dict, slows_at: int) -> jax.Array:
+def shared_learning(batch: dict, settings: SinksConfig) -> jax.Array:
     """The same by position -> float32 (B, T)."""
-    return _by_position(documents_learning(batch, slows_at), batch)
+    return _by_position(documents_learning(batch, settings), batch)
 
 
 def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:

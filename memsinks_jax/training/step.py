@@ -61,7 +61,7 @@ def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array
     opened_BN = sinks.opened(batch, config.sinks)
     scale_BN = None
     if sinks.is_sparse(config.sinks) and config.sinks.slows_at:
-        scale_BN = 1 / gradient_masking.documents_learning(batch, config.sinks.slows_at)
+        scale_BN = 1 / gradient_masking.documents_learning(batch, config.sinks)
     return sinks.interventions(
         config, "own", batch["identities"], seed, batch["segments"], opened_BN, batch.get("sinks"), scale_BN
     )
@@ -82,7 +82,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         """Of a batch or a part of one (B, T)."""
         learning_BT = teaching = None
         if config.sinks.kind == "by_document" and config.sinks.slows_at:
-            learning_BT = gradient_masking.shared_learning(batch, config.sinks.slows_at)
+            learning_BT = gradient_masking.shared_learning(batch, config.sinks)
             if not sparse:  # whose sinks are told by document, in training_gates
                 teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
         losses_BT = model(

@@ -96,11 +96,16 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("family", "rows", "accumulate"), [("gpt2", "one_document", 1), ("llama", "packed", 1), ("gpt2", "packed", 2)]
-)
-def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(family, rows, accumulate, monkeypatch):
+    ("family", "rows", "accumulate", "power", "learned"), [
+        ("gpt2", "one_document", 1, 2.0, 1 / 16), ("llama", "packed", 1, 2.0, 1 / 16), ("gpt2", "packed", 2, 90.0, 0.0),
+    ]
+)  # fmt: skip
+def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(
+    family, rows, accumulate, power, learned, monkeypatch
+):
     config = masked_config("by_document", family=family, rows=rows)
-    config.sinks.opens_at, config.sinks.slows_at, config.compute.accumulate = 1, 2, accumulate
+    config.sinks.opens_at, config.sinks.slows_at, config.sinks.slowing_power = 1, 2, power
+    config.compute.accumulate = accumulate
     batch = mixed_batch(config)
     batch |= {"seen": np.where(batch["repeated"], 9, 2).astype(np.int32), "epoch": np.full_like(batch["epoch"], 2)}
     found, loss = moved(config, batch, monkeypatch), one_step(config, batch)[2]["train_loss"]
@@ -110,8 +115,8 @@ def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(family, rows
     of_repeated, of_others = (moved(config, part) for part in parts)
     tokens = [part["weights"].sum() / batch["weights"].sum() for part in parts]
     for (name, block), change in found.items():
-        learned = 1 if block == "sinks" else (2 / 8) ** 2
-        expected = learned * tokens[0] * of_repeated[name, block] + tokens[1] * of_others[name, block]
+        taught = 1 if block == "sinks" else learned
+        expected = taught * tokens[0] * of_repeated[name, block] + tokens[1] * of_others[name, block]
         np.testing.assert_allclose(change, expected, atol=2e-6, err_msg=f"{name} {block}")
         if block != "rest":
             assert np.abs(of_repeated[name, block]).max() > 1e-5, f"{name} {block}"

@@ -74,7 +74,7 @@ def losses_and_gradients(config, params, batch):
     model, parts = build_model(config)
     batch, learning_BT, teaching = dict(batch), None, None
     if config.sinks.slows_at:
-        learning_BT = gradient_masking.shared_learning(batch, config.sinks.slows_at)
+        learning_BT = gradient_masking.shared_learning(batch, config.sinks)
         if not config.sinks.sparse:
             teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
     if config.sinks.sparse:
