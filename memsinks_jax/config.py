@@ -84,7 +84,7 @@ class SinksConfig:
     kind: str = "by_document"
     # encounter from which a document's sinks are on, one per epoch not counted; before, none are. 1: always, as in the paper
     opens_at: int = 2
-    # encounter, counted alike, from which it teaches all other weights (slows_at / encounter)^slowing_power as much. 0: never
+    # encounter, counted alike, from which it teaches the rest of the model (slows_at / encounter)^slowing_power. 0: never
     slows_at: int = 16
     slowing_power: float = 2.0
     retain_fraction: float = 0.25  # SGTM: fraction of the documents read once that are labelled retain
@@ -234,23 +234,25 @@ RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "goldfish.context": (1, None, True), "data.vocabulary_size": (259, None, True),  # bytes, padding, end of text, unknown
     "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.slowing_power": (0, 100, False),
     "sinks.retain_fraction": (0, 1, True), "sinks.undiscovered": (0, 1, True), "sinks.shared_fraction": (0, 1, False),
-    "sinks.active_fraction": (0, 1, False), "sinks.pool": (0, None, True), "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
-    "sinks.learning_rate_multiple": (0, None, False), "model.layers": (1, None, True), "model.d_model": (1, None, True),
-    "model.hidden": (1, None, True), "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
-    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True),
-    "compute.accumulate": (1, None, True), "optimizer.learning_rate": (0, None, False),
-    "optimizer.final_fraction": (0, 1, True), "optimizer.warmup_steps": (0, None, True),
-    "optimizer.warmup_fraction": (0, 1, True), "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True),
-    "optimizer.b2": (0, 1, True), "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
+    "sinks.active_fraction": (0, 1, False), "sinks.pool": (0, None, True), "sinks.active": (0, None, True),
+    "sinks.attention_fraction": (0, 1, True), "sinks.learning_rate_multiple": (0, None, False),
+    "model.layers": (1, None, True), "model.d_model": (1, None, True), "model.hidden": (1, None, True),
+    "model.heads": (1, None, True), "model.kv_heads": (0, None, True), "model.rope_theta": (0, None, False),
+    "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True), "compute.accumulate": (1, None, True),
+    "optimizer.learning_rate": (0, None, False), "optimizer.final_fraction": (0, 1, True),
+    "optimizer.warmup_steps": (0, None, True), "optimizer.warmup_fraction": (0, 1, True),
+    "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
+    "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
     "optimizer.noise_multiplier": (0, None, True), "training.batch_size": (1, None, True),
-    "training.epochs": (1, None, True), "training.steps": (0, None, True), "training.repeats_capped_at": (0, None, True),
-    "training.log_every": (1, None, True), "training.evaluate_every": (1, None, True),
-    "training.checkpoint_every": (1, None, True), "training.checkpoints_to_keep": (1, None, True),
-    "training.keep_every": (0, None, True), "training.spike_sigma": (0, None, True),
-    "training.spike_window": (2, None, True), "training.skips_in_a_row": (1, None, True),
-    "training.stall_seconds": (0, None, False), "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
-    "monitor.probes": (1, None, True), "monitor.counters": (16, None, True), "mesh.data": (-1, None, True),
-    "mesh.fsdp": (-1, None, True), "mesh.tensor": (1, None, True),
+    "training.epochs": (1, None, True), "training.steps": (0, None, True),
+    "training.repeats_capped_at": (0, None, True), "training.log_every": (1, None, True),
+    "training.evaluate_every": (1, None, True), "training.checkpoint_every": (1, None, True),
+    "training.checkpoints_to_keep": (1, None, True), "training.keep_every": (0, None, True),
+    "training.spike_sigma": (0, None, True), "training.spike_window": (2, None, True),
+    "training.skips_in_a_row": (1, None, True), "training.stall_seconds": (0, None, False),
+    "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True), "monitor.probes": (1, None, True),
+    "monitor.counters": (16, None, True), "mesh.data": (-1, None, True), "mesh.fsdp": (-1, None, True),
+    "mesh.tensor": (1, None, True),
 }  # fmt: skip
 
 # What may change on resume: where and how a run is stored, computed and monitored, not what is computed.
