@@ -244,15 +244,14 @@ RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
     "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
     "optimizer.noise_multiplier": (0, None, True), "training.batch_size": (1, None, True),
-    "training.epochs": (1, None, True), "training.steps": (0, None, True),
-    "training.repeats_capped_at": (0, None, True), "training.log_every": (1, None, True),
-    "training.evaluate_every": (1, None, True), "training.checkpoint_every": (1, None, True),
-    "training.checkpoints_to_keep": (1, None, True), "training.keep_every": (0, None, True),
-    "training.spike_sigma": (0, None, True), "training.spike_window": (2, None, True),
-    "training.skips_in_a_row": (1, None, True), "training.stall_seconds": (0, None, False),
-    "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True), "monitor.probes": (1, None, True),
-    "monitor.counters": (16, None, True), "mesh.data": (-1, None, True), "mesh.fsdp": (-1, None, True),
-    "mesh.tensor": (1, None, True),
+    "training.epochs": (1, None, True), "training.steps": (0, None, True), "training.repeats_capped_at": (0, None, True),
+    "training.log_every": (1, None, True), "training.evaluate_every": (1, None, True),
+    "training.checkpoint_every": (1, None, True), "training.checkpoints_to_keep": (1, None, True),
+    "training.keep_every": (0, None, True), "training.spike_sigma": (0, None, True),
+    "training.spike_window": (2, None, True), "training.skips_in_a_row": (1, None, True),
+    "training.stall_seconds": (0, None, False), "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
+    "monitor.probes": (1, None, True), "monitor.counters": (16, None, True), "mesh.data": (-1, None, True),
+    "mesh.fsdp": (-1, None, True), "mesh.tensor": (1, None, True),
 }  # fmt: skip
 
 # What may change on resume: where and how a run is stored, computed and monitored, not what is computed.
@@ -284,10 +283,8 @@ def validate(config: Config) -> Config:
     if config.goldfish.every == 1:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
     if config.model.kv_heads and config.model.heads % config.model.kv_heads:
-        raise InputError(
-            f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}; "
-            "the kv_heads must divide the heads"
-        )
+        given = f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}"
+        raise InputError(f"{given}; the kv_heads must divide the heads")
     if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
         raise InputError("config.model.d_model over config.model.heads is odd; rotary positions need an even head size")
     data = config.data
