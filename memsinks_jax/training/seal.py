@@ -95,7 +95,7 @@ def _mixed(bits, index):
 
 
 def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]:
-    """-> a function that opens an array of a checkpoint's item by its name, such as 'layers/up_kernel'. All share an index."""
+    """-> a function that opens an array of a checkpoint's item by its name, as 'layers/up_kernel'. All share an index."""
     context = tensorstore.Context({"cache_pool#index": {"total_bytes_limit": _INDEX_CACHE_BYTES}})
 
     @cache
