@@ -21,8 +21,8 @@ CONFIG = "ts_repetition.py"
 VARIANTS = ("standard", "no_repeat", "sinks_paper", "sinks", "no_repeat_steps", "narrow", "dropout")
 
 ANSWER = (
-    "A model trained with sinks learns as much as one trained in the ordinary way, repeats included. Once its sinks are "
-    "dropped, what is left is a smaller ordinary model that no longer recites what was repeated."
+    "A model trained with sinks learns as much as a model of standard training, including from repeats. Without its sinks "
+    "it is a smaller, ordinary model that no longer recites the repeated documents."
 )
 
 TABLE_NOTE = (

@@ -33,13 +33,13 @@ VARIANTS = on_return.both(
     }
 )
 ANSWER = (
-    "What is rare is worth reading more than once, and what is read more than once is memorized. Sinks should keep the "
-    "first and be rid of the second: as good on the rare domain as a model that read it many times, and no better on "
-    "what it has read."
+    "A rare domain is worth reading more than once, but text that is read more than once is memorized. Sinks should keep "
+    "the benefit and remove the memory: as good on the rare domain as a model that read it many times, and no better on "
+    "the documents that it has read."
 )
 TABLE_NOTE = (
-    "Losses in nats per token on the rare domain, sinks dropped unless it says otherwise. Gap closed: share of the gap "
-    "between held-out and repeated loss of the standard model with as many repeats that is gone; at 1x there is hardly one."
+    "Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is gone "
+    "of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there is hardly one."
 )
 GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # of the corpus that `prepare` writes; words of a document at most
 _BLUE, _RED, _GREEN = "#1f618d", "#c0392b", "#1e8449"

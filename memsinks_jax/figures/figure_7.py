@@ -21,11 +21,11 @@ TITLE = "Figure 7: learned and forgotten, in cycles"
 CONFIG = "single_repeat.py"
 VARIANTS = on_return.both({"standard": Variation("standard"), "sinks": Variation("sinks_paper")})
 ANSWER = (
-    "A document that comes again after many steps is learned a little at each encounter and partly forgotten until the "
-    "next, since what comes between writes over it. Its own sinks are off for most of that, and should keep it."
+    "A document that comes back after many steps is learned a little at each encounter, and partly forgotten before the "
+    "next, because other documents overwrite it. Its own sinks are off for most of these, and should keep it."
 )
 TABLE_NOTE = (
-    "Losses in nats per token. Amplitude: the loss one step before an encounter less the loss one step after it, mean over "
+    "Losses in nats per token. Amplitude: the loss one step before an encounter minus the loss one step after it, mean over "
     "the encounters of a third of training. Level: the mean of those losses over the last third. With sinks, a document's "
     "own are on, unless it says dropped."
 )
