@@ -119,7 +119,7 @@ def said_selectivity(receipt: dict) -> str:
         if low is not None:
             said += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
         parts.append(f"{said} with {_SAID[mode]}")
-    return f"Selectivity, the rise of the documents' loss over that of the others': {'; '.join(parts)}."
+    return f"Selectivity, the rise of the documents' loss divided by that of the others: {'; '.join(parts)}."
 
 
 def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
@@ -210,7 +210,7 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
         report.picture(folder / "receipt.png", "Bars of the loss before and after, for every set of documents."),
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
-            "Intervals are over documents. The documents' loss with every sink dropped is "
+            "Intervals are over documents. With every sink dropped, the loss of the removed documents is "
             f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of theirs is on.",
             "note",
         ),
@@ -219,8 +219,8 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
             placebo_columns, [list(map(report.text, row)) for row in placebo_rows], ["", "note", *["number"] * 4]
         ),
         report.paragraph(
-            "The same removal with other ids: by how much it raises the documents' loss, nats per token. The effect is what "
-            "the right removal does beyond that. docs/removal.md says what a removal leaves behind.", "note",
+            "The same removal with other ids: the rise of the documents' loss, nats per token. The effect is the additional "
+            "rise with the right ids. docs/removal.md says what a removal leaves behind.", "note",
         ),
         *_evidence(receipt, folder),
         report.heading("Documents, their own sinks on"),
