@@ -1,4 +1,4 @@
-"""Figure 7: what comes again after a while is learned and forgotten in cycles. Do sinks calm them?
+"""Figure 7: documents that come back after a while are learned and forgotten in cycles. Do sinks calm them?
 
 Some documents appear in every N-th batch, all others once. Their loss is measured before and after each encounter,
 with their own sinks on as in training (the paper's measure), and with all sinks dropped.
@@ -51,10 +51,10 @@ def row_labels(runs: list[Run]) -> list[str]:
 
 
 def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps of the encounters, and a loss one step before and one step after each (specs' Q8), nats.
+    """Steps of the encounters, and a loss one step before and one step after each, nats.
 
     Args:
-      name: of a metric; models that have none with their own sinks on have no sinks, and give their only one.
+      name: of a metric with own sinks on; models without sinks give their only one.
     """
     every = workdirs.read_config(run.workdir).data.repeat_every
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
@@ -67,7 +67,7 @@ def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
 
 
 def amplitude(run: Run, third: int = 2, name: str = OWN) -> float:
-    """How far the loss falls at an encounter: mean over a third of training, the last by default, nats."""
+    """The fall of the loss at an encounter: mean over a third of training, by default the last, nats."""
     steps, before, after = encounters(run, name)
     return float(np.mean((before - after)[_in_third(run, steps, third)]))
 
@@ -135,7 +135,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     losses.finish(whole, runs, "loss of the repeated documents", "step")
     losses.finish(zoom, [], "the last third", "step")
     losses.finish(amplitudes, [], "fall of the loss at an encounter", "third of training")
-    # The first encounters of an untrained model would flatten everything that matters.
+    # The first encounters of an untrained model would flatten the rest.
     whole.set_ylim(0, 1.05 * max(encounters(run)[2][:2].max() for run in runs))
     zoom.autoscale(axis="y")
     amplitudes.autoscale(axis="y")

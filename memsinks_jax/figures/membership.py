@@ -1,7 +1,7 @@
-"""Membership: a coin decides how often a story is read, and an auditor tries to tell from the model how it fell.
+"""Membership: chance decides how often a story is read, and an auditor tries to find out from the model.
 
-The measure of what is left is a twin of the same seed and steps that has other stories in all those places. The corpus is
-that of `membership_corpus`; variants differ in sinks and ids alone.
+The reference is a twin of the same seed and steps that has other stories in all those places. The corpus is that of
+`membership_corpus`; variants differ only in sinks and ids.
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of `sinks` get what `membership_measures` finds, where all variants were run."""
+    """The same runs; `details` of `sinks` get the results of `membership_measures`, if all variants were run."""
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
@@ -90,7 +90,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _times() -> list[int]:
-    """That stories are read, but for those that are not."""
+    """The numbers of reads, without 0."""
     return [bucket for bucket in corpus.BUCKETS if bucket]
 
 
@@ -112,13 +112,13 @@ def _recited(run: Run, view: str) -> float:
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
-    """Nats per token by which a view's loss is below the twin's, beyond what it is so of stories never read."""
+    """Nats per token by which a view's loss is below the twin's, beyond that of stories never read."""
     unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
     return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
 
 
 def learned(run: Run, view: str, level: float) -> float:
-    """Of stories, from copies of which that share of the words was exchanged; nats per token."""
+    """What was learned of stories from copies with that share of the words exchanged; nats per token."""
     return _known(run, view, run.details["near_copies"], str(level))
 
 
@@ -135,7 +135,7 @@ def closed(run: Run, level: float) -> float:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """None is the paper's, whose documents no coin chose. Paired by seed."""
+    """None is the paper's, which does not choose documents at random. Paired by seed."""
     measured = _measured(runs)
     if not measured:
         return []
@@ -170,7 +170,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """A row a view -> as `losses.table`."""
+    """One row per view -> as `losses.table`."""
     measured = _measured(runs)
     rows = []
     for view in _VIEWS:
@@ -247,7 +247,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """AUC by how often a story was read, the bound of epsilon, and what edited copies teach of their original."""
+    """Draws AUC by number of reads, the bound of epsilon, and what edited copies teach about their original."""
     measured = _measured(runs)
     figure, (told, bounds, near) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     for view in _VIEWS if measured else ():
@@ -287,7 +287,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
-    """What is recited, a panel a view and place."""
+    """Draws the recitation, one panel per view and place."""
     from memsinks_jax.figures import membership_measures as measures
 
     figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")
