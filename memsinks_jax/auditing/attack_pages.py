@@ -28,7 +28,7 @@ _ATTACKS = {
 
 
 def tables(found: Sequence[dict]) -> list[Table]:
-    """Of results of `attacks.attack`, one a seed, of the same models. What was not asked is left out."""
+    """Tables for results of `attacks.attack`, one per seed, for the same models. Skips attacks that were not run."""
     makers = {
         "relearning": _relearning, "benign": _benign, "quantization": _quantization, "reactivation": _reactivation,
         "residue": _residue,

@@ -18,7 +18,7 @@ SCORE_LABELS = {
 
 
 def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]:
-    """(title, what its numbers are, [(label, measure, digits)])"""
+    """(title, explanation, [(label, measure, digits)])"""
     suffix, samples = result["suffix"], result["samples"]
     recited = [
         (f"given {prefix}: {label}", f"{measure}_{prefix}", 2)
@@ -95,7 +95,7 @@ def introduction(result: dict) -> str:
 
 
 def answer(result: dict) -> str:
-    """The audited model's worst numbers beside the oracle's and the standard one's."""
+    """The audited model's worst numbers, with the oracle's and the standard model's."""
     longest = max(
         (p for p in result["prefixes"] if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]), default=0
     )
@@ -110,7 +110,7 @@ def answer(result: dict) -> str:
 
 
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
-    """Writes the pictures -> {file name: what stands under it}."""
+    """Writes the pictures -> {file name: caption}."""
     asked = ", ".join(result["subjects"])
     drawn = {
         "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance by tokens given, "
@@ -132,7 +132,7 @@ def colour(result: dict, name: str) -> str:
 
 
 def _rungs(result: dict) -> list[int]:
-    """How often members were seen, where that differs, from the least."""
+    """The numbers of times that members were seen, ascending, if they differ."""
     groups = next(iter(result["subjects"].values()))
     return sorted(int(name) for name in groups if name.isdigit())
 
@@ -148,7 +148,7 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
         _whiskers(axes[0], places, [found[f"auc_{s}"] for s in scores], colour(result, name), name, "o")
         prefixes = [prefix for prefix in result["prefixes"] if f"exact_{prefix}" in found]
         for axis, measure in zip(axes[1:3], ("exact", "edit_distance"), strict=True):
-            # Equal lines would lie on each other: each model stands a little beside the last.
+            # Shift each model a little, because equal lines would overlap.
             x = [prefix * 1.02 ** (place - (len(subjects) - 1) / 2) for prefix in prefixes]
             _whiskers(axis, x, [found[f"{measure}_{p}"] for p in prefixes], colour(result, name), name, "o-")
         sides = [found["member_loss"], found["non_member_loss"]]
