@@ -1,7 +1,8 @@
 """Does a model recite? Given the beginning of a document, how much of the rest does it write word for word?
 
 Discoverable extraction (Carlini et al. 2023) at several prefix lengths, by one greedy continuation and by several samples;
-(n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al. 2021) and exact memorization (Tirumala et al. 2022), which read the document instead.
+(n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al. 2021) and exact memorization
+(Tirumala et al. 2022), which read the document instead.
 """
 
 import math

@@ -1,8 +1,8 @@
 """An attacker has a model with its sinks, but not the ids. How much of a document comes back by switching sinks on?
 
 The attacker has the first half of a document and wants the second; only the second half is measured. The attacker tries
-masks of ids as in training, or optimises gates between 0 and 1 on the first half. The scale of every attack goes from the sinks
-dropped (recovered 0) to the document's own sinks on (1). R documents, K masks, M sinks.
+masks of ids as in training, or optimises gates between 0 and 1 on the first half. The scale of every attack goes from the
+sinks dropped (recovered 0) to the document's own sinks on (1). R documents, K masks, M sinks.
 """
 
 import jax
