@@ -226,12 +226,12 @@ def _rows(runs: list[Run]) -> list[tuple[str, list[Run], str]]:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     return [label for label, _, _ in _rows(runs)]
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Numbers of every audited model -> (names of columns, one row a model; a cell holds a value a seed)."""
+    """Numbers of every audited model -> (names of columns, one row per model; a cell holds one value per seed)."""
     columns = {"AUC, loss": "auc_loss", "recited": f"exact_{_GIVEN}", "extraction strength": "extraction_strength",
                "gap": "loss_gap", "exposure": "exposure"}  # fmt: skip
     rows = []
@@ -250,7 +250,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, whiskers and bands from the lowest to the highest. "
         f"{shared.floor_sentence(runs)}"
@@ -309,7 +309,7 @@ def _whisker(axis, x: float, values: list[float], colour: str, label: str | None
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: every attack, and how many documents may share a sink."""
+    """Further sections of the page: every attack, and how many documents may share a sink."""
     from memsinks_jax.audit import attack_sections
 
     groups, parts = by_variant(runs), []

@@ -45,7 +45,7 @@ _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dad
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}; in 2a and 2b each seed is faint, in 2c the band is from the "
         "lowest to the highest. Degradation is held-out loss before minus after, as in the paper: higher is better. A dot "
@@ -60,7 +60,7 @@ def _matched(standard: Run) -> float:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined)."""
     groups = by_variant(runs)
     matched = {seed: _matched(run) for seed, run in groups.get("repetition", {}).items()}
     columns = ["held-out", "repeated", "canaries"]
@@ -147,7 +147,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: how the methods looked, and what the paper leaves open about the canaries."""
+    """Further sections of the page: how the methods looked, and what the paper leaves open about the canaries."""
     found = post_hoc.how(runs, post_hoc.OF_THE_PAPER)
     canary = next((run for run in runs if run.variant == "canary"), None)
     if canary is None:

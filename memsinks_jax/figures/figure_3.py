@@ -48,7 +48,7 @@ MASKED = ("gradient_masking", "gradient_detach")
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} With sinks, kept means each document's own."
@@ -107,7 +107,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined)."""
     columns = ["held-out, kept", "held-out, dropped", "gap", "repeated, kept", "repeated, dropped", "steps"]
     rows = []
     for group in by_variant(runs).values():

@@ -52,7 +52,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in their context, with "
@@ -61,7 +61,7 @@ def note(runs: list[Run]) -> str:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     return [
         *trade_off.sections(runs, out), report.heading("Does it recite?"), *shared.continuations(runs),
         *shared.token_by_token(runs, out),

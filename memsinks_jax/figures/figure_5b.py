@@ -30,7 +30,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     looked_at = [run for run in runs if run.details]
     return knob.sections(runs, out) + (post_hoc.how(looked_at, post_hoc.OF_THE_PAPER) if looked_at else [])
 

@@ -55,7 +55,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     config = workdirs.read_config(runs[0].workdir)
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
@@ -65,14 +65,14 @@ def note(runs: list[Run]) -> str:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     names = map(on_return.published, VARIANTS)
     labels = {name: name.replace("_across", ", attention across documents").replace("_", ", ") for name in names}
     return on_return.labels(runs, labels | {DEDUPLICATED: f"{labels[DEDUPLICATED]} (deduplicated)"})
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     within = [run for run in runs if not on_return.published(run.variant).endswith("_across")] or runs
     choices = [
         ["repeats of the rare domain", f"{', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting"],

@@ -35,7 +35,7 @@ OWN, DROPPED = "repeated_loss_own", "repeated_loss"
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     config = workdirs.read_config(runs[0].workdir)
     many = config.data.repeated_documents
     return (
@@ -46,7 +46,7 @@ def note(runs: list[Run]) -> str:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     return on_return.labels(runs, LABELS)
 
 
@@ -99,7 +99,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed)."""
     columns = {
         "amplitude, first third": lambda run: amplitude(run, 0),
         "amplitude, last third": amplitude,

@@ -204,7 +204,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; the corpus is the same for "
         f"all seeds. Every level has {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many "

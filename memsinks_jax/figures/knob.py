@@ -19,7 +19,7 @@ _BLUE, _RED, _GREY, _GREEN = "#1f618d", "#c0392b", "#7f8c8d", "#1e8449"
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; every model reads the same "
         f"rows in as many steps. {shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in "
@@ -28,7 +28,7 @@ def note(runs: list[Run]) -> str:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     return [report.heading("Choices"), shared.open_choices(runs)]
 
 

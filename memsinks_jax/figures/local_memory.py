@@ -202,7 +202,7 @@ def row_labels(runs: list[Run]) -> list[str]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Means over edits -> (names of columns, a row a kind and site; a cell holds a value a seed)."""
+    """Means over edits -> (names of columns, one row per kind and site; a cell holds one value per seed)."""
     cells = [
         [[run.metrics[f"{kind}_{site}_{name}"] for run in runs if f"{kind}_{site}_{name}" in run.metrics]
          for name in _COLUMNS.values()]

@@ -181,7 +181,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     seeds = len({run.seed for run in runs})
     counts = ", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())
     return (

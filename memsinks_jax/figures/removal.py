@@ -168,7 +168,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     seeds = len({run.seed for run in runs})
     return (
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, whiskers from the lowest to the highest. {corpus.SOURCES} "

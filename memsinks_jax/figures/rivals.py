@@ -230,7 +230,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, whiskers the 95% interval of the mean. Left: up and to the left "
         "is better. Right: the remaining gap against the repeated loss of users who may know the repeated documents. "
@@ -247,12 +247,12 @@ def _said(variant: str) -> str:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     return [_said(variant) for variant in by_variant(runs)]
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined)."""
     return losses.table(runs, lambda variant: "standard")
 
 

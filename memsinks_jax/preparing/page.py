@@ -1,4 +1,4 @@
-"""What a prepared corpus holds, as a page for people."""
+"""The report page of a prepared corpus."""
 
 import pathlib
 
