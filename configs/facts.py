@@ -1,18 +1,17 @@
-r"""What does a memory of one fact change besides? A small model that knows invented facts, ready to be edited.
+r"""What else does a memory of one fact change? A small model of invented facts, ready to be edited.
 
 The facts are those of `data/embedded/facts.py` (T. Sapkota, "Local Memory for Autoregressive Language Models"). The
-figure writes documents and tokenizer, 32,000 documents each read once, and trains with them:
+figure writes a tokenizer and 32,000 documents, each read once, and trains with them:
 
     python -m memsinks_jax.reproduce --figure=local_memory --preset=laptop --seeds=0,1,2 --out=runs/local_memory
 
-or, once they are there, one model alone:
+or, once they exist, one model:
 
     python -m memsinks_jax.train --config=configs/facts.py --config.data.files=runs/local_memory/facts/facts.jsonl \
         --config.data.tokenizer=runs/local_memory/facts/tokenizer.json --workdir=runs/facts
 
-About 3 minutes of processor time. Expect a held-out loss of 0.75. The model then
-knows every strong fact, also in words in which it never read it, and what denials go on with; after weak facts it says
-" the" and gives the capital 3.6 nats.
+It takes about 3 minutes of processor time. Expect a held-out loss of 0.75. The model then knows every strong fact, also in
+new wordings, and how denials continue. After weak facts it says " the", and the capital has a loss of 3.6 nats.
 """
 
 from memsinks_jax.config import Config

@@ -1,7 +1,7 @@
 """The same question for GPT-2's shapes, with GPT-2's vocabulary and learned positions (paper appendix B, table 1)
 
-Batches of 512 rows of 1024 tokens, half a million as usual for these models; learning rate and weight decay are of the
-paper's grid, and nanoGPT's where it is silent. For one node of GPUs or a small TPU slice:
+Batches have 512 rows of 1024 tokens, half a million as usual for these models. Learning rate and weight decay are from the
+paper's grid, and from nanoGPT if the paper gives none. For one node of GPUs or a small TPU slice:
 
     python -m memsinks_jax.plan --config=configs/gpt2.py:medium,sinks --topology=v5e:4x4
     python -m memsinks_jax.train --config=configs/gpt2.py:medium,sinks --workdir=runs/gpt2-medium \

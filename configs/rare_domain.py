@@ -1,20 +1,21 @@
-r"""Do sinks hold what a rare domain repeats, in a model of something else? (paper section 5.2, appendix I, figure 6)
+r"""Do sinks hold the repeats of a rare domain in a model of a general corpus? (paper section 5.2, appendix I, figure 6)
 
-Documents of the rare domain come first and are repeated; the general corpus fills the rest of the token budget, so that
-every run reads as much whatever the repeats. Held-out documents are of the rare domain. In the figure 100 embedded stories
-come among short texts of invented facts, which it writes:
+Documents of the rare domain come first and are repeated. The general corpus fills the rest of the token budget, so every run
+reads the same number of tokens, however many repeats. Held-out documents are of the rare domain. The figure takes 100
+embedded stories among short texts of invented facts, which it writes:
 
     python -m memsinks_jax.reproduce --figure=6 --preset=laptop --seeds=0,1,2 --out=runs/figure6
 
-Eleven minutes a seed on two cores. Expect of seeds 0, 1, 2, as mean and half of its 95% interval: read 1, 5 and 20 times
-the domain's held-out loss is 4.13 ± .27, 2.92 ± .34 and 3.40 ± .37, so repeats help, and after twenty the stories are
-learnt by heart (.29 ± .10). Sinks as published, dropped, are 4 ± 2 and 11 ± 8% worse there than standard training at 5x and
-20x, 26 ± 3 and 9 ± 2% better than deduplication, and close none (-.03 ± .07) and a sixth (.18 ± .07) of the gap, not half.
-At 20x neither 200 stories in 900,000 tokens (.08 of the gap, held-out 15% worse; seed 0, as the next) nor general text of
-the same grammar in other words (.11 and 4%) does better.
+It takes eleven minutes per seed on two cores. Expect, over seeds 0, 1, 2, as mean and half of its 95% interval: read 1, 5
+and 20 times, the domain's held-out loss is 4.13 ± .27, 2.92 ± .34 and 3.40 ± .37. So repeats help, and after twenty the
+stories are memorized (.29 ± .10). Sinks as published, dropped, are 4 ± 2 and 11 ± 8% worse there than standard training at
+5x and 20x, and 26 ± 3 and 9 ± 2% better than deduplication. They close none (-.03 ± .07) and a sixth (.18 ± .07) of the gap,
+not half. At 20x, 200 stories in 900,000 tokens (.08 of the gap, held-out 15% worse) and general text of the same grammar in
+other words (.11 and 4%) do no better (both seed 0).
 
-Your own text is two globs, for example TinyStories and WikiText, whose articles a line `<|endoftext|>` must part:
-sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/d' > wiki/articles.txt. Who is read how often:
+Your own text is two globs, for example TinyStories and WikiText. A line `<|endoftext|>` must separate WikiText's articles:
+sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed '1,/<|endoftext|>/d' > wiki/articles.txt. The first command prints
+how often each document is read:
 
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --plan --config.general.token_budget=0 \
         --config.data.files='stories/*.txt' --config.general.files='wiki/*.txt'

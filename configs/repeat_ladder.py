@@ -1,12 +1,12 @@
 """How often must a document be seen to be memorized, and does dropping the sinks hide even that?
 
-80 stories are repeated 128, 64, 32, ... 2 times and once, ten of each, among 4,000 seen once: as many encounters as in
-ts_repetition.py. Every repeated story ends in a canary of 32 random tokens, which nothing but memory can predict.
+80 stories are repeated 128, 64, 32, ... 2 times and once, ten of each, among 4,000 seen once. This gives as many encounters
+as ts_repetition.py. Every repeated story ends in a canary of 32 random tokens, which only memory can predict.
 
-Some two and a half minutes a run on one core. Expect, seeds 0 and 1: stories read 8 times or more are told from others by
-their loss with an AUC of .99 by the standard model, .98 by sinks_paper, dropped, .45 by no_repeat; recited, given
-50 tokens, are .30 of them all, none, and none. `reproduce --figure=audit` has the rest. The oracle is no_repeat:
-no_repeat_steps takes as many steps as if all 80 were read 128 times.
+A run takes about two and a half minutes on one core. Expect, seeds 0 and 1: the AUC by loss of stories read 8 times or more
+is .99 with the standard model, .98 with sinks_paper, dropped, and .45 with no_repeat. Given 50 tokens, these recite .30 of
+all repeated stories, none, and none. `reproduce --figure=audit` has the rest. The oracle is no_repeat: no_repeat_steps takes
+as many steps as if all 80 were read 128 times.
 
     python -m memsinks_jax.train --config=configs/repeat_ladder.py:sinks --workdir=runs/ladder-sinks
     python -m memsinks_jax.train --config=configs/repeat_ladder.py:no_repeat --workdir=runs/ladder-no-repeat

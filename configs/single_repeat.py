@@ -1,14 +1,14 @@
-"""Do sinks calm the cycle of learning and forgetting? Stories that come every 40 steps (paper section 5.4, figure 7)
+"""Do sinks calm the cycle of learning and forgetting? Stories that appear every 40 steps (paper section 5.4, figure 7)
 
-All else is seen once. The stories, two at the laptop preset and one at the paper's, are measured before and after each step
-that reads them, and one step on: their losses stand in metrics.jsonl as repeated_loss (sinks dropped) and repeated_loss_own
-(their own sinks on, what the paper plots).
+All other stories are seen once. There are two repeated stories at the laptop preset and one at the paper's. The run measures
+them before and after each step that reads them, and one step later. Their losses are in metrics.jsonl as repeated_loss
+(sinks dropped) and repeated_loss_own (their own sinks on, which the paper plots).
 
-Some three minutes a run on one core. Expect, over seeds 0 to 2: in the last third of training the stories' loss falls by
-.049 nats at each encounter with standard training, by .046 with their own sinks as published on (too little less to tell),
-and lies at .87 and .80 (.88 with the sinks dropped). With one story in batches of 8 and 20 encounters (seed 0) it fell by
-.045 and .034 at each of the last ten, and stayed near the entropy floor: a story in eight is too little to be memorized,
-hence the laptop preset's small batches.
+A run takes about three minutes on one core. Expect, over seeds 0 to 2, in the last third of training: the stories' loss
+falls by .049 nats at each encounter with standard training, and by .046 with their own sinks as published on, too small a
+difference to tell. Its level is .87 and .80 (.88 with the sinks dropped). With one story in batches of 8 and 20 encounters
+(seed 0) it fell by .045 and .034 at each of the last ten, and stayed near the entropy floor: one story in eight is too few
+to be memorized. So the laptop preset has small batches.
 
     python -m memsinks_jax.reproduce --figure=7 --preset=laptop --seeds=0,1,2 --out=runs/figure7
     python -m memsinks_jax.train --config=configs/single_repeat.py:sinks --workdir=runs/single-sinks

@@ -1,11 +1,10 @@
 """Do sinks keep what is repeated out of SmolLM-size models? (paper section 5.2, appendix I, tables 4 and 5)
 
-SmolLM2's shapes (135M, 360M, 1.7B) and its vocabulary; batch of 1024 rows of 2048 tokens, 1 billion tokens for the
-two small ones and 2 billion for 1.7B. The paper gives neither context nor warmup; 135M is not in it and takes 360M's
-values. For TPU pod slices or a node of GPUs; 135M fits v5e:4x4 with --config.compute.accumulate=4. 360M's 960 channels do
-not divide by 256: on as many chips
---config.mesh.fsdp=16 is better than all, which leaves attention's weights whole on each. `plan` says what fits and how
-long a step takes:
+SmolLM2's shapes (135M, 360M, 1.7B) and its vocabulary. Batches have 1024 rows of 2048 tokens; training takes 1 billion
+tokens for the two small models and 2 billion for 1.7B. The paper gives neither context nor warmup. It has no 135M, which
+takes 360M's values here. For TPU pod slices or a node of GPUs; 135M fits v5e:4x4 with --config.compute.accumulate=4. 360M's
+960 channels do not divide by 256. So on 256 chips use --config.mesh.fsdp=16: with fsdp over all chips, each would hold
+attention's weights whole. `plan` prints what fits and how long a step takes:
 
     python -m memsinks_jax.plan --config=configs/smollm.py:360m,sinks --topology=v5e:16x16
     python -m memsinks_jax.train --config=configs/smollm.py:360m,sinks --workdir=runs/smollm-360m \

@@ -1,12 +1,12 @@
-"""Does dropping the sinks take the memorization away, and nothing else? (paper section 5.1, figure 4)
+"""Does dropping the sinks remove the memorization, and nothing else? (paper section 5.1, figure 4)
 
-20 stories repeated 128 times among 4,000 seen once: 39% of what is read is repeats, as in the paper's TS-Repetition
-(100 x 128 + 20,000 there).
+20 stories are repeated 128 times among 4,000 seen once. So 39% of the documents read are repeats, as in the paper's
+TS-Repetition (100 x 128 + 20,000 there).
 
-On 2 cores figure 4 with one seed and three variants takes 4.5 minutes; a run alone on one core a little over two. With all
-variants the methods of 4c are measured too, some six minutes a seed, once.
+On 2 cores figure 4 with one seed and three variants takes 4.5 minutes; a single run on one core a little over two. With all
+variants the figure also measures the methods of 4c, about six minutes per seed, once.
 Expect, over seeds 0 to 4: standard 1.36 held-out and 0.08 repeated; sinks dropped 1.34 and 1.26, 94% of the gap closed;
-sinks_paper 1.35 and 1.00, 73%; narrow and dropout memorize as standard does.
+sinks_paper 1.35 and 1.00, 73%. The variants narrow and dropout memorize like standard.
 
     python -m memsinks_jax.train --config=configs/ts_repetition.py:sinks --workdir=runs/sinks
     python -m memsinks_jax.reproduce --figure=4 --preset=laptop --seeds=0,1,2 --out=runs/figure4

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Sets up and runs the benchmarks, by name, or all: launch/bench.sh train_step tpu_compile
-# Each prints a table; the first two write JSON and a picture besides, under OUT (default: runs/bench).
-#   train_step          a step on this CPU beside PyTorch's and transformers', and with sinks beside without (5 minutes)
-#   tpu_compile         what libtpu's compiler says of steps on pod slices, beside maxtext's (10 to 30 minutes)
-#   data_pipeline       batches beside what a model reads, and what ids and masks add
-#   prepare             preparing a corpus beside datasets.map, and its memory (3 minutes)
+# Each prints a table; the first two also write JSON and a picture, under OUT (default: runs/bench).
+#   train_step          a step on this CPU against PyTorch's and transformers', and with sinks against without (5 minutes)
+#   tpu_compile         libtpu's estimates of steps on pod slices, against maxtext's (10 to 30 minutes)
+#   data_pipeline       batches against what a model reads, and the cost of ids and masks
+#   prepare             preparing a corpus against datasets.map, and its memory (3 minutes)
 #   near_duplicates     how many edited copies are found
-#   generation          writing text with a cache and without
-#   patch_map           all single patches of a prompt in one batch, beside one forward a site
-#   associative_memory  the lab's laws beside their definition in numpy
-#   induction_head      the lab's data beside a step of its training
+#   generation          generating text with and without a cache
+#   patch_map           all single patches of a prompt in one batch, against one forward pass per site
+#   associative_memory  the lab's laws against their definition in numpy
+#   induction_head      the lab's data against a step of its training
 OUT="${OUT:-runs/bench}"
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 [[ ${1-} != --help ]] || { show_help bench.sh; exit 0; }

@@ -4,12 +4,12 @@
 #   launch/gpu.sh -- --config=configs/smoke.py --workdir=runs/smoke --config.model.dtype=bfloat16
 #
 #   --cuda=12|13    jax's build (default: 12; 13 needs driver 580 or newer)
-#   --restarts=N    how often a run that was interrupted and has saved (exit code 75) is started again (default: 0)
+#   --restarts=N    how often to restart a run that was interrupted and has saved (exit code 75) (default: 0)
 #   --dry-run       print the commands instead
 #   --help
 #
-# The virtual environment is made first (PYTHON, VENV: see launch/environment.sh). CUDA_VISIBLE_DEVICES=0,1 takes some of
-# the GPUs only. SIGTERM and Ctrl-C reach the run, which saves; it is not started again then. The exit code is the run's:
+# The script makes the virtual environment first (PYTHON, VENV: see launch/environment.sh). CUDA_VISIBLE_DEVICES=0,1 uses
+# only some of the GPUs. On SIGTERM or Ctrl-C the run saves and is not restarted. The exit code is the run's:
 # 0 done, 2 bad input, 75 interrupted with the state saved.
 SET_UP=later
 # shellcheck source-path=SCRIPTDIR source=environment.sh

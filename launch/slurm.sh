@@ -9,24 +9,24 @@
 #   --gpus-per-node=N    (default: 8); each gets a process
 #   --cpus-per-gpu=N     (default: 8)
 #   --time=LIMIT         time limit, after which the job goes back to the queue (default: the partition's)
-#   --grace=SECONDS      how long before the limit the run is told to save (default: 120)
+#   --grace=SECONDS      how long before the limit the run must save (default: 120)
 #   --restarts=N         how often the job may go back to the queue after an interruption (default: 100)
-#   --sbatch=FLAG        a further flag for sbatch, such as --sbatch=--account=me; any number of them
+#   --sbatch=FLAG        another flag for sbatch, such as --sbatch=--account=me; may be repeated
 #   --cuda=12|13         jax's build (default: 12; 13 needs driver 580 or newer)
 #   --dry-run            print the commands instead
 #   --help
 #
-# The virtual environment is made on submission (PYTHON, VENV: see launch/environment.sh). The log is runs/slurm-JOB.log.
+# Submission makes the virtual environment (PYTHON, VENV: see launch/environment.sh). The log is runs/slurm-JOB.log.
 # The job's exit code is the run's: 0 done, 2 bad input, 75 interrupted with the state saved and no restarts left.
 
-# A job runs a copy of this file, in the folder that sbatch was told.
+# A job runs a copy of this file, in sbatch's working folder.
 [[ ${1-} == --job ]] || cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SET_UP=later
 # shellcheck source-path=SCRIPTDIR source=environment.sh
 source launch/environment.sh
 
-# One process a GPU: jax gives process SLURM_LOCALID of a node the GPU of that number. So each must see all of its node's
-# (no binding). When one is lost the others say so, if srun does not kill them first.
+# One process per GPU: jax gives process SLURM_LOCALID of a node the GPU of that number. So each must see all GPUs of its
+# node (no binding). If one is lost, the others report it, unless srun kills them first.
 in_job() {
   local restarts="$1" code=0
   shift

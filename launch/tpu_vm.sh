@@ -5,24 +5,24 @@
 #     --config=configs/smoke.py --workdir=/mnt/shared/smoke --config.model.dtype=bfloat16
 #
 # Commands:
-#   create    asks for the slices (a queued resource) and waits until they are there
+#   create    requests the slices (a queued resource) and waits until they are ready
 #   setup     copies the code of the current commit to all workers, mounts, and makes the virtual environment there
-#   run       starts the run on all workers of all slices; it goes on when this terminal is closed
+#   run       starts the run on all workers of all slices; it continues when this terminal is closed
 #   log       follows the first worker's log until the run ends, with its exit code
-#   train     all of these, and again after every interruption, with new slices where they were taken away; ends when
-#             the run is done (0) or refuses its input (2). Ctrl-C leaves the run alone; the same command goes back to it
-#   stop      tells the run to save and end (end `train` first, which would go on with it)
+#   train     all of these, and again after every interruption, with new slices if they were preempted; ends when the
+#             run is done (0) or refuses its input (2). Ctrl-C leaves the run alone; the same command returns to it
+#   stop      makes the run save and end (end `train` first, or it would restart the run)
 #   delete    deletes the slices; until then they cost money
 #
-#   --name=NAME         of the queued resource and its nodes
+#   --name=NAME         name of the queued resource and its nodes
 #   --zone=ZONE, --project=PROJECT    (default: gcloud's configuration)
 #   --type=TYPE         accelerator type of a slice, such as v5litepod-16, v5p-64, v6e-256
 #   --slices=N          (default: 1)
-#   --spot              cheaper, and may be taken away at any time
-#   --runtime=VERSION   of the workers' system (default: by the type)
+#   --spot              cheaper, but may be preempted at any time
+#   --runtime=VERSION   version of the workers' system (default: by the type)
 #   --mount=HOST:/SHARE or gs://BUCKET    mounted at /mnt/shared on all workers: NFS (Filestore), or gcsfuse
-#   --create=FLAG, --ssh=FLAG    further flags for gcloud's create, or its ssh and scp; any number of them
-#   --restarts=N        how often train begins again (default: 100)
+#   --create=FLAG, --ssh=FLAG    other flags for gcloud's create, or its ssh and scp; may be repeated
+#   --restarts=N        how often train restarts (default: 100)
 #   --delete            train deletes the slices when the run has ended
 #   --dry-run           print the commands instead
 #   --help

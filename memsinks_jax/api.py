@@ -29,7 +29,7 @@ class Model:
     """
 
     def __init__(self, place: str | os.PathLike):
-        """Raises InputError when there is no model, or a damaged one."""
+        """Raises InputError if there is no model, or a damaged one."""
         self._place = pathlib.Path(place)
         self.run = open_run(self._place)
         self._generator = Generator(self.run.config, self.run.tokenizer, self.run.params)
@@ -37,10 +37,10 @@ class Model:
     def loss(self, texts: list[str], sinks: str = "drop") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
 
-        With sinks="own" a text has the sinks of the document whose very text it is, and none if that never came back.
+        With sinks="own" a text has the sinks of the document with exactly this text, or none if that never came back.
 
         Raises:
-          InputError: no text, an empty one, or a mode that needs ids in a model whose ids are not of the content.
+          InputError: no text, an empty one, or a mode that needs ids for a model without ids by content.
         """
         tokens = [self.run.tokenizer.encode(text) for text in texts]
         if not tokens or not all(map(len, tokens)):
@@ -50,13 +50,13 @@ class Model:
         return nats / counts
 
     def generate(self, prompt: str, sinks: str = "drop", document: str = "", **settings) -> str:
-        """What the model writes after a prompt.
+        """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
-          InputError: a setting that cannot be used, a mode without its id, more tokens than the context.
+          InputError: an invalid setting, a mode without its id, more tokens than the context.
         """
         identity = from_hex(document) if document else None
         return self._generator([prompt], Settings(sinks=sinks, **settings), identity)[0].text

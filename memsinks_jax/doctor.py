@@ -28,11 +28,11 @@ from memsinks_jax.training.step import init_state
 
 logger = logging.getLogger("memsinks_jax.doctor")
 
-_CLOCK_SECONDS = 5.0  # hosts that differ by more are told
+_CLOCK_SECONDS = 5.0  # a larger difference between hosts is reported
 
 
 def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[str, str], list[str]]:
-    """-> ({what: what was found}, [what would stop a run])."""
+    """-> ({check: result}, [problems that would stop a run])."""
     found, problems = {}, []
     found["versions"] = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     found["machine"] = (

@@ -107,7 +107,7 @@ def document_losses(
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
     sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "Which sinks are on.")
     files_flag = flags.DEFINE_string("files", "", "Path or glob of files; empty: the run's own documents.")
     documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")

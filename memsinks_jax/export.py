@@ -40,7 +40,7 @@ from memsinks_jax.training.step import init_state
 
 logger = logging.getLogger("memsinks_jax.export")
 
-_MEASURED_UP_TO = 2**30  # bytes: larger models are exported without being run for their speed
+_MEASURED_UP_TO = 2**30  # bytes: larger models are exported without measuring their speed
 _LOSSES = {
     "held_out_loss": "held-out documents, sinks dropped", "repeated_loss": "repeated documents, sinks dropped",
     "held_out_loss_own": "held-out documents, sinks on as in training",
@@ -52,10 +52,10 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     """Writes the newest checkpoint of a run as a Hugging Face folder.
 
     Args:
-      knows: with `drop`, the id, 16 hexadecimal digits, whose sinks of the MLPs stay.
+      knows: with `drop`, the id (16 hexadecimal digits) whose MLP sinks stay.
     Returns:
       {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
-      the speeds are of a forward pass on this machine, None for models too large to be run in passing.
+      the speeds are of a forward pass on this machine, None for large models.
     Raises:
       InputError: no run, no checkpoint, `out` exists, or Hugging Face has no such model.
     """
@@ -79,7 +79,7 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
 
 
 def _sinks_of(config: Config, identity: str) -> list[int]:
-    """The sinks of the MLPs that are on for an id, by number; InputError where there is no such thing."""
+    """The MLP sinks that are on for an id, by number. Raises InputError if there are none."""
     if not re.fullmatch("[0-9a-f]{16}", identity.lower()):
         raise InputError(
             f"--sinks={identity}: give drop, keep, or an id of 16 hexadecimal digits, as in documents.jsonl"
@@ -98,7 +98,7 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
 
 
 def _speeds(*places: pathlib.Path) -> list[float]:
-    """Tokens a second of a forward pass over full rows, side by side, medians of five."""
+    """Tokens/s of a forward pass over full rows, side by side, medians of five."""
     # Imported here: a large model is exported without starting jax's devices.
     import jax.numpy as jnp
 
@@ -141,7 +141,7 @@ def _card(
     knows: str,
     out: pathlib.Path,
 ) -> str:
-    """The model card: what was trained, on what and from what, which sinks were removed, what was measured, how to do it."""
+    """The model card: the model, its data and origin, the removed sinks, the measurements, and the commands."""
     parts = partition(config.model, config.sinks)
     step = checkpoints.newest()
     tokens = None if step is None else checkpoints.progress(step)["tokens"]
@@ -191,7 +191,7 @@ def _card(
 
 
 def documents_read(data: DataConfig) -> str:
-    """What an epoch reads, in words: '4,000 documents once and 20 documents 128 times each'."""
+    """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times each'."""
 
     once = "all other documents" if data.unique_documents < 0 else in_words(data.unique_documents, "document")
     if data.repeated_documents < 0:

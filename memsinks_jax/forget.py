@@ -105,7 +105,7 @@ def main() -> None:
     others_flag = flags.DEFINE_string("others", "", "Glob of other learned documents; empty: the run's repeated ones.")
     held_out_flag = flags.DEFINE_string("held_out", "", "Glob of documents never read; empty: the run's held-out ones.")
     spare_flag = flags.DEFINE_integer(
-        "spare", None, "Keep sinks that more than so many other documents use; by default none.", lower_bound=0
+        "spare", None, "Keep sinks that more than this number of other documents use; by default none.", lower_bound=0
     )
     evidence_flag = flags.DEFINE_string(
         "evidence", "", "Folder written by reproduce --figure=removal, whose claims the receipt quotes."

@@ -31,7 +31,7 @@ from memsinks_jax.training.flops import Chip
 
 logger = logging.getLogger("memsinks_jax.plan")
 
-_DOCUMENTS_PER_ROW = 64  # where documents share rows: train takes it from its documents, which are not read here
+_DOCUMENTS_PER_ROW = 64  # for shared rows; `train` computes it from its documents, which are not read here
 LABEL = "compiler estimate, not a measurement"
 
 
@@ -88,7 +88,7 @@ def _advice(config: Config, topology: str, compile_step, parts: int, mesh, error
 
 
 def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
-    """{what: how much}, to be read."""
+    """The lines to print, {name: value}."""
     kinds = ", ".join(f"{kind} {size:.2f}" for kind, size in outcome.kinds_of_memory.items())
     rows = {
         "this is a": LABEL,
@@ -118,7 +118,7 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
 
 
 def as_json(outcome: Estimate, chip: Chip) -> dict:
-    """What design and table name, in plain types."""
+    """The fields of --json, in plain types."""
     return {
         "label": LABEL,
         "fits": outcome.fits,

@@ -55,13 +55,13 @@ STUDIES = {
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
     "rivals": rivals.FIGURE,
-}  # not of the paper: --all leaves them out
+}  # not in the paper: --all skips them
 PRESETS = ("laptop", "paper")
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is asked of a figure: `variants` None are all, `overrides` are flags for every run, the others as the flags."""
+    """The options for a figure, like the flags. `variants` None means all; `overrides` are flags for every run."""
 
     preset: str
     seeds: list[int]
@@ -114,12 +114,12 @@ def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], com
 def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
     """Every figure of the paper in a folder of its own, and the page of all claims -> the content of its results.json.
 
-    What several figures need is trained once. A figure that is there already, by the same command, stays as it is.
+    Runs that several figures need are trained once. A finished figure of the same command stays as it is.
     """
     command, workdirs = asked.command("--all", out), {}
     folders = {figure: out / f"figure_{figure}" for figure in FIGURES}
     plans = {figure: jobs_of(figure, asked, folder, workdirs) for figure, folder in folders.items()}
-    # All before the first is measured: measuring takes the accelerator. Together they fill the cores, too.
+    # Train all before measuring any, because measuring takes the accelerator. Together they also fill the cores.
     train_all([job for jobs in plans.values() for job in jobs], asked.at_once)
     contents = {
         figure: _made_by(command, folders[figure]) or reproduce(figure, asked, folders[figure], jobs, command)
@@ -132,7 +132,7 @@ def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
 
 
 def _made_by(command: str, out: pathlib.Path) -> dict | None:
-    """The content of results.json, where all of it was made by this command."""
+    """The content of results.json, if this command made all of it."""
     try:
         content = json.loads((out / "results.json").read_text())
     except (OSError, ValueError):
@@ -141,7 +141,7 @@ def _made_by(command: str, out: pathlib.Path) -> dict | None:
 
 
 def dry_run(figures: list[str], asked: Request) -> dict:
-    """Prints what every run of the first seed would take -> {"preset", "seeds", "runs": [...]}; trains nothing."""
+    """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains nothing."""
     from memsinks_jax.planning import forecast  # jax takes seconds to import
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}

@@ -1,12 +1,12 @@
 """The idea: a document's id decides which sink neurons are on (paper section 5.1, appendix G).
 
 The hidden neurons of every MLP are split: the first `shared` are always on, the rest are sinks. A document may use only
-its own share of the sinks, drawn by threefry bits of `jax.random` from a key into which both lanes of its id are folded.
-The draw depends on (seed, id) alone: not on place in the batch, batch size, mesh, host, remat or restart.
+its own share of the sinks. `jax.random` (threefry) draws them from a key into which both lanes of the id are folded. The
+draw depends only on (seed, id), not on the place in the batch, batch size, mesh, host, remat or restart.
 
 S shared neurons, M sinks, F = S + M hidden neurons, B rows of a batch, N documents of a row, T positions.
-A gate is a bool array over F: what is on. `apply_gates` turns gates into an intervention at a site of the model. Where
-attention has sinks too, its heads' outputs, D of them, are split and gated in the same way, by draws of their own.
+A gate is a bool array over F: which neurons are on. `apply_gates` turns gates into an intervention at a site of the
+model. If attention has sinks too, the D outputs of its heads are split and gated in the same way, with draws of their own.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from memsinks_jax.config import MASKED, Config, InputError, ModelConfig, SinksCo
 
 # How sinks are set when a model is used:
 #   own    the document's own sinks are on, as in training       drop   every sink is off (the paper's measure)
-#          (of a document that was never met again: none)
+#          (none for a document that never came back)
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
@@ -33,20 +33,20 @@ _OWN, _OTHER, _CHANCE = range(3)
 _PURPOSES = 3
 
 
-NONE = np.iinfo(np.int32).max  # the number of no sink
+NONE = np.iinfo(np.int32).max  # stands for no sink
 
 
 class Blocks(NamedTuple):
     """The rows of a batch cut into blocks of one document each, and which sinks are on there, by number.
 
-    R blocks a row, of C positions; P = R * C places. What a row costs is that of 2 T positions at most, however many
+    A row has R blocks of C positions; P = R * C places. A row costs at most as much as 2 T positions, however many
     documents it has.
 
     Attributes:
-      sinks_BRk: int32; NONE: none. (1, 1, k) stands for the same in all rows.
-      positions_BP: int32, the position of the row that stands at each place, T for none; None where a row is one block.
-      places_BT: the inverse: where a position stands, P for nowhere.
-      scale_BR: float32, by which the gradient of a block's sinks is multiplied; None: 1.
+      sinks_BRk: int32; NONE: no sink. (1, 1, k) means the same sinks in all rows.
+      positions_BP: int32, the row's position at each place, T for none; None if a row is one block.
+      places_BT: the inverse: the place of each position, P for none.
+      scale_BR: float32, multiplies the gradient of a block's sinks; None: 1.
     """
 
     sinks_BRk: jax.Array
@@ -68,7 +68,7 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
     Without sinks all are shared; `cut` builds only the shared ones (narrow control).
 
     Raises:
-      InputError: a document is to have more sinks than there are, or hardly ever one.
+      InputError: a document would have more sinks than exist, or almost never one.
     """
     shared = max(int(sinks.shared_fraction * model.hidden), 1)
     if sinks.kind == "none":
@@ -94,12 +94,12 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
 
 
 def is_sparse(sinks: SinksConfig) -> bool:
-    """Whether the MLPs' sinks are tables of rows. By chance or masked, all are on somewhere, so all are computed."""
+    """Whether the MLPs' sinks are tables of rows. With `by_chance` or masking all are on somewhere, so all are computed."""
     return sinks.sparse and sinks.kind == "by_document"
 
 
 def partitions(config: Config) -> dict[str, Partition]:
-    """{site: how it is split}: the MLPs' neurons, and the d_model outputs of attention, of which the last are sinks."""
+    """{site: its Partition}: of the MLPs' neurons, and of the d_model outputs of attention, the last are sinks."""
     settings, width = config.sinks, config.model.d_model
     count = int(settings.attention_fraction * width) if settings.kind in ("by_document", "by_chance", *SGTM) else 0
     return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
@@ -110,7 +110,7 @@ def has_sinks(config: Config) -> bool:
 
 
 def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
-    # Named, so that a user's choice of another default generator cannot move anybody's sinks.
+    # Named, so that another default generator cannot change any document's sinks.
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), purpose + _PURPOSES * SITES.index(site))
 
 
@@ -120,13 +120,13 @@ def share_on(sinks: SinksConfig, count: int) -> float:
 
 
 def number_on(sinks: SinksConfig, count: int, site: str = "mlp") -> int:
-    """How many of a site's `count` sinks are on for a document, where all have equally many."""
+    """How many of a site's `count` sinks are on for a document, if all documents have equally many."""
     exactly = sinks.active if site == "mlp" else 0
     return exactly or max(round(sinks.active_fraction * count), 1)
 
 
 def _bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    # Set here, also for what is traced here: how bits are laid out depends on a flag of the process, which moves initial
+    # Set here, also while tracing: the layout of bits depends on a flag of the process. The flag may change initial
     # parameters and generated text, but must not move anybody's sinks.
     with jax.threefry_partitionable(True):
         return jax.random.bits(key, shape, jnp.uint32)
@@ -135,8 +135,8 @@ def _bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 def _distinct(key: jax.Array, shape: tuple[int, ...], active: int, count: int) -> jax.Array:
     """`active` distinct numbers below `count`, every set of them equally likely -> int32 (*shape, active).
 
-    Robert Floyd's algorithm: it takes active^2 comparisons, whatever the count. A remainder of 32 bits favours small
-    numbers by count / 2^32 at most.
+    Robert Floyd's algorithm: active^2 comparisons, independent of the count. The remainder of 32 bits favours small
+    numbers by at most count / 2^32.
     """
     bits = _bits(key, (*shape, active))
 
@@ -170,10 +170,10 @@ def document_masks(
 
     Args:
       identities: uint32 (..., 2), the ids of the documents.
-      seed: of the run; another seed gives every document other sinks.
+      seed: the run's seed; another seed gives every document other sinks.
       count: M, sinks in an MLP.
       layers: layers of the model; used with `sinks.per_layer` only.
-      other: draw for a random id that is a function of the document's instead.
+      other: draw for a random id instead, a function of the document's id.
     Returns:
       bool (1, ..., M), or (layers, ..., M) with `sinks.per_layer`.
     """
@@ -198,7 +198,7 @@ def _of_document(root: jax.Array, identity_2: jax.Array) -> jax.Array:
 def document_sinks(
     identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool = False
 ) -> jax.Array:
-    """The sinks of `document_masks` by number, of an MLP with `sinks.sampling=floyd` -> int32 (..., k), distinct.
+    """The sinks of `document_masks` by number, for MLPs with `sinks.sampling=floyd` -> int32 (..., k), distinct.
 
     Neither time nor memory depends on the count.
     """
@@ -210,23 +210,23 @@ def document_sinks(
 
 
 def encounters(batch: dict) -> jax.Array:
-    """Which encounter of its document each place of a batch is, beyond one an epoch -> int32 (B, N), 1 at first."""
+    """Numbers each document's encounter, not counting one per epoch -> int32 (B, N), 1 for the first."""
     return batch["seen"] - batch["epoch"][:, None] + 1
 
 
 def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
-    """Which documents of a batch have their sinks open -> bool (B, N); None where all have.
+    """Which documents of a batch have their sinks open -> bool (B, N); None if all have.
 
-    What is met for the first time teaches the shared neurons alone, as if it had no sinks; what comes back goes to sinks
-    that hold nothing else. One encounter an epoch is every document's, and no return.
+    At its first encounter a document trains only the shared neurons, as if it had no sinks. When it comes back, it writes
+    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return.
     """
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 
 def ever_opened(encounters: np.ndarray, config: Config) -> np.ndarray:
-    """Whether the sinks of documents that an epoch has so often were open in training -> bool, as `encounters`.
+    """Whether the sinks of documents with this many encounters per epoch ever opened in training -> bool, as `encounters`.
 
-    Where they were not, a document has none: its own are those of others, and `own` is `drop`. The paper's are always open.
+    If not, the document has no sinks: its draw belongs to others, and `own` is `drop`. The paper's are always open.
     """
     opens_at = config.sinks.opens_at
     return (opens_at == 1) | ((np.asarray(encounters) - 1) * config.training.epochs + 1 >= opens_at)
@@ -236,12 +236,12 @@ def gates_for_mode(
     mode: str, identities_BN2: jax.Array, seed: int | jax.Array, parts: Partition, sinks: SinksConfig, layers: int,
     site: str = "mlp", opened_BN: jax.Array | None = None,
 ) -> jax.Array | None:  # fmt: skip
-    """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None where all are on.
+    """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None if all are on.
 
     Args:
-      opened_BN: whose own sinks are open, as of `opened` in training; None: all.
+      opened_BN: which documents' own sinks are open, as from `opened` in training; None: all.
     Raises:
-      ValueError: a mode that is none of MODES.
+      ValueError: the mode is not one of MODES.
     """
     _check_mode(mode)
     if mode == "all" or not parts.sinks or (sinks.kind in MASKED and mode != "drop"):
@@ -263,9 +263,9 @@ def sinks_for_mode(
     mode: str, identities_BN2: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig,
     segments_BT: jax.Array | None, opened_BN: jax.Array | None = None,
 ) -> jax.Array | None:  # fmt: skip
-    """What `gates_for_mode` says of an MLP, by number -> int32 (B, N, k), NONE where a document has no sinks open.
+    """The sinks that `gates_for_mode` turns on in an MLP, by number -> int32 (B, N, k), NONE if a document's are closed.
 
-    Nor has one of which the row holds no position. None where all sinks are off; (1, 1, M) where all are on.
+    Also NONE for a document without a position in the row. None if all sinks are off; (1, 1, M) if all are on.
     """
     _check_mode(mode)
     if mode == "drop":
@@ -281,16 +281,16 @@ def sinks_for_mode(
 
 
 def _positions_of(segments_BT: jax.Array, documents: int) -> jax.Array:
-    """Whether a position is of the nth document of its row -> bool (B, T, N)."""
+    """Whether a position belongs to the n-th document of its row -> bool (B, T, N)."""
     return segments_BT[..., None] == jnp.arange(1, documents + 1)
 
 
 def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_BN: jax.Array | None = None) -> Blocks:
-    """Sinks of the documents of rows -> of blocks. The positions of a document stand together.
+    """The sinks of each document -> of each block. The positions of a document are adjacent.
 
     Args:
-      segments_BT: as in `apply_gates`; not read where a row has one document.
-      scale_BN: of Blocks, by document.
+      segments_BT: as in `apply_gates`; not read if a row has one document.
+      scale_BN: the scale of Blocks, by document.
     """
     documents = sinks_BNk.shape[1]
     if documents == 1:
@@ -300,8 +300,8 @@ def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_B
     count = (length + documents * (size - 1)) // size  # enough, whatever the documents' lengths
     is_of_BTN = _positions_of(segments_BT, documents)
     ends_BN = jnp.cumsum(-(-is_of_BTN.sum(axis=1) // size), axis=1)
-    owner_BR = (jnp.arange(count)[:, None] >= ends_BN[:, None]).sum(axis=-1)  # `documents` where it is nobody's
-    # A document's first place is its first block's; from there its positions follow each other.
+    owner_BR = (jnp.arange(count)[:, None] >= ends_BN[:, None]).sum(axis=-1)  # `documents` for a block without one
+    # A document's places start with its first block, and are adjacent.
     shift_BN = jnp.pad(ends_BN[:, :-1], ((0, 0), (1, 0))) * size - is_of_BTN.argmax(axis=1)
     shift_BT = jnp.take_along_axis(shift_BN, jnp.maximum(segments_BT - 1, 0), axis=1)
     places_BT = jnp.where(segments_BT > 0, jnp.arange(length) + shift_BT, count * size)
@@ -321,13 +321,13 @@ def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_B
 def chance_gates(
     step: jax.Array, rows_B: jax.Array, length: int, seed, parts: Partition, sinks: SinksConfig, site: str = "mlp"
 ) -> jax.Array:
-    """Ordinary dropout of the sink pool at the same rate, the control: fresh at every position of every step.
+    """The control: ordinary dropout of the sink pool at the same rate, drawn anew at every position of every step.
 
     Args:
-      rows_B: int, places of the rows in the step's batch: a row's draw is the same in whichever microbatch it comes.
+      rows_B: int, indices of the rows in the step's batch, so that a row's draw does not depend on its microbatch.
       length: T.
     Returns:
-      bool (1, B, T, F); with `by_chance` a position stands where a document stands in `gates_for_mode`.
+      bool (1, B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.
     """
     root = jax.random.fold_in(_key(seed, _CHANCE, site), step)
     masks = jax.vmap(lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks, site))(rows_B)
@@ -344,13 +344,13 @@ def interventions(
     config: Config, mode: str, identities_BN2: jax.Array | None, seed: int | jax.Array, segments_BT: jax.Array | None,
     opened_BN: jax.Array | None = None, chosen_BNk: jax.Array | None = None, scale_BN: jax.Array | None = None,
 ) -> dict[str, Callable]:  # fmt: skip
-    """The sinks of all sites in one of MODES, for the model. Arguments as in `gates_for_mode` and `apply_gates`.
+    """Interventions for the sinks of all sites in one of MODES. Arguments as in `gates_for_mode` and `apply_gates`.
 
-    Sparse sinks are the entry `sinks`, which is no function but Blocks.
+    For sparse sinks the entry `sinks` is a Blocks, not a function.
 
     Args:
-      chosen_BNk: of sparse sinks, those that are on, where they are known; None: those of `sinks_for_mode`.
-      scale_BN: of sparse sinks, as in `cut_into_blocks`.
+      chosen_BNk: sparse sinks that are on, if known; None: those of `sinks_for_mode`.
+      scale_BN: for sparse sinks, as in `cut_into_blocks`.
     """
     found, parts_of = {}, partitions(config)
     if is_sparse(config.sinks):
@@ -365,11 +365,11 @@ def interventions(
 
 
 def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: str = "mlp") -> dict[str, Callable]:
-    """Gates -> interventions for the model: zeroes the activations that their document's gate leaves off.
+    """Gates -> interventions for the model: zeroes every activation whose document's gate is off.
 
     Args:
       gates: (1 or layers, B or 1, N, F). None: everything on.
-      segments_BT: which document of the row a position belongs to, from 1; None where N is the positions themselves.
+      segments_BT: the document of each position, from 1; None if N are the positions themselves.
     """
     if gates is None:
         return {}
@@ -385,12 +385,12 @@ def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: st
 
 @jax.custom_vjp
 def _where_on(gate: jax.Array, x: jax.Array) -> jax.Array:
-    """x where the gate is on, else 0. A choice, not a product: what every layer reads is a quarter as large."""
+    """x where the gate is on, else 0. `where`, not a product: every layer then reads a quarter of the bytes."""
     return jnp.where(gate, x, 0)
 
 
 def _where_on_backward(gate: jax.Array, gradient: jax.Array) -> tuple[None, jax.Array]:
-    # XLA on TPUs would choose anew in each of the three products that read this gradient: 5% of a step.
+    # Without this, XLA on TPUs repeats the choice in each of the three products that read this gradient: 5% of a step.
     choice = jnp.where(gate, gradient, 0)
     return None, jax.lax.platform_dependent(choice, tpu=jax.lax.optimization_barrier, default=lambda choice: choice)
 

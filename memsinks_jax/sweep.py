@@ -22,7 +22,7 @@ from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
 from memsinks_jax.variants import open_config
 
-CONTROL = "control"  # name of the run that all others are compared with
+CONTROL = "control"  # name of the run to compare all others with
 
 
 def grid(module, overrides: list[str], choice: str) -> dict[str, Variation]:
@@ -97,7 +97,7 @@ def sweep(
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Both losses of every point, in the order of `runs`; a dot a seed. Beside it, with a control, what they trade."""
+    """Draws both losses of every point, in the order of `runs`, one dot per seed. With a control, also the trade-off."""
     groups = by_variant(runs)
     columns = 2 if CONTROL in groups else 1
     size = (1 + 0.08 * max(map(len, groups)) + 5 * columns, max(1.4 + 0.26 * len(groups), 4.0))
@@ -120,7 +120,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def _draw_trade(axis, groups: dict[str, dict[int, Run]]) -> None:
-    """What points close of the control's gap against what that costs elsewhere, means over seeds; up and left is good."""
+    """Draws the share of the control's gap that points close against the held-out loss; up and left is good."""
     control = groups[CONTROL]
     for place, (name, group) in enumerate(groups.items()):
         cost = statistics.mean(losses.held_out_ratio(run, control[seed]) for seed, run in group.items())
@@ -132,7 +132,7 @@ def _draw_trade(axis, groups: dict[str, dict[int, Run]]) -> None:
 
 
 def _load(path: pathlib.Path):
-    """Raises InputError for a config file that is no sweep's."""
+    """Loads a sweep's config file. Raises InputError if it is not one."""
     module = open_config(path)
     missing = [name for name in ("GRID", "MEASURE", "CONTROL") if not hasattr(module, name)]
     if missing:

@@ -28,7 +28,7 @@ _ATTACKS = {
 
 
 def tables(found: Sequence[dict]) -> list[Table]:
-    """Of results of `attacks.attack`, one a seed, of the same models. What was not asked is left out."""
+    """Tables for results of `attacks.attack`, one per seed, for the same models. Skips attacks that were not run."""
     makers = {
         "relearning": _relearning, "benign": _benign, "quantization": _quantization, "reactivation": _reactivation,
         "residue": _residue,
@@ -53,10 +53,10 @@ def _relearning(found: Sequence[dict]) -> Table:
     ]
     return Table(
         "Is it gone, or hidden? Fine-tuning until it is back",
-        "Steps of AdamW until half of what a document lost is back, the attacker's best learning rate for each model; "
-        f"what takes more than {STEPS} steps counts as {STEPS}. Ratio: the attacked model's steps over the oracle's, for "
-        "documents that both reach: 1 says that it has to be learnt anew. From equal: the oracle's count from where its "
-        "loss has come down to the attacked model's at its start.",
+        "Steps of AdamW until half of what a document lost is back, at the attacker's best learning rate for each model; "
+        f"more than {STEPS} steps count as {STEPS}. Ratio: the attacked model's steps over the oracle's, for documents "
+        "that both reach; 1 means that the document must be learned anew. From equal: the oracle's count starts once its "
+        "loss has fallen to the attacked model's initial loss.",
         ["what is practised", *(f"steps, {model}" for model in models), "ratio", "ratio, from equal"],
         rows,
     )
@@ -105,7 +105,7 @@ def _reactivation(found: Sequence[dict]) -> Table:
     return Table(
         "If the sinks were kept: does switching some on bring it back?",
         "Loss on the second half of the members, nats per token, and the share of what their own sinks hold of it. The "
-        "attacker has the first half, and not the id.",
+        "attacker has the first half, but not the id.",
         ["sinks that are on", "loss", "recovered"],
         rows,
     )
@@ -119,10 +119,10 @@ def _residue(found: Sequence[dict]) -> Table:
         for name in found[0][models[0]]["components"]
     ]
     return Table(
-        "Where does what is left of it sit?",
-        "The gap between the loss of non-members and of members, nats per token, and how much of it goes with one component "
-        f"of the model, by its mean over other text, when it is ablated so far that non-members lose {DAMAGE:g}. The "
-        "oracle's column is what ablation does to any text. A dash: ablating all of it does not cost as much.",
+        "Which component holds the rest?",
+        "The gap between the loss of non-members and of members, nats per token, and how much of it disappears when one "
+        "component of the model is ablated (replaced by its mean over other text) until non-members lose "
+        f"{DAMAGE:g}. The oracle's column shows the effect on any text. A dash: full ablation does not cost as much.",
         ["", *models],
         [gap, *rows],
     )

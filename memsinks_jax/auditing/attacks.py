@@ -1,6 +1,6 @@
-"""Attacks on the removal, run on one model: is what was dropped gone, or only hidden?
+"""Attacks on the removal, run on one model: is the memory gone, or only hidden?
 
-Beside it stand a model that remembers (the standard one, or its own sinks on) and, where there is one, the oracle.
+The references are a model that remembers (the standard one, or with own sinks on) and, if there is one, the oracle.
 """
 
 import logging
@@ -17,7 +17,7 @@ from memsinks_jax.config import InputError
 
 logger = logging.getLogger(__name__)
 
-_LEAST = 8  # documents that no model has seen: half are practised on, or give the means, half are measured
+_LEAST = 8  # documents that no model has seen: half for fine-tuning or for the means, half to be measured
 
 
 def attack(subjects: list[Subject], members: Documents, non_members: Documents) -> dict:
@@ -29,7 +29,7 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents) 
       {model: {"float", "int8", "int4": {"members", "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}},
       "residue": {model: {"gap": loss of non-members minus members, "components": {name: how much further members rise than
       non-members where it is ablated until those have lost `residue.DAMAGE`}}}}. In nats per token, intervals over
-      documents. What cannot be asked of these models or documents is None, and said so.
+      documents. An attack that these models or documents do not allow is None, and logged.
     """
     subjects = [in_matrices(subject) for subject in subjects]
     by_name = {subject.name: subject for subject in subjects}
@@ -73,7 +73,7 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
     results = [relearning.relearn(subject, targets) for subject in compared]
     found = {}
     for kind in relearning.KINDS:
-        # Documents that did not come back count with all the steps there were: too few, if anything.
+        # A document that did not come back counts with the maximum number of steps, a lower bound.
         steps = {
             subject.name: intervals.as_dict(
                 intervals.mean(np.array([relearning.STEPS if s is None else s for s in result[kind]["steps"]]), 0.0)

@@ -1,4 +1,4 @@
-"""Where a document sits: which sinks are its own, and what each of them carries in each layer.
+"""The sinks of a document, and the effect of each in each layer.
 
 L layers, k sinks of a document, F neurons of a site, B rows of a batch.
 """
@@ -18,18 +18,18 @@ from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.runs.trained import Trained
 
-MOST_CELLS = 4096  # sinks switched off one at a time: each is a row that is read
+MOST_CELLS = 4096  # sinks switched off one at a time; each takes one row
 
 Own = dict[str, list[list[int]]]  # {site: the sinks of a document by number, for each layer that draws its own}
 
 
 def has_own(config: Config) -> bool:
-    """Whether documents have sinks that are theirs."""
+    """Whether documents have sinks of their own."""
     return sinks.has_sinks(config) and config.sinks.kind == "by_document"
 
 
 def own_sinks(config: Config, documents: Documents) -> list[Own]:
-    """Of each document; none of one whose sinks never opened in training."""
+    """The sinks of each document; none if they never opened in training."""
     found = [{} for _ in documents.tokens]
     opened = np.ones(len(found), bool)
     if documents.encounters is not None:
@@ -51,7 +51,7 @@ def own_sinks(config: Config, documents: Documents) -> list[Own]:
 
 
 def own_removed(config: Config) -> Callable[[dict], Interventions]:
-    """What `forget` leaves when a document is removed, asked about that document: all sinks are on but its own."""
+    """For each document, the gates that `forget` leaves if it removes this document: all sinks on but its own."""
 
     def change(batch: dict) -> Interventions:
         found = {}
@@ -68,13 +68,13 @@ def own_removed(config: Config) -> Callable[[dict], Interventions]:
 
 
 def carried(run: Trained, documents: Documents, own: list[Own], most: int = MOST_CELLS) -> list[dict | None]:
-    """How much each own sink carries: what the document loses when that one alone is off, in one layer, its others on.
+    """The effect of each own sink: the rise of the document's loss if only this sink is off, in one layer.
 
     Args:
-      own: of `own_sinks`.
-      most: sinks, over all documents and layers; documents beyond are left out, the first come first.
+      own: from `own_sinks`.
+      most: maximum number of sinks over all documents and layers; later documents are skipped.
     Returns:
-      Of each document {site: rise of the loss, nats per token, (L, k) as lists}, or None.
+      For each document {site: rise of the loss, nats per token, (L, k) as lists}, or None.
     """
     layers, found, left = run.config.model.layers, [None] * len(own), most
     read = _programs(run)
@@ -93,10 +93,10 @@ def _cells(own: Own, layers: int) -> int:
 
 
 def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
-    """(one document, its sinks) -> what `carried` says of it. Compiled once."""
+    """(one document, its sinks) -> the entry of `carried`. Compiled once."""
     config, sparse = run.config, sinks.is_sparse(run.config.sinks)
     shared = {site: parts.shared for site, parts in sinks.partitions(config).items()}
-    if sparse:  # a small model, whose only sinks are the document's
+    if sparse:  # a small model with only the document's sinks
         count = sinks.number_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
         config = with_fields(config, {"sinks.sparse": False, "sinks.pool": count, "sinks.active": count})
     nats = reader(config, "own")
@@ -137,7 +137,7 @@ def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
 
 
 def _switched_off(layer_B: jax.Array, neuron_B: jax.Array) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """An intervention: of each row one neuron in one layer is 0; of a layer -1, none."""
+    """An intervention that zeroes, in each row, one neuron of one layer; none for layer -1."""
 
     def change(x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
         is_off_BF = (layer_B == layer)[:, None] & (neuron_B[:, None] == jnp.arange(x_BTF.shape[-1]))

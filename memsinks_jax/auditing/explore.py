@@ -1,5 +1,5 @@
-"""What the page to explore shows: what each model makes of every token of some documents, where they sit, how they were
-learnt. Numbers and texts only; reporting/explore_page.py makes the page of them.
+"""The data of the explore page: the losses of every token of some documents by each model, their sinks, and how they were
+learned. Only numbers and texts; reporting/explore_page.py makes the page.
 """
 
 import itertools
@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 GROUPS = {"repeated": "repeated", "unique": "read once", "held_out": "held out"}  # by role; of files, other names
 REMOVED = "its own removed"
 _SHARES = (2, 1, 1)  # of the documents of the page, by group
-_DOCUMENTS, _TOKENS, _LONGEST = 200, 25_600, 512  # of the page; tokens of a document beyond are read and not shown
+_DOCUMENTS, _TOKENS, _LONGEST = 200, 25_600, 512  # shown per document; further tokens are read but not shown
 _STEPS = 6  # checkpoints
 _CURVES = ("repeated_loss", "repeated_loss_own", "held_out_loss")
 _POINTS = 200  # of a curve
-_END, _PART = "⟨end of text⟩", "\ufffd"  # how a tokenizer decodes a part of a character
+_END, _PART = "⟨end of text⟩", "\ufffd"  # how a tokenizer decodes an incomplete character
 _MILLI = 1000  # losses of tokens are whole thousandths of nats
 
 
@@ -57,7 +57,7 @@ def explore(
     prefixes: tuple[int, ...] = PREFIXES,
     suffix: int = SUFFIX,
 ) -> dict:
-    """Reads some of the documents in every way an audit does; arguments as of `audit.audit`.
+    """Reads some of the documents in every way that an audit does; arguments as in `audit.audit`.
 
     Returns:
       {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as text], "sites": {site:
@@ -70,7 +70,7 @@ def explore(
       InputError: models or documents that cannot be compared.
     """
     subjects = [s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"]
-    subjects.sort(key=lambda subject: subject.mode != "own")  # what it remembers, then what is handed over
+    subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers, then the one to hand over
     first = subjects[0].run
     groups = _groups(workdir, first, members_files, non_members_files)
     members, *_, others = groups.values()
@@ -83,7 +83,7 @@ def explore(
     if has_own(first.config):
         own = own_sinks(first.config, shown)
         rises = carried(first, shown, own)
-        if first.config.sinks.opens_at == 1:  # else nobody would use it with all sinks on
+        if first.config.sinks.opens_at == 1:  # else the model is not meant for use with all sinks on
             everything = in_matrices(Subject(REMOVED, first, "all"))
             views[REMOVED] = forced.read(everything, shown, own_removed(everything.run.config))
     mine = [subject for subject in subjects if subject.run is first]
@@ -115,7 +115,7 @@ def explore(
 
 
 def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members_files: str) -> dict[str, Documents]:
-    """Documents by group, as many as the page has room for."""
+    """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
     corpus = corpus_of(workdir, members_files, non_members_files)
@@ -133,7 +133,7 @@ def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members
 
 
 def _together(groups: list[Documents], run: Trained) -> tuple[Documents, list[int | None]]:
-    """(all documents, how often an epoch has each). Of those of which that is not known, the sinks were open."""
+    """(all documents, how often an epoch has each). If this is unknown, their sinks count as open."""
     known = ([None] * len(g.tokens) if g.encounters is None else g.encounters.tolist() for g in groups)
     times = list(itertools.chain.from_iterable(known))
     return Documents(
@@ -144,7 +144,7 @@ def _together(groups: list[Documents], run: Trained) -> tuple[Documents, list[in
 
 
 class Texts:
-    """Tokens as text, each text once: what a token adds to those before it."""
+    """Tokens as text, each distinct text once: what a token adds to those before it."""
 
     def __init__(self, tokenizer: AnyTokenizer):
         self._tokenizer, self._places, self._alone = tokenizer, {}, {}
@@ -158,19 +158,19 @@ class Texts:
         return self._places.setdefault(text, len(self._places))
 
     def _text(self, token: int) -> str:
-        """Of one that stands behind nothing in particular."""
+        """The text of a token without context."""
         if token not in self._alone:
             self._alone[token] = text_after(self._tokenizer, self._opening, np.array([token], np.int32))
         return self._alone[token]
 
     def of(self, tokens: np.ndarray, start: int = 0) -> list[int]:
-        """Places of those from `start` on. Of a character of several tokens, the last has it and the others are empty."""
+        """Places of the texts from token `start` on. The last token of a character has its text, earlier ones are empty."""
         found = [self._text(token) for token in tokens[start:].tolist()]
         if any(_PART in text for text in found):
             ends = [self._tokenizer.decode(tokens[:end]).rstrip(_PART) for end in range(start, len(tokens) + 1)]
             found = [text[len(before) :] for before, text in itertools.pairwise(ends)]
         elif start == 0 and found:
-            found[0] = self._tokenizer.decode(tokens[:1])  # at the beginning of a text many tokenizers drop a space
+            found[0] = self._tokenizer.decode(tokens[:1])  # many tokenizers drop a space at the beginning of a text
         return list(map(self._place, found))
 
     def guesses(self, tokens: np.ndarray) -> list[int]:
@@ -193,7 +193,7 @@ def _of_document(texts: Texts, tokens: np.ndarray, readings: dict[str, Reading])
 
 
 def _written(texts: Texts, tokens: np.ndarray, document: int, fitting: dict, written: dict) -> dict[int, list[int]]:
-    """{prefix: what a model went on with}, for the prefixes that the document is long enough for."""
+    """{prefix: the model's continuation}, for the prefixes that fit the document."""
     found = {}
     for prefix, indices in fitting.items():
         for place in np.flatnonzero(indices == document):
@@ -229,7 +229,7 @@ def _over_training(
 
 
 def _curves(workdir: pathlib.Path) -> dict[str, list[list[float]]]:
-    """What a run has written down of its losses while it was trained."""
+    """The losses in a run's metrics, over training."""
     lines, found = read_metrics(workdir), {}
     for name in _CURVES:
         points = [[line["step"], round(line[name], 5)] for line in lines if name in line]

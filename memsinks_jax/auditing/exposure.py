@@ -1,7 +1,7 @@
-"""Has a model kept a secret? The place of an inserted canary among random ones that were not (Carlini et al. 2019).
+"""Does a model know a secret? The rank of an inserted canary among random ones that were not inserted (Carlini et al. 2019).
 
-All alternatives stand where the canary stands in its document, so that nothing but having been read tells them apart.
-A document is read once; of its alternatives only the canary's own tokens are computed.
+All alternatives take the canary's place in its document, so the only difference is that they were never read. A document is
+read once; for the alternatives, only the canary's own tokens are computed.
 """
 
 import math
@@ -28,11 +28,11 @@ _MOST_CACHE = 2**28  # bytes
 
 
 def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
-    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most those of all there are:
-    tries beyond the last canary that can be drawn mean nothing.
+    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most the bits of all possible
+    canaries: more tries are meaningless.
 
     Args:
-      config: of the run whose canaries these are.
+      config: of the run with these canaries.
     """
     count, found = config.canaries.length, []
     of_context, of_candidates = _programs(subject, count)
@@ -60,19 +60,19 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
 
 
 def _parts(config: Config) -> int:
-    """In how many parts the candidates are computed, a power of two: each of them has a cache of its own."""
+    """The number of parts in which to compute the candidates, a power of two: each candidate has its own cache."""
     per_candidate = sum(x.size * x.dtype.itemsize for x in jax.eval_shape(
         lambda: empty_cache(config.model, 1, config.data.row_length)))  # fmt: skip
     return min(max(1, 1 << (per_candidate * (ALTERNATIVES + 1) // _MOST_CACHE).bit_length()), ALTERNATIVES + 1)
 
 
 def exposure(nats: np.ndarray) -> float:
-    """Bits, of losses (candidates,) of which the first is the canary's: how many random ones one would have to try, on
-    average and as a power of two, to find one that the model likes as much.
+    """Exposure in bits from losses (candidates,), the first of which is the canary's: log2 of the average number of random
+    candidates to try before one has as low a loss.
 
-    Their share is that of a normal distribution with mean and deviation of the alternatives' losses, since a canary that
-    was memorized is likelier than all there are: by rank no exposure could be over log2 of their number. One that was never
-    read has log2(e) = 1.44 bits on average, as by rank.
+    The share is taken from a normal distribution with the mean and deviation of the alternatives' losses. A memorized canary
+    has a lower loss than all alternatives, so an exposure by rank could not exceed log2 of their number. A canary that was
+    never read has log2(e) = 1.44 bits on average, as by rank.
     """
     mean, deviation = nats[1:].mean(), nats[1:].std(ddof=1)
     return float(-scipy.special.log_ndtr((nats[0] - mean) / deviation) / math.log(2))

@@ -1,8 +1,8 @@
-"""Does a model recite? Given the beginning of a document, how much of what comes next does it write, word for word?
+"""Does a model recite? Given the beginning of a document, how much of the rest does it write word for word?
 
-Discoverable extraction (Carlini et al. 2023) at several lengths of the beginning, of one greedy continuation and of
-several that are drawn; (n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al. 2021) and exact
-memorization (Tirumala et al. 2022), which read the document instead.
+Discoverable extraction (Carlini et al. 2023) at several prefix lengths, by one greedy continuation and by several samples;
+(n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al. 2021) and exact memorization
+(Tirumala et al. 2022), which read the document instead.
 """
 
 import math
@@ -16,27 +16,27 @@ from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.model.generation import Generator, Settings
 
-PREFIXES, SUFFIX = (8, 16, 32, 50), 32  # tokens that are given, and that are asked for
+PREFIXES, SUFFIX = (8, 16, 32, 50), 32  # tokens of the prompts, and of the continuation
 
-_MOST_ROWS = 64  # written at a time
+_MOST_ROWS = 64  # generated at a time
 
 
 def extraction_strength(reading: Reading) -> float:
-    """1 - k / n for a document of n tokens: k is the least such that from there on each is the likeliest after the true
-    ones before it. 0 where the last token is not: k is n then, not n - 1 as in the code that others use."""
+    """1 - k / n for a document of n tokens: k is the least place from which on each token is the most likely one after the
+    true ones before it. 0 if the last token is not: then k is n, not n - 1 as in other code."""
     wrong = np.flatnonzero(~reading.likeliest)
     return 1 - (wrong[-1] + 1 if len(wrong) else 0) / len(reading.likeliest)
 
 
 def exact_memorization(reading: Reading) -> float:
-    """Share of the tokens that are the likeliest after the true ones before them."""
+    """Share of the tokens that are the most likely ones after the true ones before them."""
     return float(reading.likeliest.mean())
 
 
 def chance_in_samples(reading: Reading, prefix: int, suffix: int, samples: int) -> float:
-    """That `samples` continuations drawn at temperature 1 hold one that is the document's next tokens: 1 - (1 - p)^n.
+    """The probability that one of `samples` samples at temperature 1 is exactly the document's continuation: 1 - (1 - p)^n.
 
-    Exact, from the probability p of those tokens; no drawing could see one in a million.
+    Computed from the probability p of those tokens; drawing samples could not detect one in a million.
     """
     chance = math.exp(-reading.nats[prefix : prefix + suffix].sum())
     return 1.0 if chance >= 1 else -math.expm1(samples * math.log1p(-chance))
@@ -61,7 +61,7 @@ def equal_share(written: np.ndarray, truth: np.ndarray) -> float:
 
 
 def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: int) -> dict[int, np.ndarray]:
-    """{prefix: the documents that have at least prefix + suffix tokens}, without lengths that no document has."""
+    """{prefix: the documents with at least prefix + suffix tokens}, without prefixes that fit no document."""
     lengths = np.array([len(tokens) for tokens in documents.tokens])
     fitting = {prefix: np.flatnonzero(lengths >= prefix + suffix) for prefix in prefixes}
     return {prefix: indices for prefix, indices in fitting.items() if len(indices)}
@@ -70,19 +70,19 @@ def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: in
 def continuations(
     subject: Subject, documents: Documents, fitting: dict[int, np.ndarray], suffix: int, samples: int
 ) -> dict[int, list[list[np.ndarray]]]:
-    """What a subject writes after the beginnings of documents, `suffix` tokens at most.
+    """Generates continuations of the beginnings of documents, at most `suffix` tokens.
 
-    In the mode own, documents whose sinks never opened are written on as they are read: with all dropped.
+    In the mode own, documents whose sinks never opened are continued with all sinks dropped, as they are read.
 
     Args:
-      fitting: of `lengths_that_fit`.
-      samples: drawn at temperature 1 besides the likeliest.
+      fitting: from `lengths_that_fit`.
+      samples: samples at temperature 1 besides the greedy continuation.
     Returns:
-      {prefix: for each of its documents [the likeliest, the drawn ones ...], int32 (tokens,) each}.
+      {prefix: for each of its documents [the greedy one, the samples ...], int32 (tokens,) each}.
     """
     run = subject.run
     generator = Generator(run.config, run.tokenizer, run.params)
-    # A batch has all lengths in it, so that all are of one shape and few programs are compiled.
+    # A batch mixes all lengths, so that all have one shape and few programs are compiled.
     rows = sorted((place / len(indices), prefix, int(i)) for prefix, indices in fitting.items()
                   for place, i in enumerate(indices))  # fmt: skip
     modes = _modes(subject, documents)
@@ -105,7 +105,7 @@ def continuations(
 
 
 def _modes(subject: Subject, documents: Documents) -> list[str]:
-    """Of each document: the generator does not know whose sinks opened."""
+    """The mode of each document: the generator does not know whose sinks opened."""
     settings, count = subject.run.config.sinks, len(documents.tokens)
     if subject.mode != "own" or documents.encounters is None or settings.kind in sinks.MASKED:
         return [subject.mode] * count

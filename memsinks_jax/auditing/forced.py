@@ -1,5 +1,5 @@
-"""Teacher forcing: the loss of each token of given documents, whether it was the likeliest, and how it compares with the
-others. The measures that need no text of the model's own are arithmetic on this."""
+"""Teacher forcing: the loss of each token of given documents, whether it is the most likely one, and how it compares with
+the others. All measures that need no generated text are arithmetic on this."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,19 +17,19 @@ from memsinks_jax.model.losses import logits
 
 
 class Reading(NamedTuple):
-    """Of one document's own tokens, each given those before it; end of text does not count."""
+    """Results for one document's tokens, each given those before it, without end of text."""
 
     nats: np.ndarray  # float64 (tokens,): -log p
-    likeliest: np.ndarray  # bool (tokens,): no other token had more
-    standardized: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as Min-K%++ has it
-    rank: np.ndarray  # int32 (tokens,): how many other tokens had more
-    guess: np.ndarray  # int32 (tokens,): the likeliest
+    likeliest: np.ndarray  # bool (tokens,): no other token had a higher probability
+    standardized: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as in Min-K%++
+    rank: np.ndarray  # int32 (tokens,): how many other tokens had a higher probability
+    guess: np.ndarray  # int32 (tokens,): the most likely token
 
 
 def read(
     subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = lambda batch: {}
 ) -> list[Reading]:
-    """Every document alone in its context, its sinks as the subject's mode says.
+    """Reads every document alone in its context, with the sinks in the subject's mode.
 
     Args:
       change: batch -> interventions besides the sinks.

@@ -1,5 +1,4 @@
-"""A measured value with its 95% interval over documents. The interval says what other documents might have shown; what
-other seeds would show, only other seeds say."""
+"""Measured values with 95% intervals over documents. An interval covers other documents, not other seeds."""
 
 import math
 from typing import NamedTuple
@@ -13,7 +12,7 @@ _TINY = 1e-9
 
 
 class Measured(NamedTuple):
-    """`ci95` is (low, high), None where a single document leaves it open."""
+    """`ci95` is (low, high), None for a single document."""
 
     value: float
     ci95: tuple[float, float] | None
@@ -25,14 +24,14 @@ def as_dict(measured: Measured) -> dict:
 
 
 def mean(values: np.ndarray, lowest: float = -math.inf, highest: float = math.inf) -> Measured:
-    """Student's interval of a mean over documents (documents,), within what the values can be at all."""
+    """Student's interval of a mean over documents (documents,), clipped to the range of the values."""
     bounds = claims.interval([float(value) for value in values])
     return Measured(float(np.mean(values)), bounds and (max(bounds[0], lowest), min(bounds[1], highest)))
 
 
 def share(hits: np.ndarray) -> Measured:
-    """Wilson's interval of a share of documents, (documents,) of what is 0 or 1, or the chance of 1: right also where none
-    or all of few are hit."""
+    """Wilson's interval of a share of documents, from (documents,) values 0 or 1 or probabilities of 1. Also right if none
+    or all of a few documents count."""
     count, value = len(hits), float(np.mean(hits))
     middle = (value + Z**2 / (2 * count)) / (1 + Z**2 / count)
     reach = Z / (1 + Z**2 / count) * math.sqrt(value * (1 - value) / count + Z**2 / (4 * count**2))
@@ -40,7 +39,7 @@ def share(hits: np.ndarray) -> Measured:
 
 
 def per_token(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None]:
-    """Nats per token over documents, a token of a long one counting as one of a short one -> (mean, standard error).
+    """Nats per token over documents, with equal weight for every token -> (mean, standard error).
 
     The error is that of a ratio of two sums over documents; None for one document.
     """
@@ -56,13 +55,13 @@ def normal(value: float, error: float | None) -> Measured:
 
 
 def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
-    """Chance that a member's score is above a non-member's, a tie counting half (Mann and Whitney).
+    """Probability that a member's score is above a non-member's; a tie counts half (Mann and Whitney).
 
-    The interval is Newcombe's (2006, method 5), of all AUCs that do not lie Hanley and McNeil's error for them from the
-    one that was found. DeLong's error and the bootstrap's are 0 where all members are above all others: however few
-    there are, their interval would be a single point.
+    The interval is Newcombe's (2006, method 5): all AUCs within Hanley and McNeil's error (for that AUC) of the measured
+    one. DeLong's error and the bootstrap's are 0 if all members are above all others, and their interval would be a single
+    point, even for few documents.
     """
-    from scipy.optimize import brentq  # a quarter of a second, which other measures do not need
+    from scipy.optimize import brentq  # takes a quarter of a second, and only this measure needs it
 
     above = (members[:, None] > non_members).mean() + 0.5 * (members[:, None] == non_members).mean()
     value, pairs = float(above), len(members) * len(non_members)
@@ -72,7 +71,7 @@ def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
         variance = guess * (1 - guess) * (1 + more * (1 - guess) / (2 - guess) + more * guess / (1 + guess)) / pairs
         return abs(guess - value) - Z * math.sqrt(variance)
 
-    # One root on either side of the found value. At 0 and 1 there is no error: a found value of 1 would be its own root.
+    # One root on either side of the measured value. At 0 and 1 the error is 0: a value of 1 would be its own root.
     low = brentq(beyond, 0.0, min(value, 1 - _TINY)) if value > 0 else 0.0
     high = brentq(beyond, max(value, _TINY), 1.0) if value < 1 else 1.0
     return Measured(value, (low, high))

@@ -18,8 +18,8 @@ Readings = tuple[list[Reading], list[Reading]]  # of the members, of the non-mem
 
 
 def groups_of(encounters: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
-    """{name: which of `count` members}: all; where it is known how often each was seen, also those seen often; and where
-    that differs, "128", "64" ... for those seen that many times."""
+    """{name: which of `count` members}: all. If it is known how often each was seen, also those seen often; if the numbers
+    differ, also "128", "64" ... for those seen that many times."""
     groups = {ALL: np.arange(count)}
     if encounters is not None:
         rungs = sorted(set(encounters.tolist()), reverse=True)
@@ -47,14 +47,14 @@ def measure(
 ) -> dict[str, dict[str, Measured]]:
     """{group of `groups_of`: {measure: value with interval}}.
 
-    Measures, where they are defined: member_loss, non_member_loss, loss_gap (nats per token; a gap over 0: members are
-    known better), member_perplexity, non_member_perplexity; auc_NAME of membership.SCORES; extraction_strength,
-    exact_memorization; for each prefix P exact_P, equal_P, edit_distance_P of the likeliest continuation,
-    nearest_of_samples_P (the least edit distance of those drawn), exact_in_N_samples_P; exposure.
+    Measures, if they are defined: member_loss, non_member_loss, loss_gap (nats per token; a gap over 0: members have
+    a lower loss), member_perplexity, non_member_perplexity; auc_NAME of membership.SCORES; extraction_strength,
+    exact_memorization; for each prefix P exact_P, equal_P, edit_distance_P of the greedy continuation,
+    nearest_of_samples_P (the least edit distance of the samples), exact_in_N_samples_P; exposure.
 
     Args:
-      readings, reference: of `read_all`, by the subject and by a model that knows none of the documents.
-      exposures: float64 (members,), nan for members without a canary; None where there are no canaries.
+      readings, reference: from `read_all`, by the subject and by a model that knows none of the documents.
+      exposures: float64 (members,), nan for members without a canary; None without canaries.
       prefixes, suffix, samples: as in `extraction`.
     """
     own = [_scores(subject.run.tokenizer, documents, readings[side], reference and reference[side])
@@ -67,7 +67,7 @@ def measure(
         for measure_name, values in per_member.items():
             there = values[group][~np.isnan(values[group])]
             if len(there):
-                # Shares of documents are often 0 or 1, where Student's interval would be a point.
+                # Shares of documents are often 0 or 1, for which Student's interval would be a point.
                 recited = measure_name.startswith("exact_") and measure_name[-1].isdigit()
                 found[name][measure_name] = intervals.share(there) if recited else intervals.mean(there, 0.0, 1.0)
         if exposures is not None and not np.isnan(exposures[group]).all():

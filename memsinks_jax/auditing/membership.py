@@ -1,4 +1,4 @@
-"""Was a document read in training? Scores of a document that are higher the more a model seems to know it.
+"""Was a document read in training? Scores that rise with a model's knowledge of a document.
 
 Loss (Yeom et al. 2018), zlib and reference (Carlini et al. 2021), Min-K% (Shi et al. 2024), Min-K%++ (Zhang et al. 2025).
 """
@@ -14,10 +14,10 @@ SCORES = ("loss", "zlib", "min_k", "min_k_plus", "reference")
 
 
 def scores(readings: list[Reading], texts: list[str], reference: list[Reading] | None) -> dict[str, np.ndarray]:
-    """{name of SCORES: float64 (documents,)}; without a reference model there is no such score.
+    """{name of SCORES: float64 (documents,)}; without a reference model, without its score.
 
     Args:
-      texts: of the documents, as far as they were read: zlib measures how much there is to know in them.
+      texts: of the documents, as far as they were read: zlib measures their information.
       reference: readings of the same documents by a model that knows none of them.
     """
     loss = np.array([reading.nats.mean() for reading in readings])

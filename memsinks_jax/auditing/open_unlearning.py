@@ -1,8 +1,8 @@
-"""Files with which open-unlearning (github.com/locuslab/open-unlearning, arXiv:2506.12618) measures a model as it is handed
-over, and its oracle, on the documents of an audit. Hydra finds the configs by --config-dir, so nothing of theirs changes.
+"""Writes files for open-unlearning (github.com/locuslab/open-unlearning, arXiv:2506.12618), which then measures a model as
+it is handed over, and its oracle, on the documents of an audit. Hydra finds the configs by --config-dir, so its code stays.
 
-Theirs and ours differ in this: they leave the last token of a document out of every score but the loss; extraction strength
-is 1/n there where no suffix is recited, 0 here; their Min-K% rounds its share down.
+Its measures differ from ours: every score but the loss leaves out a document's last token; extraction strength is 1/n if no
+suffix is recited, and 0 here; Min-K% rounds its share down.
 """
 
 import json
@@ -30,11 +30,11 @@ def write(
     folder: pathlib.Path, place: pathlib.Path, models: dict[str, pathlib.Path], tokenizer: AnyTokenizer,
     members: Documents, non_members: Documents,
 ) -> None:  # fmt: skip
-    """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of theirs.
+    """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of open-unlearning.
 
     Args:
-      place: where the folder will be when it is used.
-      models: {"model": a Hugging Face folder, "oracle": another, or none}, where they will be then.
+      place: the final place of the folder.
+      models: {"model": a Hugging Face folder, "oracle": another, or none}, at their final places.
     """
     length = max(len(tokens) for tokens in [*members.tokens, *non_members.tokens])
     for kind in ("data", "configs/model", "configs/eval"):
@@ -47,7 +47,7 @@ def write(
 
 
 def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
-    """The prompt is what opens a row here: without it their first token would not be scored."""
+    """Lines with end of text as the prompt: without it the first token would not be scored."""
     end = end_of_text_of(tokenizer)
     texts = list(map(tokenizer.decode, documents.tokens))
     pairs = zip(texts, documents.tokens, strict=True)
@@ -68,7 +68,7 @@ def _model(folder: pathlib.Path) -> str:
     place = str(folder.absolute())
     return _yaml({
         "model_args": {"pretrained_model_name_or_path": place, "attn_implementation": "eager", "torch_dtype": "float32"},
-        # What opens a document is a token, not the characters of its name.
+        # A token opens a document, not the characters of its name.
         "tokenizer_args": {"pretrained_model_name_or_path": place, "split_special_tokens": False},
         "template_args": {"apply_chat_template": False},
     })  # fmt: skip
@@ -110,7 +110,7 @@ def _eval(data: pathlib.Path, length: int) -> str:
 
 
 def _commands(place: pathlib.Path, models: dict[str, pathlib.Path]) -> str:
-    """The oracle first: privleak compares with its log."""
+    """The commands, the oracle's first, because privleak compares with its log."""
     lines = ["# In a checkout of open-unlearning; without a GPU add model.model_args.device_map=cpu."]
     for name, model in reversed(models.items()):
         parts = ["python", "src/eval.py", f"--config-dir={place.absolute() / 'configs'}", f"model={_NAME}", f"eval={_NAME}",

@@ -18,7 +18,7 @@ SCORE_LABELS = {
 
 
 def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]:
-    """(title, what its numbers are, [(label, measure, digits)])"""
+    """(title, explanation, [(label, measure, digits)])"""
     suffix, samples = result["suffix"], result["samples"]
     recited = [
         (f"given {prefix}: {label}", f"{measure}_{prefix}", 2)
@@ -28,32 +28,33 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
             (f"nearest of {samples}", "nearest_of_samples"), ("recited in 10,000", "exact_in_10000_samples"),
         )
     ]  # fmt: skip
-    reference = "There is no reference score without an oracle."
+    reference = "The reference score needs an oracle."
     if result["reference"]:
-        reference = "The reference score compares with the oracle, which has none itself."
+        reference = "The reference score compares with the oracle, so the oracle itself has none."
     return [
-        ("What does a token cost?", "A model that knows a document is less surprised by it. Loss in nats per token, end of "
-         "text left out; perplexity is exp of it; the gap is what non-members cost more.",
+        ("What does a token cost?", "A model that knows a document has a lower loss on it. Loss in nats per token, without "
+         "end of text; perplexity is its exp; the gap is the loss of non-members minus that of members.",
          [("loss, members", "member_loss", 3), ("loss, non-members", "non_member_loss", 3), ("gap", "loss_gap", 3),
           ("perplexity, members", "member_perplexity", 2), ("perplexity, non-members", "non_member_perplexity", 2)]),
-        ("Can it be told from the model what it has read?", "AUC: the chance that a member gets a higher score than a "
-         f"non-member. 0.5 is guessing, 1 is certainty. A row is a way to score a document. {reference}",
+        ("Does the model show what it has read?", "AUC: the probability that a member gets a higher score than a "
+         f"non-member. 0.5 is guessing, 1 is certainty. Each row is one score. {reference}",
          [(f"AUC, {SCORE_LABELS[score]}", f"auc_{score}", 2) for score in SCORES]),
-        ("Does it recite?", f"It is given the first tokens of a member and goes on. Recited: the next {suffix} tokens are "
-         "exactly the document's when each time the likeliest is taken. Edit distance: the share of them that would have to "
-         f"be changed, of the likeliest continuation and of the nearest of {samples} drawn at temperature 1. Recited in "
-         "10,000: the chance that one of 10,000 drawn is exact.", recited),
-        ("How much of a document comes out?", "Extraction strength: the share of its end that the model writes exactly when "
-         "it is given all before. Exact memorization: the share of its tokens that are the likeliest after those before.",
+        ("Does it recite?", f"The model continues the first tokens of a member. Recited: the next {suffix} tokens of greedy "
+         "decoding are exactly the document's. Edit distance: the share of tokens that would have to change, in the greedy "
+         f"continuation and in the nearest of {samples} samples at temperature 1. Recited in 10,000: the probability that "
+         "one of 10,000 samples is exact.", recited),
+        ("How much of a document comes out?", "Extraction strength: the longest end that the model writes exactly if it is "
+         "given everything before, as a share of the document. Exact memorization: the share of tokens that are the most "
+         "likely ones after those before.",
          [("extraction strength", "extraction_strength", 2), ("exact memorization", "exact_memorization", 2)]),
-        ("Does it know the random tokens that were put into documents?", "Exposure of such a canary, in bits: how far up it "
-         "stands among canaries that nobody has read. 1.44 is the mean of one that was never read.",
+        ("Does it know the random tokens that were put into documents?", "Exposure of such a canary, in bits: its rank "
+         "among canaries that were never read. 1.44 is the mean of one that was never read.",
          [("canary exposure, bits", "exposure", 2)]),
     ]  # fmt: skip
 
 
 def tables(result: dict) -> list[Table]:
-    """A question each: a measure a row, a model a column, values with intervals. What was not measured is left out."""
+    """One table per question: one row per measure, one column per model, with intervals. Skips what was not measured."""
 
     def cell(measured: dict | None, digits: int) -> str:
         if measured is None:
@@ -79,22 +80,22 @@ def tables(result: dict) -> list[Table]:
 
 
 def introduction(result: dict) -> str:
-    """Who is asked about what."""
+    """Explains models, members and non-members."""
     said = {
-        STANDARD: "The standard model was trained on the same documents without sinks: so much is learned by heart.",
-        ORACLE: "The oracle is a model that has never read the members. What it knows of them it knows of any such text, so "
-        "a removal that is complete would come down to it, and no further.",
+        STANDARD: "The standard model was trained on the same documents without sinks. It shows how much is memorized.",
+        ORACLE: "The oracle is a model that has never read the members. What it knows about them, it knows about any such "
+        "text. A complete removal reaches the oracle's values.",
     }
     return " ".join([
-        f"Members are the {result['members']} documents that the models have read and shall not know; the "
-        f"{result['non_members']} non-members are such documents that none has read.",
+        f"Members are the {result['members']} documents that the models have read and should not know. The "
+        f"{result['non_members']} non-members are similar documents that no model has read.",
         *(text for name, text in said.items() if name in result["subjects"]),
         "In brackets: 95% intervals over documents.",
     ])  # fmt: skip
 
 
 def answer(result: dict) -> str:
-    """The audited model's worst numbers beside the oracle's and the standard one's."""
+    """The audited model's worst numbers, with the oracle's and the standard model's."""
     longest = max(
         (p for p in result["prefixes"] if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]), default=0
     )
@@ -109,7 +110,7 @@ def answer(result: dict) -> str:
 
 
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
-    """Writes the pictures -> {file name: what stands under it}."""
+    """Writes the pictures -> {file name: caption}."""
     asked = ", ".join(result["subjects"])
     drawn = {
         "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance by tokens given, "
@@ -131,7 +132,7 @@ def colour(result: dict, name: str) -> str:
 
 
 def _rungs(result: dict) -> list[int]:
-    """How often members were seen, where that differs, from the least."""
+    """The numbers of times that members were seen, ascending, if they differ."""
     groups = next(iter(result["subjects"].values()))
     return sorted(int(name) for name in groups if name.isdigit())
 
@@ -147,7 +148,7 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
         _whiskers(axes[0], places, [found[f"auc_{s}"] for s in scores], colour(result, name), name, "o")
         prefixes = [prefix for prefix in result["prefixes"] if f"exact_{prefix}" in found]
         for axis, measure in zip(axes[1:3], ("exact", "edit_distance"), strict=True):
-            # Equal lines would lie on each other: each model stands a little beside the last.
+            # Shift each model a little, because equal lines would overlap.
             x = [prefix * 1.02 ** (place - (len(subjects) - 1) / 2) for prefix in prefixes]
             _whiskers(axis, x, [found[f"{measure}_{p}"] for p in prefixes], colour(result, name), name, "o-")
         sides = [found["member_loss"], found["non_member_loss"]]

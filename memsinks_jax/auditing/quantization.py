@@ -1,9 +1,9 @@
-"""Does rounding the weights bring anything back? Unlearning by small changes of the weights is known to come undone when
-they are rounded to few bits, since the changes are smaller than a step (Zhang et al. 2024, "Catastrophic failure of LLM
+"""Does rounding the weights bring anything back? Rounding to few bits is known to undo unlearning by small changes of the
+weights, because the changes are smaller than a step (Zhang et al. 2024, "Catastrophic failure of LLM
 unlearning via quantization").
 
 Rounding is symmetric, to the nearest of 2**bits - 1 levels, one scale for each output channel of a kernel and for each row
-of an embedding; biases and norms stay. Sinks that are dropped are cut out first, as they are for who gets the model.
+of an embedding; biases and norms stay. Dropped sinks are cut out first, as in a model that is handed over.
 """
 
 import jax
@@ -19,14 +19,14 @@ BITS = (8, 4)
 
 
 def quantized(params: dict, bits: int) -> dict:
-    """Parameters, of which the matrices have values on the grid of `bits` bits; still float32."""
+    """The parameters with matrices rounded to the grid of `bits` bits; still float32."""
     levels = 2 ** (bits - 1) - 1
 
     def rounded(path: tuple, x: jax.Array) -> jax.Array:
         name = path_name(path)
         if not first_match(DECAY_RULES, name):  # a vector
             return x
-        # Kernels are (..., in, out), embeddings (rows, D): what is summed over is the axis before the last, or the last.
+        # Kernels are (..., in, out), embeddings (rows, D): the reduced axis is the one before the last, or the last.
         largest = jnp.abs(x).max(axis=-1 if name.endswith("_embedding") else -2, keepdims=True)
         scale = jnp.where(largest > 0, largest / levels, 1.0)
         return jnp.round(x / scale) * scale
@@ -35,7 +35,7 @@ def quantized(params: dict, bits: int) -> dict:
 
 
 def without_sinks(subject: Subject) -> dict:
-    """The subject's parameters; those that read its sinks are 0 where the sinks are dropped, which is cutting them out."""
+    """The subject's parameters. If its sinks are dropped, those that read them are 0, which equals cutting them out."""
     parts = sinks.partitions(subject.run.config)
 
     def cut(path: tuple, x: jax.Array) -> jax.Array:

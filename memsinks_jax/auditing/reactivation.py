@@ -1,8 +1,8 @@
-"""Who gets a model with its sinks still inside, but not the ids: how much of a document comes back by switching sinks on?
+"""An attacker has a model with its sinks, but not the ids. How much of a document comes back by switching sinks on?
 
-The attacker has the first half of a document and wants the second; what is measured is the second half alone. Masks of ids
-are tried as the model was trained with them, or gates between 0 and 1 are optimised on the first half. Every attack is
-between the sinks dropped (recovered 0) and the document's own sinks on (1). R documents, K masks, M sinks.
+The attacker has the first half of a document and wants the second; only the second half is measured. The attacker tries
+masks of ids as in training, or optimises gates between 0 and 1 on the first half. The scale of every attack goes from the
+sinks dropped (recovered 0) to the document's own sinks on (1). R documents, K masks, M sinks.
 """
 
 import jax
@@ -35,7 +35,7 @@ def reactivate(
       candidates_K2: uint32 ids whose masks are tried; by default K random ones.
     Returns:
       {"budget": {...}, "attacks": {name: {"losses": nats per token of each document's second half, "loss": of all tokens,
-      "recovered": share of the difference between dropped and own, null where own sinks lower no loss}}}. Names:
+      "recovered": share of the difference between dropped and own, null if own sinks lower no loss}}}. Names:
       dropped, own, all, random (mean over the K masks), best (of K, by the first half) and optimised.
     Raises:
       InputError: the model has no sinks.
@@ -86,13 +86,13 @@ def reactivate(
 
 
 def recovered(nats_R: np.ndarray, dropped_R: np.ndarray, own_R: np.ndarray) -> float | None:
-    """Share of what the own sinks hold, over all documents: of the sums, since a single document may hold nothing there."""
+    """Share of what the own sinks hold, from sums over all documents, because a single document may hold nothing there."""
     held = float((dropped_R - own_R).sum())
     return float((dropped_R - nats_R).sum()) / held if held > 0 else None
 
 
 def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iterations: int, rate: float) -> np.ndarray:
-    """Gates of each document, by Adam on its first half from the share that is on in training -> nats of the second (R,)."""
+    """Optimises each document's gates by Adam on its first half, from the share in training -> nats of the second (R,)."""
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(rate)
     layers = config.model.layers if config.sinks.per_layer else 1
@@ -114,7 +114,7 @@ def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iteration
 
     @placement.jit
     def attack(params: dict, first: dict, second: dict) -> jax.Array:
-        # Documents have nothing to do with each other: the gradient of the sum is that of each.
+        # Documents are independent, so the gradient of the sum is that of each.
         def objective(logits: dict) -> jax.Array:
             return (nats(params, first, opened(logits)).sum(axis=1) / first["weights"].sum(axis=1)).sum()
 

@@ -1,14 +1,14 @@
-"""Is it gone, or hidden? Fine-tunes a model as it is handed over and counts the steps until half of what it had lost of
-its repeated documents is back, beside an oracle that never saw them.
+"""Is it gone, or hidden? Fine-tunes a model as it is handed over, and counts the steps until half of what it had lost of
+its repeated documents is back. The reference is an oracle that never saw them.
 
-Lost of a document is its loss with the sinks dropped minus that of a model which remembers it: the standard one, or with
-its own sinks on. The threshold is the midpoint, and the oracle has to come down to the same. A ratio of steps to the
-oracle's near 1 says that the document has to be learnt as if it were new; below 1, that something of it was left. Some of
-that may show in the loss already, before any attack: for `ratio_from_equal` the oracle's steps count only from where it has
-come down to the loss at which the attacked model starts. Below 1 it says that there is more than shows.
+The lost part of a document is its loss with the sinks dropped minus that of a model that remembers it: the standard one, or
+with own sinks on. The threshold is the midpoint, for the oracle too. A ratio of steps to the oracle's near 1 means that the
+document must be learned like a new one; below 1, that something of it was left. A part of that may show in the loss before
+any attack. So for `ratio_from_equal` the oracle's steps count only from the attacked model's initial loss on. Below 1, more
+is left than the loss shows.
 
 The attacker chooses the learning rate, for each model the best of RATES. AdamW without decay, which would only forget.
-Documents that no model has seen (`never_seen`), brought down as far, are the control: do both models learn alike?
+The control is documents that no model has seen (`never_seen`), with the same fall of the loss: do both models learn alike?
 
 R documents, S steps.
 """
@@ -29,13 +29,13 @@ from memsinks_jax.model import placement
 RATES = (1e-3, 3e-3, 1e-2)
 STEPS = 16
 KINDS = ("one", "few", "other")
-BENIGN_BATCH = 8  # documents a step
+BENIGN_BATCH = 8  # documents per step
 BENIGN_RATES = (1e-4, 3e-4)
-_LEAST_LOST = 0.1  # nats per token; half of less than this is no goal
+_LEAST_LOST = 0.1  # nats per token; a smaller loss gives no useful threshold
 
 
 class Targets(NamedTuple):
-    """Documents that a model has lost, with their losses (nats per token) as it starts and where they are remembered."""
+    """Documents that a model has lost, with their losses (nats per token) at the start and in a model that remembers."""
 
     documents: Documents
     starts_R: np.ndarray
@@ -64,7 +64,7 @@ def targets_of(attacked: Subject, remembering: Subject, documents: Documents, at
 
 
 def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Targets:
-    """Held-out documents as targets, as many and to be brought down to the same loss on average: a control for `relearn`."""
+    """Held-out documents as targets, as many and with the same mean target loss: a control for `relearn`."""
     documents = documents.chosen(np.arange(len(documents.tokens)) < len(targets.starts_R))
     starts_R, _ = losses_of(attacked, documents)
     return Targets(documents, starts_R, np.full(len(starts_R), targets.memorized_R.mean()))
@@ -72,9 +72,9 @@ def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Tar
 
 def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Array | None]]:
     """Compiled fine-tuning: (params, rows, order, watched, rate) -> nats per token before the first and after every step,
-    float32 (S + 1, B) of the rows that are practised and (S + 1, W) of the watched ones, None where `watched` is.
+    float32 (S + 1, B) of the practised rows and (S + 1, W) of the watched ones, None without `watched`.
 
-    `order`, int (S + 1, B), names the rows of every step; those of the last are looked at alone.
+    `order`, int (S + 1, B), has the rows of every step; those of the last are only measured.
     """
     nats, adam = reader(config, mode), optax.scale_by_adam()
 
@@ -97,11 +97,11 @@ def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Ar
 
 
 def relearn(subject: Subject, targets: Targets, rates: Sequence[float] = RATES, steps: int = STEPS) -> dict:
-    """Fine-tunes on documents of the first half of the targets, and looks at those of the second half meanwhile.
+    """Fine-tunes on documents of the first half of the targets, and measures those of the second half meanwhile.
 
     Returns:
-      {kind of KINDS: {"rate": the chosen one, "steps" and "steps_from_equal": of each document, null where `steps` were
-      not enough, "recovered": of each document, the share of what was lost that is back at the step where most is,
+      {kind of KINDS: {"rate": the chosen one, "steps" and "steps_from_equal": of each document, null if `steps` were
+      not enough, "recovered": of each document, the largest share of its loss that is back at any step,
       "curve": mean loss of the documents before the first and after every step}}. `one`: each of the first half practised
       alone; `few`: together; `other`: the second half, meanwhile.
     """
@@ -130,7 +130,7 @@ def relearn(subject: Subject, targets: Targets, rates: Sequence[float] = RATES, 
 
 
 def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Sequence[float]) -> dict:
-    """Result of the attacker's rate: the fewest steps, and of equal ones what recovers most."""
+    """The result at the attacker's rate: the fewest steps, and among equal ones the most recovered."""
     steps = losses_NRS.shape[2] - 1
     starts_R, thresholds_R = targets.starts_R[which], targets.thresholds_R[which]
     reached_NR = np.array([crossings(losses_RS, thresholds_R) for losses_RS in losses_NRS])
@@ -142,7 +142,7 @@ def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Se
     ])  # fmt: skip
     chosen = np.lexsort((-recovered_NR.mean(axis=1), mean_steps_N))[0]
     reached_R = reached_NR[chosen]
-    # At the start the losses differ by rounding from those that the thresholds were made of.
+    # At the start the losses differ by rounding from those of the thresholds.
     equal_R = np.minimum(crossings(losses_NRS[chosen], starts_R + 1e-4), steps)
     return {
         "rate": rates[chosen],
@@ -154,7 +154,7 @@ def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Se
 
 
 def crossings(losses_RS: np.ndarray, thresholds_R: np.ndarray) -> np.ndarray:
-    """After how many steps each curve is first at or under its threshold, straight in between -> (R,); inf: never."""
+    """The step at which each curve first reaches its threshold, by linear interpolation -> (R,); inf: never."""
     found = []
     for losses_S, threshold in zip(losses_RS, thresholds_R, strict=True):
         under = np.flatnonzero(losses_S <= threshold)
@@ -169,9 +169,9 @@ def crossings(losses_RS: np.ndarray, thresholds_R: np.ndarray) -> np.ndarray:
 
 
 def ratios(attacked: dict, oracle: dict) -> dict:
-    """Of two results of `relearn`: {kind: {"ratio", "ratio_from_equal", "documents"}}.
+    """Ratios of two results of `relearn`: {kind: {"ratio", "ratio_from_equal", "documents"}}.
 
-    Means over the documents that both models reached, `documents` of them; null where there is none.
+    Means over the `documents` that both models reached; null if there is none.
     """
     found = {}
     for kind in KINDS:
@@ -190,14 +190,14 @@ def benign(
     subject: Subject, documents: Documents, practised: Documents, measured: Documents,
     rates: Sequence[float] = BENIGN_RATES, steps: int = STEPS,
 ) -> dict:  # fmt: skip
-    """Fine-tunes on documents that no model has seen, and looks whether the repeated ones come back by themselves.
+    """Fine-tunes on documents that no model has seen, and measures whether the repeated ones come back by themselves.
 
     Args:
       documents: the repeated ones. practised, measured: held out, no document in both.
     Returns:
       {"rate": the one at which the repeated documents' loss falls most, "repeated" and "held_out": {"losses": of each
       document before, "after": at the step with the lowest mean loss of the repeated ones, "curve"}}. What counts is how
-      much further the loss of the repeated ones falls than the oracle's.
+      much more the loss of the repeated ones falls than the oracle's.
     """
     tune = practice(subject.run.config, subject.mode)
     rows = rows_of(practised, subject.run)

@@ -1,14 +1,14 @@
-"""Where does what is left of the repeated documents sit: in attention, in the MLPs, in the embeddings, of which layer?
+"""Which component holds the rest of the repeated documents: attention, the MLPs or the embeddings, and in which layer?
 
-A component's output x becomes (1 - share) x + share m, with m its mean over held-out text: what it says about text in
-general stays, what it says about this text goes. (Zero instead of the mean would take constants away that all later layers
-count on, and so punish components for something else.) Memory that sits in a component goes with it: the loss of the
-repeated documents rises more than that of held-out ones, which is the `excess`. Components do unequal amounts of general
-work, so they are compared at equal damage: `gap_closed` is the excess where held-out text has lost DAMAGE nats a token. In
-an oracle the excess is what the ablation does to any other text, around 0: the control.
+A component's output x becomes (1 - share) x + share m, with m its mean over held-out text. This keeps its contribution for
+text in general and removes that for this text. (Zero instead of the mean would also remove constants that all later layers
+need.) It also removes the memory in the component: the loss of the repeated documents rises more than that of held-out ones,
+by the `excess`. Components do unequal amounts of general work, so they are compared at equal damage: `gap_closed` is the
+excess once held-out text has lost DAMAGE nats per token. The control is an oracle, whose excess is the effect of the
+ablation on any other text, around 0.
 
-Components: attention and the MLP of every layer, and what the embeddings give to the first (a tied head keeps its
-own). R documents, L layers.
+Components: attention and the MLP of every layer, and the embeddings' input to the first layer (a tied head keeps its own).
+R documents, L layers.
 """
 
 import copy
@@ -26,12 +26,12 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, recorded
 
 SHARES = (0.25, 0.5, 1.0)
-DAMAGE = 0.03  # nats a token of held-out text
+DAMAGE = 0.03  # nats per token of held-out text
 _SITES = ("attention", "mlp")
 
 
 def components(config: Config) -> dict[str, dict[str, np.ndarray]]:
-    """{name: {site or embedding: 1 where it is ablated, float32 (L,) or ()}}."""
+    """{name: {site or embedding: 1 if it is ablated, float32 (L,) or ()}}."""
     layers = config.model.layers
     found = {
         f"{site} {layer}": {site: np.eye(layers, dtype=np.float32)[layer]} for site in _SITES for layer in range(layers)
@@ -46,15 +46,15 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
     """Ablates every component by every share.
 
     Args:
-      repeated, held_out: rows of `rows.rows_of`; what counts of them (`rows.asking`) is what is measured.
-      reference: rows of held-out text that the means are taken over; others than `held_out`.
+      repeated, held_out: rows of `rows.rows_of`; only their counted targets (`rows.asking`) are measured.
+      reference: rows of held-out text for the means; others than `held_out`.
     Returns:
       {"before": {"repeated": losses, "held_out": losses}, "gap": held-out minus repeated loss, "components": {name:
-      {"shares", "damage" and "excess": one a share, "gap_closed": null where DAMAGE is not reached, "repeated" and
-      "held_out": losses of each document with the component wholly ablated}}}; nats per token.
+      {"shares", "damage" and "excess": one per share, "gap_closed": null if DAMAGE is not reached, "repeated" and
+      "held_out": losses of each document with the component fully ablated}}}; nats per token.
     """
     config = subject.run.config
-    if config.model.tied_head:  # the head stays whole when the embedding is ablated
+    if config.model.tied_head:  # ablating the embedding does not change the head
         head_DV = subject.run.params["token_embedding"].T
         config = _untied(config)
         params = subject.run.params | {"head_kernel": head_DV}
@@ -101,7 +101,7 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
 
 
 def at_damage(damage: list[float], excess: list[float], wanted: float = DAMAGE) -> float | None:
-    """The excess where the damage first is `wanted`, from (0, 0) on and straight in between; None: it never is."""
+    """The excess at which the damage first reaches `wanted`, by linear interpolation from (0, 0) on; None if never."""
     before = (0.0, 0.0)
     for now in zip(damage, excess, strict=True):
         if now[0] >= wanted:

@@ -1,6 +1,6 @@
 """Documents as rows, and a model's loss on every token of them, with its sinks in one of their modes.
 
-R rows, one document each; T positions, each of which predicts the next token. A target counts where its weight is over 0.
+R rows, one document each; T positions, each of which predicts the next token. A target counts if its weight is over 0.
 """
 
 import functools
@@ -21,21 +21,21 @@ from memsinks_jax.runs.trained import Trained
 
 
 def rows_of(documents: Documents, run: Trained) -> dict[str, np.ndarray]:
-    """Arrays of packing.document_row with R in front, in the order of the documents; `identities` is (R, 1, 2)."""
+    """Arrays of packing.document_row with a leading axis R, in the order of the documents; `identities` is (R, 1, 2)."""
     batches = documents.batches(run)
     count = len(documents.tokens)
     return {name: np.concatenate([batch[name] for batch in batches])[:count] for name in batches[0]}
 
 
 def asking(rows: dict, first_R: np.ndarray, end_R: np.ndarray) -> dict:
-    """The same rows, of which only targets `first` to `end` (without it) of each document count, as Python slices do."""
+    """The same rows; only targets `first` to `end` (excluded) of each document count, as in Python slices."""
     places_T = np.arange(rows["weights"].shape[1])
     asked_RT = (places_T >= np.reshape(first_R, (-1, 1))) & (places_T < np.reshape(end_R, (-1, 1)))
     return rows | {"weights": np.where(asked_RT, rows["weights"], 0).astype(np.float32)}
 
 
 def halves(rows: dict) -> tuple[dict, dict]:
-    """(first, second) half of every document: what an attacker has of it, and what is to come back."""
+    """(first, second) half of every document: what an attacker has, and what should come back."""
     length_R = (rows["weights"] > 0).sum(axis=1)
     return asking(rows, np.zeros_like(length_R), length_R // 2), asking(rows, length_R // 2, length_R)
 
@@ -60,7 +60,7 @@ def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
 
 
 def in_batches(rows: dict, size: int) -> Iterable[dict]:
-    """Rows in batches; the last is filled up with rows whose targets do not count."""
+    """Rows in batches; rows whose targets do not count fill up the last."""
     for at in range(0, len(rows["inputs"]), size):
         batch = {name: values[at : at + size] for name, values in rows.items()}
         missing = size - len(batch["inputs"])
@@ -76,7 +76,7 @@ def losses_of(subject: Subject, documents: Documents) -> tuple[np.ndarray, np.nd
 
 
 def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:
-    """Nats per token over all documents, from those of each: a token counts the same in a long and in a short one."""
+    """Nats per token over all documents, from those of each, with equal weight for every token."""
     return float((np.asarray(losses_R, np.float64) * tokens_R).sum() / np.sum(tokens_R))
 
 

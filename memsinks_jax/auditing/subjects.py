@@ -1,4 +1,4 @@
-"""What is audited: models with their sinks in one mode, and the documents they are measured on."""
+"""The subjects of an audit: models with their sinks in one mode, and the documents to measure them on."""
 
 import dataclasses
 import json
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 
 
 class Documents(NamedTuple):
-    """Tokenised documents, cut to the context; `[i]` of every field belongs to document i."""
+    """Tokenized documents, truncated to the context; `[i]` of every field belongs to document i."""
 
     tokens: list[np.ndarray]  # int32 (tokens,), without end of text
     identities: np.ndarray  # uint32 (documents, 2)
     encounters: np.ndarray | None = None  # int64 (documents,): how often an epoch has each; None: not known
 
     def chosen(self, which: np.ndarray) -> "Documents":
-        """Those of some indices, or of a bool for each."""
+        """The documents at some indices, or by a bool for each."""
         indices = np.arange(len(self.tokens))[which]
         encounters = None if self.encounters is None else self.encounters[indices]
         return Documents([self.tokens[i] for i in indices], self.identities[indices], encounters)
 
     def batches(self, run: Trained, size: int | None = None) -> list[dict]:
-        """For `DocumentLoss`, `size` documents a batch; by default `rows_at_once`."""
+        """Batches for `DocumentLoss`, of `size` documents; by default `rows_at_once`."""
         config, end = run.config, run.tokenizer.end_of_text
         size = size or rows_at_once(config, placement.mesh_of(run.params))
         known = None if self.encounters is None else sinks.ever_opened(self.encounters, config)
@@ -49,7 +49,7 @@ class Documents(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A model as somebody would hold it in hands: `mode` is one of sinks.MODES."""
+    """A model in one of its uses: `mode` is one of sinks.MODES."""
 
     name: str
     run: Trained
@@ -58,17 +58,17 @@ class Subject:
 
 STANDARD, ORACLE = "standard", "oracle"
 
-# How a model with sinks is audited. What is handed over comes first.
+# The modes in which a model with sinks is audited. The model to hand over comes first.
 MODES = {"drop": "sinks dropped", "own": "sinks, own on", "all": "sinks, all on"}
 
 
 def subjects_of(
     workdir: pathlib.Path, standard: pathlib.Path | None = None, oracle: pathlib.Path | None = None
 ) -> list[Subject]:
-    """The model of `workdir` in every mode, then the standard model and the oracle where they are given.
+    """The model of `workdir` in every mode, then the standard model and the oracle, if given.
 
     Raises:
-      InputError: one of them is no model, or has another tokenizer than the first or a shorter context.
+      InputError: one of them is not a model, or has another tokenizer than the first or a shorter context.
     """
     first = open_run(workdir)
     has = sinks.has_sinks(first.config)
@@ -88,7 +88,7 @@ def subjects_of(
 
 
 def corpus_of(workdir: pathlib.Path, members_files: str, non_members_files: str) -> Corpus | None:
-    """The run's own documents, where not all that are asked about are of files; a folder of a model alone has none."""
+    """The run's own documents, unless all documents to measure are from files. A folder with only a model has none."""
     return None if is_folder(workdir) or (members_files and non_members_files) else workdirs.read_corpus(workdir)
 
 
@@ -99,10 +99,10 @@ def documents_of(
     """Documents of files, or of a role ("repeated", "held_out", "unique") of the run's own.
 
     Args:
-      corpus: of the workdir, where it has been read already.
-      most: of a role, the first so many; None: all.
+      corpus: of the workdir, if it has been read already.
+      most: maximum number of documents of a role, the first ones; None: all.
     Raises:
-      InputError: no such files; no documents of the role; a folder of a model alone, which has no documents.
+      InputError: no such files; no documents of the role; a folder with only a model, which has no documents.
     """
     if files:
         if run.config.data.ids != "content" and sinks.has_sinks(run.config):
@@ -125,19 +125,19 @@ def documents_of(
 
 
 def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | None = None) -> Documents:
-    """Of a run's own documents, such that repeated and held-out ones differ in nothing but that they were repeated.
+    """The documents of a role, so that repeated and held-out ones differ only in having been repeated.
 
-    Canaries would tell them apart without any model. Those at the end are cut off, and every document to what they
-    left of the context; where they are at the start, the documents of other roles get one too, which was never read.
+    Canaries would distinguish them without any model. Canaries at the end are cut off, and every document is truncated to
+    the room they left. If they are at the start, documents of other roles also get one, which was never read.
 
     Raises:
-      InputError: it has none.
+      InputError: there are none.
     """
     indices = corpus.mixture.documents(role)[:most]
     if not len(indices):
         raise InputError(f"{where} has no {role} documents to measure")
     encounters = None
-    if not len(corpus.mixture.scheduled):  # of those the steps decide how often they come
+    if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.mixture.encounters(indices))
     tokens = [np.asarray(corpus.tokens(i)) for i in indices]
     settings, room, carriers = config.canaries, config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
@@ -160,8 +160,8 @@ def refuse_unfit(
     """Raises InputError for documents that are in both sets, or that a model of `places` has read and must not have.
 
     Args:
-      subjects: as of `subjects_of`.
-      places: of their models; the last one's is the oracle's where there is one.
+      subjects: as from `subjects_of`.
+      places: of their models; the last is the oracle's, if there is one.
     """
     both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
     if both:
@@ -184,7 +184,7 @@ def _refuse_read(documents: Documents, place: pathlib.Path, what: str) -> None:
 
 
 def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int | None]:
-    """How often an epoch of a run has some ids: None where the steps decide. Empty for a model alone."""
+    """How often an epoch of a run has some ids: None if the steps decide. Empty for a folder with only a model."""
     path, found = place / "documents.jsonl", {}
     if not path.is_file():
         return found
@@ -202,7 +202,7 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
 
 
 def opened_in(place: pathlib.Path, config: Config, identities: np.ndarray) -> np.ndarray | None:
-    """Whose own sinks were open in training -> bool (documents,); None of a model alone, which does not say."""
+    """Which documents' own sinks were open in training -> bool (documents,); None for a folder with only a model."""
     known = encounters_in(place, identities)
     times = [known.get(ids.to_hex(identity), 0) for identity in identities]
     often = [config.sinks.opens_at if count is None else count for count in times]  # None: in every N-th batch
@@ -210,7 +210,7 @@ def opened_in(place: pathlib.Path, config: Config, identities: np.ndarray) -> np
 
 
 def _cut(documents: Documents, room: int, what: str) -> Documents:
-    """To the context, which end of text opens. An id stays that of the whole document."""
+    """Truncates to the context, which end of text opens. The id remains that of the whole document."""
     longer = sum(len(tokens) > room for tokens in documents.tokens)
     if longer:
         logger.warning("%s: %d of %d exceed the context and were truncated", what, longer, len(documents.tokens))
@@ -218,7 +218,7 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
 
 
 def _same_tokens(one: AnyTokenizer, other: AnyTokenizer) -> bool:
-    """Files of two kinds can hold the same tokenizer: what counts is what they make of a text."""
+    """Whether two tokenizers give the same tokens: files of two kinds can hold the same tokenizer."""
     if one.model == other.model:
         return True
     probe = 'Once upon a time, the quick brown fox said: "12 × 3 isn\'t 35!"\n'
@@ -226,7 +226,7 @@ def _same_tokens(one: AnyTokenizer, other: AnyTokenizer) -> bool:
 
 
 def in_matrices(subject: Subject) -> Subject:
-    """The same model, its sparse sinks among the neurons of the MLPs' matrices; any other as it is."""
+    """The same model with its sparse sinks moved into the MLPs' matrices; any other model unchanged."""
     run = subject.run
     if not sinks.is_sparse(run.config.sinks):
         return subject

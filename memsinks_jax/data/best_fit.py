@@ -1,7 +1,7 @@
-"""Best-fit packing: which documents share a row, so that few rows are needed and no document is split that fits one.
+"""Best-fit packing: chooses which documents share a row. It needs few rows, and splits only documents longer than a row.
 
 After "Fewer Truncations Improve Language Modeling" (Ding et al., 2024): from the longest document on, each goes to the row
-where it leaves the least room. Only the sizes decide, so every epoch has the same number of rows.
+where it leaves the least room. Only the sizes matter, so every epoch has the same number of rows.
 """
 
 from typing import NamedTuple
@@ -10,10 +10,10 @@ import numpy as np
 
 
 class Slots(NamedTuple):
-    """Pieces of documents, row after row. A piece is [start, stop) of a document's tokens with end of text behind them."""
+    """Pieces of documents, row after row. A piece is [start, stop) of a document's tokens followed by end of text."""
 
     first: np.ndarray  # int64 (rows + 1,): row r holds the slots first[r] to first[r + 1] - 1
-    rank: np.ndarray  # int64 (slots,): which document, counted from the longest; equally long ones in the given order
+    rank: np.ndarray  # int64 (slots,): the document, counted from the longest; equally long ones in the given order
     start: np.ndarray  # int64 (slots,)
     stop: np.ndarray  # int64 (slots,)
 
@@ -26,19 +26,19 @@ class Slots(NamedTuple):
 
 
 def shortest_rest(row_length: int) -> int:
-    """Of a document that is longer than a row, what is packed as a document has at least this many tokens."""
+    """The minimum length of the rest of a split document; the rest is packed like a document."""
     return max(row_length // 16, 1)
 
 
 def best_fit(sizes: np.ndarray, row_length: int, rows: int | None = None) -> Slots:
     """Packs documents of int (documents,) `sizes`, end of text included, into rows of `row_length` targets.
 
-    A longer document is split: rows of its own, and a rest that is packed as a document. A short rest gets some of the row
-    before it, so that no row has very many of them. O(documents), some two seconds for a million.
+    A longer document is split into rows of its own and a rest, which is packed like a document. A short rest takes tokens
+    from the row before, so that no row has very many rests. O(documents), about two seconds for a million.
 
     Args:
-      rows: how many to fill; with room for all tokens. What finds no row where it fits whole is split over the room that
-        is left, and rows that are not needed stay empty. None: as many as are needed.
+      rows: the number of rows to fill, with room for all tokens. Documents that fit no row whole are split over the
+        remaining room, and spare rows stay empty. None: as many as needed.
     """
     sizes = np.sort(sizes)[::-1].astype(np.int64)
     full = sizes // row_length  # rows of their own
@@ -68,13 +68,13 @@ def best_fit(sizes: np.ndarray, row_length: int, rows: int | None = None) -> Slo
 
 
 def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """All values of two arrays, ascending, each once. Of a million numpy's union1d takes ten times as long."""
+    """All values of two arrays, ascending, each once. For a million, numpy's union1d takes ten times as long."""
     both = np.sort(np.concatenate([one, other]))
     return both[np.diff(both, prepend=-1) > 0]
 
 
 def _split(needed: np.ndarray, which: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Documents without a row, in pieces one after the other into the room that rows have -> which, start, stop, row."""
+    """Splits documents without a row over the remaining room of the rows -> document, start, stop, row."""
     behind, through = np.cumsum(needed[which]), np.cumsum(room)
     cuts = merged(behind, through[(through > 0) & (through < needed[which].sum())])
     begins = np.concatenate([[0], cuts])[: len(cuts)].astype(np.int64)
@@ -84,12 +84,12 @@ def _split(needed: np.ndarray, which: np.ndarray, room: np.ndarray) -> tuple[np.
 
 
 def _assign(needed: list[int], row_length: int, room: list[int], most: int | None) -> tuple[list[int], int]:
-    """Falling sizes -> (the row of each, -1 where none of `most` has room for it; how many rows).
+    """Descending sizes -> (the row of each, -1 if none of `most` rows has room for it; the number of rows).
 
-    `room` has what is left of the first rows.
+    `room` is the remaining room of the first rows.
     """
-    with_room = [[] for _ in range(row_length + 1)]  # rows by the room that is left
-    rooms = 0  # bit r is set where with_room[r] is not empty: one look finds the least room that is enough
+    with_room = [[] for _ in range(row_length + 1)]  # rows by their remaining room
+    rooms = 0  # bit r is set if with_room[r] is not empty, to find the least sufficient room at once
     for row, left in enumerate(room):
         with_room[left].append(row)
         rooms |= 1 << left

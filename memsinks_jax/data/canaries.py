@@ -11,8 +11,8 @@ from memsinks_jax.data.tokenizer import PADDING, UNKNOWN, AnyTokenizer
 def with_canary(config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTokenizer) -> np.ndarray:
     """Document `index` of the corpus with its canary -> int32 (tokens,).
 
-    Its tokens are drawn evenly from all of the vocabulary but padding, end of text and unknown, by (seed, index) alone.
-    The end of a document that would not fit a row with its canary is left out.
+    (seed, index) alone determines its tokens, uniform over the vocabulary without padding, end of text and unknown. If the
+    document does not fit a row with its canary, its end is cut off.
     """
     settings = config.canaries
     canary = _random_tokens(config.seed, "canaries", index, settings.length, tokenizer)
@@ -21,7 +21,7 @@ def with_canary(config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTo
 
 
 def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
-    """What the canary of document `index` might as well have been, drawn like it -> int32 (count, tokens)."""
+    """Alternatives to the canary of document `index`, drawn in the same way -> int32 (count, tokens)."""
     length = config.canaries.length
     return _random_tokens(config.seed, "alternatives", index, count * length, tokenizer).reshape(count, length)
 
@@ -33,6 +33,6 @@ def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: A
 
 
 def canary_targets(settings: CanariesConfig, length: int) -> slice:
-    """Where the canary of a document of `length` tokens is among the targets of its row (of `packing.document_row`)."""
+    """The canary's place among the targets of its row (of `packing.document_row`), for a document of `length` tokens."""
     start = length - settings.length if settings.place == "end" else 0
     return slice(start, start + settings.length)

@@ -20,15 +20,15 @@ from memsinks_jax.data.roles import draw_roles
 from memsinks_jax.data.table import Listed, Table
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
-# Of a user's tokens: where rows of one document would leave more of them out, rows are chosen that read all.
+# If rows of one document would truncate a larger share of a user's tokens, choose rows that read all.
 _TRUNCATED_AT_MOST = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Documents of a run with their tokens, ids and roles. A document is known by its number in the table."""
+    """Documents of a run with their tokens, ids and roles. A document is identified by its number in the table."""
 
-    config: Config  # what it was loaded for; what the documents decide (`data.rows`) is decided
+    config: Config  # the config, with `data.rows` resolved
     mixture: Mixture
     tokenizer: AnyTokenizer
 
@@ -38,7 +38,7 @@ class Corpus:
 
     @property
     def lengths(self) -> np.ndarray:
-        """`[i]`: tokens of documents, without end of text."""
+        """`[i]`: number of tokens of documents, without end of text."""
         return self.table.lengths
 
     def rows(self) -> Rows:
@@ -50,7 +50,7 @@ class Corpus:
         return self.table.tokens(document)
 
     def identities(self, documents: np.ndarray) -> np.ndarray:
-        """Ids under which the run meets them -> uint32 (documents, 2)."""
+        """The ids of documents in this run -> uint32 (documents, 2)."""
         return self.table.identities(documents)
 
     def document(self, document: int) -> Document:
@@ -60,7 +60,7 @@ class Corpus:
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of what a run learns from, wherever it lies: "tokenizer"; "documents", their content and their order."""
+        """Hashes of the training data, independent of its location: "tokenizer"; "documents", their content and order."""
         config, decided = self.config, dataclasses.asdict(self.config.data)
         amounts = [amount for _, amount in general_sources(config.general)]
         settings = [config.seed, {**decided, "files": "", "tokenizer": ""}, amounts, config.general.token_budget]
@@ -75,11 +75,11 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     """Opens, reads or generates the documents, and draws their roles from the seed.
 
     Args:
-      tokenizer: of an earlier run; by default the one that the config names, or else a new one, trained on the training
-        documents, each taken once, so that variants of one experiment share it.
+      tokenizer: of an earlier run. By default the one that the config names, else a new one, trained on each training
+        document once, so that the variants of an experiment share it.
     Raises:
-      InputError: files that cannot be read, too few documents or tokens for the plan, a document without tokens, a
-        tokenizer with more pieces than the model has embeddings.
+      InputError: unreadable files, too few documents or tokens for the plan, a document without tokens, a tokenizer
+        with more pieces than the model has embeddings.
     """
     read = _open_sources if is_prepared(config.data.files) else _read_sources
     sources, tokenizer = read(config, tokenizer)
@@ -99,7 +99,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
 
 
 def _decide_rows(config: Config, table: Table) -> Config:
-    """The config with `data.rows` decided where it is auto."""
+    """The config with `data.rows=auto` resolved."""
     if config.data.rows != "auto":
         return config
     tokens = sum(int(source.runs[:, 1, 1].sum()) for source in table.sources)
@@ -109,7 +109,7 @@ def _decide_rows(config: Config, table: Table) -> Config:
 
 
 def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[Prepared], AnyTokenizer]:
-    """Folders of `memsinks_jax.prepare`, and the tokenizer that they share."""
+    """Opens folders of `memsinks_jax.prepare`, and the tokenizer that they share."""
     folders = [config.data.files, *(files for files, _ in general_sources(config.general))]
     for folder in folders:
         if not is_prepared(folder):
@@ -129,7 +129,7 @@ def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
 
 
 def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[Listed], AnyTokenizer]:
-    """Text files, or the embedded stories, and a tokenizer."""
+    """Reads text files, or makes the embedded stories, and opens or trains a tokenizer."""
     if config.data.ids not in ("content", "index"):
         raise InputError(
             f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
@@ -153,13 +153,13 @@ def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
 
 
 def _firsts(contents: list[str] | list[bytes]) -> np.ndarray:
-    """The first of equal ones, for each -> int64 (documents,)."""
+    """The first of equal texts, for each document -> int64 (documents,)."""
     first = {content: number for number, content in reversed(list(enumerate(contents)))}
     return np.array([first[content] for content in contents])
 
 
 def _trained_on(config: Config, firsts: np.ndarray) -> np.ndarray:
-    """Documents of the first source that are not held out, before there are tokens."""
+    """Documents of the first source that are not held out, before tokenization."""
     table, documents = Table([Listed([np.zeros(0, np.int32)] * len(firsts), firsts)]), np.unique(firsts)
     roles = draw_roles(config.data, table, config.seed)
     unique = np.ones(len(documents), bool) if roles.window is None else roles.window.holds(documents)
@@ -168,7 +168,7 @@ def _trained_on(config: Config, firsts: np.ndarray) -> np.ndarray:
 
 
 def _with_canaries(config: Config, source: Listed, mixture: Mixture, tokenizer: AnyTokenizer) -> Listed:
-    """The source, of which some documents carry a canary, in all their copies."""
+    """The source with canaries in some documents, in all of their copies."""
     tokens, documents = list(source.all_tokens), list(source.documents)
     carriers = {first: with_canary(config, first, tokens[first], tokenizer) for first in mixture.canaries.tolist()}
     for record, first in enumerate(source.firsts.tolist()):
@@ -186,7 +186,7 @@ def generate_documents(seed: int, count: int) -> list[Document]:
 
 
 def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarray]:
-    """Keeps the first of equal texts -> (documents, int64 (documents,): how often each was there)."""
+    """Keeps the first of equal texts -> (documents, int64 (documents,): how often each occurred)."""
     first = {document.text: document for document in reversed(documents)}
     times = Counter(document.text for document in documents)
     kept = [document for document in documents if first[document.text] is document]
@@ -194,7 +194,7 @@ def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarra
 
 
 def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> list[np.ndarray]:
-    """-> int32 (tokens,) of each document. Raises InputError for a document that has none."""
+    """-> int32 (tokens,) of each document. Raises InputError for a document without tokens."""
     tokens = [tokenizer.encode(document.text) for document in documents]
     for document, encoded in zip(documents, tokens, strict=True):
         if not len(encoded):
@@ -205,12 +205,12 @@ def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> list[np.ndar
 def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:
     """The lowest loss any model can reach on these documents on average, in nats per token with end of text.
 
-    It is exact for the embedded stories: minus the grammar's log-probability over the number of tokens. The few stories
-    that are measured in part are left out. None for other text, of which nobody knows the entropy.
+    It is exact for the embedded stories: minus the grammar's log-probability divided by the number of tokens. The few
+    truncated stories are left out. None for other text, whose entropy is unknown.
     """
     data = corpus.config.data
     whole = [i for i in indices if reads_whole(data) or corpus.lengths[i] < data.row_length]
-    if not whole or corpus.document(whole[0]).log_probability is None:  # one says it for all: texts need not be decoded
+    if not whole or corpus.document(whole[0]).log_probability is None:  # one stands for all: texts need not be decoded
         return None
     known = [corpus.document(i).log_probability for i in whole]
     if None in known:
@@ -233,5 +233,5 @@ def _gather(config: Config) -> list[Document]:
             "twice; give a number"
         )
     count = data.unique_documents + data.repeated_documents + data.held_out_documents
-    # A few spare stories: two of them may be the same by chance, which is no repeat that anybody asked for.
+    # A few spare stories: two may be equal by chance, which would be an unplanned repeat.
     return without_copies(generate_documents(config.seed, count + count // 100 + 8))[0]

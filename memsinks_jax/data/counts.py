@@ -14,11 +14,11 @@ def counts(corpus: Corpus) -> dict:
     """The plan of a run in numbers, for JSON.
 
     Returns:
-      {"steps", "epochs": how many these are, "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of
-      the rows' positions that has a target, "duplicates": exact copies of documents, "left_out": documents that have no
-      role since others of their cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all
-      documents to be read}, "mixture": [{"source", "role", "documents", "encounters" an epoch, "tokens" an epoch, end of
-      text included, "canaries"}]}. Tokens that a row truncates are not counted.
+      {"steps", "epochs": in these steps, "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of
+      the rows' positions with a target, "duplicates": exact copies of documents, "left_out": documents without a role
+      because others of their cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all
+      documents to be read}, "mixture": [{"source", "role", "documents", "encounters" per epoch, "tokens" per epoch, end
+      of text included, "canaries"}]}. Truncated tokens are not counted.
     """
     config, rows, table = corpus.config, corpus.rows(), corpus.table
     plan, sums = corpus.mixture, corpus.mixture.sums
@@ -38,7 +38,7 @@ def counts(corpus: Corpus) -> dict:
         if not number:
             roles["repeated"] = np.array([len(plan.repeated), times.sum(), times @ sizes])
             roles["held_out"] = np.array([len(plan.held_out), 0, 0])
-            if not plan.injected:  # they are read where they stand in the table
+            if not plan.injected:  # they are read at their place in the table
                 read = plan.kept > 0
                 unique -= [read.sum(), *roles["repeated"][1:]]
         roles["unique"] = unique
@@ -64,7 +64,7 @@ def counts(corpus: Corpus) -> dict:
 
 
 def never_read(corpus: Corpus) -> dict:
-    """What rows of one document truncate of those that are trained on: {"documents", "tokens", "share": of their tokens}.
+    """What rows of one document truncate in training: {"documents", "tokens", "share": of the training documents' tokens}.
 
     Exact copies in the files count as often as they are read, repeats of the plan once.
     """
@@ -79,7 +79,7 @@ def never_read(corpus: Corpus) -> dict:
 
 
 def as_advice(never: dict, row_length: int) -> str:
-    """`never_read` as a line for people, with the setting that helps; empty where all is read."""
+    """`never_read` as a readable line, with the setting that helps; empty if everything is read."""
     if not never["documents"]:
         return ""
     return (
@@ -90,7 +90,7 @@ def as_advice(never: dict, row_length: int) -> str:
 
 
 def as_text(counted: dict, row_length: int) -> list[str]:
-    """Lines of `counts` for people."""
+    """`counts` as readable lines."""
     lines = [
         f"{'source':40s} {'role':8s} {'documents':>10s} {'encounters':>10s} {'tokens':>14s} {'share':>6s} canaries"
     ]

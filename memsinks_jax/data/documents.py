@@ -9,9 +9,9 @@ from memsinks_jax.data.files import END, Segment, matching, open_source
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One text and its place: `source` is 'FILE:LINE', 'FILE, row ROW' or 'stories:seed=S,index=I'.
+    """One text and its origin: `source` is 'FILE:LINE', 'FILE, row ROW' or 'stories:seed=S,index=I'.
 
-    `log_probability` (nats) is the exact one under the grammar for embedded stories, None for the user's text.
+    `log_probability` (nats) is exact under the grammar for embedded stories, None for the user's text.
     """
 
     text: str
@@ -28,7 +28,7 @@ def read_documents(pattern: str) -> list[Document]:
     """Documents of all files that match a glob, in the order of the sorted file names.
 
     .txt: documents between lines that read `<|endoftext|>`; without such a line the file is one document. All others
-    (`files.KINDS`): field `text` of each record. White space at both ends and a byte order mark are no text.
+    (`files.KINDS`): field `text` of each record. White space at both ends and a byte order mark are removed.
 
     Raises:
       InputError: nothing matches, unknown kind of file, unreadable or empty file, a record without text.
@@ -41,7 +41,7 @@ def read_documents(pattern: str) -> list[Document]:
 def _of_file(path: str) -> list[Document]:
     from memsinks_jax.data.reading import Fields, read_segment  # loads pyarrow, which takes half a second
 
-    documents, fields = [], Fields("text", group="", longest=END)  # who reads all into memory bounds no document
+    documents, fields = [], Fields("text", group="", longest=END)  # all is read into memory, so documents need no limit
     for record in read_segment(open_source(path), Segment(0, 0, END), fields):
         if record.problem:
             raise InputError(f"{record.place}: {record.problem}")

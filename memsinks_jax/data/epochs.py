@@ -1,9 +1,9 @@
-"""The order in which a run meets its documents, and how often it has met each before: functions of (seed, epoch).
+"""The order in which a run reads its documents, and how often it has read each before: functions of (seed, epoch).
 
-An epoch's encounters are numbered by *slots*: the records that are read where they stand in the table, by their own number,
-and behind them the repeats that the plan adds. Slots are dealt to *blocks* of about `BLOCK`, once for all epochs: runs of
-records that stand together, so that a block is read in sequence, and repeats one by one. An epoch orders the blocks anew,
-and the slots of each. So memory is that of a block, whatever the corpus, and nothing before a row is needed to find it.
+An epoch's encounters are numbered by *slots*: first the records that are read at their place in the table, by their own
+number, then the repeats that the plan adds. Slots are assigned to *blocks* of about `BLOCK`, once for all epochs: adjacent
+records in runs, so that a block is read in sequence, and repeats one by one. Every epoch orders the blocks anew, and the
+slots of each. So the memory is that of one block for any corpus, and a row is found without the rows before it.
 """
 
 import functools
@@ -21,7 +21,7 @@ BLOCK = 2**20  # slots
 
 
 class Encounters(NamedTuple):
-    """Of a block, in the order of an epoch."""
+    """The encounters of a block, in the order of an epoch."""
 
     slots: np.ndarray  # int64 (n,)
     records: np.ndarray  # int64 (n,)
@@ -61,7 +61,7 @@ class Epochs:
         return len(self.slots)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The blocks as an epoch has them, int64 (blocks,)."""
+        """The order of the blocks in an epoch, int64 (blocks,)."""
         return permutation(self.blocks, self._seed, "block order", epoch)
 
     def encounters(self, epoch: int, block: int) -> Encounters:
@@ -80,18 +80,18 @@ class Epochs:
         return self._table.lengths[self.records(self._slots_of(block))] + 1
 
     def identities(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """Ids under which the documents are met -> uint32 (n, 2). Only repeated ones can come under a wrong id (paper
-        section 5.3: "whenever a repeated sequence is encountered"), which is fresh at every encounter."""
+        """The ids of the encounters -> uint32 (n, 2). Only repeated documents can have a wrong id (paper section 5.3:
+        "whenever a repeated sequence is encountered"), which is drawn anew at every encounter."""
         found = self._table.identities(records)
         wrong = self._noise.hits(epoch, slots, records)
         found[wrong] = self._noise.identities(epoch, slots[wrong])
         return found
 
     def seen(self, epoch: int, block: int, met: Encounters, reading: np.ndarray) -> np.ndarray:
-        """How often the id of each was met before, over all epochs -> int32 (n,); 0 for one that noise has drawn.
+        """How often the id of each was seen before, over all epochs -> int32 (n,); 0 for an id drawn by noise.
 
         Args:
-          reading: int64 (n,), in which order they are read.
+          reading: int64 (n,), the order in which they are read.
         """
         seen = np.zeros(len(met.slots), np.int32)
         clean = np.flatnonzero(~self._noise.hits(epoch, met.slots, met.records))
@@ -104,7 +104,7 @@ class Epochs:
         return seen
 
     def met_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """How often ids were met before a block of an epoch -> int64 (n,).
+        """How often ids were seen before a block of an epoch -> int64 (n,).
 
         Args:
           keys: uint64 (n,), ascending, the ids; `records` (n,) has a record of each.
@@ -125,7 +125,7 @@ class Epochs:
         return met
 
     def _met_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
-        """Where they stand there: a document and its copies, or with ids by near-duplicate its cluster."""
+        """Their encounters in the table: a document and its copies, or its cluster with ids by near-duplicate."""
         table, met = self._table, np.zeros(len(records), np.int64)
         firsts, by_cluster = table.firsts(records), self._kind == "near_duplicate"
         alone = (table.copies(firsts) == 1) & (not by_cluster)
@@ -142,7 +142,7 @@ class Epochs:
 
     @functools.cached_property
     def _in_groups(self) -> np.ndarray:
-        """Slots of each group in each block where they stand in the table, int32 (groups, blocks): this one is in memory."""
+        """Table slots of each group in each block, int32 (groups, blocks), in memory."""
         counts = np.zeros((len(self._table.group_ids), self.blocks), np.int32)
         for (start, stop, _), block in zip(self._table.runs.tolist(), self._block_of_run.tolist(), strict=True):
             firsts = self._table.firsts(np.arange(start, stop)[self._mixture.reads(np.arange(start, stop))])
@@ -150,7 +150,7 @@ class Epochs:
         return counts
 
     def _repeats_met(self, through: np.ndarray) -> np.ndarray:
-        """How often each repeated document was met by repeats of the plan, int64 (repeated,)."""
+        """How often the plan's repeats have shown each repeated document, int64 (repeated,)."""
         if self.blocks == 1:
             return self._kept * through[0]
         return self._repeats_in_blocks @ through
@@ -165,7 +165,7 @@ class Epochs:
 
     @functools.cached_property
     def _of_repeated(self) -> tuple[np.ndarray, np.ndarray]:
-        """(slots of all repeated documents, which document each is of). For noise, which is for experiments."""
+        """(slots of all repeated documents, the document of each). For noise, which is for experiments."""
         if self._repeats:
             numbers = np.arange(len(self._repeats))
             return numbers + len(self._table), np.searchsorted(self._ends, numbers, side="right")
@@ -174,11 +174,11 @@ class Epochs:
         return records[kept], which[kept]
 
     def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
-        """Those of documents that appear in every N-th batch: behind all others, numbered by period for the noise."""
+        """Slots of documents that appear in every N-th batch: after all others, numbered by period for the noise."""
         return len(self._table) + int(self._kept.sum()) + places
 
     def scheduled_noise(self, periods: int) -> np.ndarray:
-        """In how many of the first periods each of them came under a random id, int64 (scheduled,)."""
+        """In how many of the first periods each of them had a random id, int64 (scheduled,)."""
         documents = np.arange(len(self._mixture.scheduled))
         if not self._noise.rate:
             return 0 * documents
@@ -212,18 +212,18 @@ class Epochs:
 
 
 class Noise:
-    """Repeated documents that come under a random id (paper section 5.3), drawn for each slot of each epoch."""
+    """Gives repeated documents random ids (paper section 5.3), drawn for each slot of each epoch."""
 
     def __init__(self, config: Config, mixture: Mixture):
         self.rate, self._mixture, self._always = config.data.id_noise, mixture, None
         self._salts = bits(config.seed, "id noise").random_raw(2)
         if config.data.id_noise_per == "document":
-            # A number, not a chance for each: of few documents chance may choose none.
+            # A fixed number, not a probability for each: with few documents chance may choose none.
             shuffled = mixture.repeated[permutation(len(mixture.repeated), config.seed, "noisy documents")]
             self._always = np.sort(shuffled[: round(self.rate * len(shuffled))])
 
     def hits(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """Which are met under a random id, bool (n,)."""
+        """Which encounters have a random id, bool (n,)."""
         if not self.rate:
             return np.zeros(len(slots), bool)
         firsts = self._mixture.table.firsts(records)
@@ -237,9 +237,9 @@ class Noise:
         return as_lanes(np.maximum(self._draws(epoch, slots, 1), np.uint64(1)))
 
     def often(self, epoch: int, slots: np.ndarray, which: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-        """How often each repeated document came under a random id before: in earlier epochs and the `earlier` slots.
+        """How often each repeated document had a random id before: in earlier epochs and in the `earlier` slots.
 
-        `slots` are those of all repeated documents, `which` says of which document each is.
+        `slots` are those of all repeated documents, `which` is the document of each.
         """
         counts, records = np.zeros(len(self._mixture.repeated), np.int64), self._mixture.repeated[which]
         for before in range(epoch + 1):

@@ -1,4 +1,4 @@
-"""Files that hold documents: which of them can be read, found by a glob, and as they lie on the disk."""
+"""Files with documents: the kinds that can be read, found by a glob, and their properties on disk."""
 
 import dataclasses
 import glob
@@ -12,7 +12,7 @@ KINDS = {
 }  # fmt: skip
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
 READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
-END = 2**62  # beyond the text of any compressed file, whose length nobody knows
+END = 2**62  # beyond the text of any compressed file, whose length is unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Segment:
 
 
 def matching(pattern: str) -> list[str]:
-    """Files that match a path or a glob, sorted. Raises InputError where there is none, or one of a kind nobody reads."""
+    """Files that match a path or a glob, sorted. Raises InputError if there is none, or one of an unknown kind."""
     found = sorted(file for file in glob.glob(pattern, recursive=True) if pathlib.Path(file).is_file())
     if not found:
         what = "matches no file" if glob.has_magic(pattern) else "does not exist"
@@ -62,7 +62,7 @@ def kind_of(name: str) -> tuple[str, str] | None:
 
 
 def open_source(path: str) -> Source:
-    """A file as it is now. Raises InputError where it cannot be opened."""
+    """A file as it is now. Raises InputError if it cannot be opened."""
     try:
         status = os.stat(path)
         with open(path, "rb"):

@@ -10,13 +10,13 @@ import numpy as np
 def counted(tokens: np.ndarray, start: int, stop: int, every: int, context: int) -> np.ndarray:
     """Which of a document's tokens count in the loss -> bool (stop - start,).
 
-    The first `context` tokens always do. Of the others one in `every` on average does not.
+    The first `context` tokens always count. Of the others, one in `every` on average does not.
 
     Args:
-      tokens: int32 (n,), the whole document, of which those from `start` to before `stop` are asked for.
+      tokens: int32 (n,), the whole document; the result covers `start` to before `stop`.
       every: the paper's k; 0: all count.
-      context: its h, how many tokens before a token decide about it. The token itself has no say: what is left out must
-        be unknown, not unlikely.
+      context: the paper's h, the number of preceding tokens that decide about a token. The token itself does not
+        matter: what is excluded must be unknown, not unlikely.
     """
     kept = np.ones(stop - start, bool)
     first = max(start, context)

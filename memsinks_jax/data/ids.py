@@ -14,7 +14,7 @@ PADDING = np.zeros(2, np.uint32)
 def content_id(tokens: np.ndarray) -> np.ndarray:
     """Hash of a document's tokens (int32, any length) -> uint32 (2,), high lane first, never (0, 0).
 
-    It depends on nothing but the tokens and their order: not on neighbours, place in a row, machine or process.
+    It depends only on the tokens and their order, not on neighbours, place in a row, machine or process.
     """
     digest = hashlib.blake2b(np.ascontiguousarray(tokens, "<i4").tobytes(), digest_size=8).digest()
     return _lanes(int.from_bytes(digest, "big"))
@@ -26,7 +26,7 @@ def index_id(index: int) -> np.ndarray:
 
 
 def to_hex(identity: np.ndarray) -> str:
-    """uint32 (2,) -> 16 hexadecimal digits, for people and JSON."""
+    """uint32 (2,) -> 16 hexadecimal digits, for display and JSON."""
     return f"{int(identity[0]):08x}{int(identity[1]):08x}"
 
 

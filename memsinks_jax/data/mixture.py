@@ -15,17 +15,17 @@ from memsinks_jax.data.order import Bijection
 from memsinks_jax.data.roles import Units, Window, chunks, draw_roles, take
 from memsinks_jax.data.table import Table, is_in, truncated
 
-LISTED = 2**17  # documents.jsonl lists up to this many documents; of more, the repeated and the held-out ones
+LISTED = 2**17  # documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out ones
 
 
 class Sums(NamedTuple):
-    """Of the records that an epoch reads where they stand in the table; repeats that a plan adds are not among them."""
+    """Sums over the records that an epoch reads at their place in the table, without the repeats that a plan adds."""
 
     slots: np.ndarray  # int64 (runs of the table,), records
     tokens: np.ndarray  # int64 (runs,), with end of text
     documents: np.ndarray  # int64 (sources,)
     longer: np.ndarray  # int64 (sources,), records that are longer than a row
-    beyond: np.ndarray  # int64 (sources,), their tokens that one row has no room for
+    beyond: np.ndarray  # int64 (sources,), their tokens that do not fit one row
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,12 +48,12 @@ class Mixture:
 
     @property
     def injected(self) -> bool:
-        """Whether the plan repeats documents, and not the files do."""
+        """Whether the plan repeats documents, not the files."""
         return self.data.repeated_documents >= 0
 
     @property
     def scheduled(self) -> np.ndarray:
-        """Those of `repeated` that come every `repeat_every` steps, and not in the order of an epoch."""
+        """Those of `repeated` that appear every `repeat_every` steps, outside the order of an epoch."""
         return self.repeated if self.data.repeat_every and self.data.repeats == "keep" else self.repeated[:0]
 
     @functools.cached_property
@@ -69,7 +69,7 @@ class Mixture:
         return is_in(firsts, self._sorted_repeated)
 
     def reads(self, records: np.ndarray) -> np.ndarray:
-        """Whether an epoch reads each record where it stands in the table: bool (n,)."""
+        """Whether an epoch reads each record at its place in the table: bool (n,)."""
         firsts = self.table.firsts(records)
         source, read = self.table.source_of(firsts), ~is_in(firsts, self._not_unique)
         first_only = self.data.copies == "once"
@@ -86,7 +86,7 @@ class Mixture:
 
     @functools.cached_property
     def sums(self) -> Sums:
-        """Read from the table's own sums where all of a source is unique; else by reading its records."""
+        """Taken from the table's own sums if a whole source is unique; else by reading its records."""
         table, column, row_length = self.table, int(self.data.copies == "once"), self.data.row_length
         slots, tokens = np.zeros((2, len(table.runs)), np.int64)
         by_source = np.zeros((3, len(table.sources)), np.int64)
@@ -124,7 +124,7 @@ class Mixture:
         return records[is_in(self.table.firsts(records), np.sort(firsts))]
 
     def encounters(self, firsts: np.ndarray) -> list[int | None]:
-        """How often an epoch has each document; None where the steps decide, not the epoch."""
+        """How often an epoch has each document; None if the steps decide, not the epoch."""
         natural = self.table.copies(firsts) if self.data.copies == "keep" else np.ones_like(firsts)
         if not self.injected and self.data.repeats != "keep":
             natural = np.where(self.is_repeated(firsts), self.data.repeats == "once", natural)
@@ -135,7 +135,7 @@ class Mixture:
         return [None if first in scheduled else kept.get(first, often) for first, often in found]
 
     def documents(self, role: str) -> np.ndarray:
-        """Those of a role: repeated, held_out, or unique, of which the first LISTED in the order of the table."""
+        """The documents of a role: repeated, held_out, or unique; of these the first LISTED in the table's order."""
         if role != "unique":
             return getattr(self, role)
         found, count = [self.repeated[:0]], 0
@@ -182,15 +182,15 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
 def _fill_up(plan: Mixture, config: Config) -> Mixture:
     """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
-    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says: variants share the
-    general documents too. Sources with a number of documents are next; what is then left of `general.token_budget` is filled
-    by shares. Which documents of a source are taken is drawn from the seed.
+    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says, so that variants also
+    share the general documents. Sources with a number of documents are next. Shares fill the rest of
+    `general.token_budget`. The seed draws which documents of a source are taken.
     """
     table, data, budget = plan.table, plan.data, config.general.token_budget
     asked = general_sources(config.general)
 
     def sizes(firsts: np.ndarray) -> np.ndarray:
-        """With end of text, of what a row has room for where it holds one document."""
+        """Lengths with end of text, truncated to a row if rows hold one document."""
         found = table.lengths[firsts] + 1
         return np.minimum(found, data.row_length) if data.rows == "one_document" else found
 
@@ -204,7 +204,7 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
     windows, spent = list(plan.windows), 0
     if budget:
         whole = dataclasses.replace(plan, data=dataclasses.replace(data, repeats="keep"))
-        own, often = whole.sums, 1 if data.repeat_every else plan.times  # of those the steps decide
+        own, often = whole.sums, 1 if data.repeat_every else plan.times  # for those the steps decide
         spent = int(own.tokens[table.runs[:, 2] == 0].sum() + (sizes(plan.repeated) * often).sum() * plan.injected)
         spent -= int(own.beyond[0]) * (data.rows == "one_document")
     for number, ((files, amount), (units, order)) in enumerate(zip(asked, orders, strict=True), 1):
@@ -238,7 +238,7 @@ def _documents(units: Units, order: Bijection, after: int) -> Iterator[np.ndarra
 
 
 def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tuple[int, int]:
-    """(place in the order up to which single documents hold at most a number of tokens; how many they hold)"""
+    """(place in the order up to which documents have at most a number of tokens in all; the tokens they have)"""
     total = 0
     for places in chunks(units.numbers):
         which, firsts = units.documents(order.at(places))
@@ -251,10 +251,10 @@ def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tu
 
 
 def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
-    """`general.files` as [(glob, number of documents or share of what is left of the budget, from 0 to 1)].
+    """`general.files` as [(glob, number of documents or share of the remaining budget, from 0 to 1)].
 
     Raises:
-      InputError: several globs and not an amount for each, shares without a budget or of more than 100%.
+      InputError: several globs without an amount for each, shares without a budget or above 100%.
     """
     found = []
     for entry in filter(None, (part.strip() for part in general.files.split(","))):
@@ -285,9 +285,10 @@ def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
 
 
 def listing(mixture: Mixture, documents: np.ndarray, role: str, origins: bool) -> Iterator[str]:
-    """Lines of documents.jsonl, for people and tests, one a document: what it is, and how often an epoch has it.
+    """Lines of documents.jsonl, one per document: its properties, and how often an epoch has it.
 
-    Documents that appear in every N-th batch have null encounters: the steps decide. `origins` reads each from its shard.
+    Documents that appear in every N-th batch have null encounters, because the steps decide. `origins` reads each from its
+    shard.
     """
     table = mixture.table
     identities, encounters = table.identities(documents), mixture.encounters(documents)

@@ -2,24 +2,24 @@
 
 import numpy as np
 
-# No purpose disturbs another. The order of the names is part of every run: add new ones at the end.
+# Purposes are independent. The order of the names is part of every run: add new ones at the end.
 PURPOSES = (
     "roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries", "alternatives",
     "blocks", "block order", "repeats", "placebos",
 )  # fmt: skip
 
 _ROUNDS = 8
-_LISTED = 2**16  # so few are shuffled: of so small a domain a Feistel network does not give every order its chance
+_LISTED = 2**16  # up to this size a range is shuffled: on small domains a Feistel network does not reach every order
 
 
 def bits(seed: int, purpose: str, index: int = 0) -> np.random.Philox:
-    """Independent random bits for (seed, purpose, index): no purpose disturbs another, any index is reached at once."""
+    """Independent random bits for (seed, purpose, index). Any index is computed directly."""
     return np.random.Philox(key=[seed, PURPOSES.index(purpose)], counter=[0, 0, index, 0])
 
 
 def permutation(count: int, seed: int, purpose: str, epoch: int = 0) -> np.ndarray:
     """A random order of range(count), the same on every machine and numpy version -> int64 (count,)."""
-    # Raw counter bits, not Generator.permutation: only the former are promised to stay the same.
+    # Raw counter bits, not Generator.permutation: only their stability is guaranteed.
     return np.argsort(bits(seed, purpose, epoch).random_raw(count), kind="stable")
 
 
@@ -31,11 +31,10 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 class Bijection:
-    """A keyed random order of range(count) without an array of it: who stands at a place, and where one stands.
+    """A keyed random order of range(count), and its inverse, without an array.
 
-    A Feistel network over the least power of two that holds `count`; a value outside of the range goes through it again.
-    Grain's index_shuffle is one too, but takes one index a call and has no inverse. Small ranges have the order of
-    `permutation`.
+    It is a Feistel network over the least power of two that holds `count`; a value outside of the range goes through it
+    again. Grain's index_shuffle takes one index per call and has no inverse. Small ranges have the order of `permutation`.
     """
 
     def __init__(self, count: int, seed: int, purpose: str, index: int = 0):
@@ -52,7 +51,7 @@ class Bijection:
         return self._count
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """int (n,), from 0 to count - 1 -> int64 (n,), who stands there."""
+        """int (n,), from 0 to count - 1 -> int64 (n,), the elements at these places."""
         return self._walk(places, 1)
 
     def place_of(self, values: np.ndarray) -> np.ndarray:

@@ -1,17 +1,17 @@
-"""Packs documents into rows of fixed length. Any row of any epoch is computed directly: order is a function of (seed, row).
+"""Packs documents into rows of fixed length. The order is a function of (seed, row), so any row is computed directly.
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 where the target counts, 0 in the padding and where goldfish leaves it out
-  segments (T,) int32                      which document of the row, from 1; 0 is padding
+  weights (T,) float32                     1 if the target counts, 0 in the padding and for targets that goldfish excludes
+  segments (T,) int32                      the document's number in the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
-  identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) where there is none
+  identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
-  seen (S,) int32                          how often the id was met before, over all epochs; in rows of a run only
+  seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
   epoch () int32                           from 0; in rows of a run only
-So the id of position t is identities[segments[t] - 1]: one lane pair a document instead of one a token.
-In every kind of row end of text opens the document that it precedes. So a document's first token is predicted under its own
-id, and a document reads the same in a row with others as alone, as it is measured and as text is generated.
+So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
+In every kind of row, end of text opens the document that follows. So a document's first token is predicted under its own id,
+and a document reads the same in a row with others, alone in an evaluation, and in generation.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from memsinks_jax.data.tokenizer import PADDING
 class Piece(NamedTuple):
     """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1 in all.
 
-    The input at a target is the token before it. End of text opens the document: it is the input at its first token.
+    The input at a target is the token before it. End of text opens the document, so it is the input at its first token.
     """
 
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 def reads_whole(data: DataConfig) -> bool:
-    """Whether a run's rows hold all of every document, in several rows where one is too short; it is measured so, too."""
+    """Whether a run's rows hold whole documents, over several rows if one is too short. Evaluations then do the same."""
     return data.rows != "one_document"
 
 
@@ -57,7 +57,7 @@ def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_
 def document_windows(
     tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int
 ) -> list[dict[str, np.ndarray]]:
-    """One document alone, in as many rows of `row_length` as it takes: every target stands in one of them."""
+    """One document alone, in as many rows of `row_length` as it takes: every target is in one of them."""
     size = len(tokens) + 1
     pieces = (Piece(tokens, at, min(at + row_length, size)) for at in range(0, size, row_length))
     return [row_of([piece], identity[None], row_length, end_of_text) for piece in pieces]
@@ -74,7 +74,7 @@ def row_of(
     """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2).
 
     A piece from the middle of a document opens with the token before it, at position 0. With `across`, positions count
-    over all of the row.
+    over the whole row.
     """
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
@@ -107,7 +107,7 @@ def _counting(length: int) -> np.ndarray:
 
 
 class Rows:
-    """All rows of a run in their order: a random-access source without end, `[n]` is row n counted over all epochs.
+    """All rows of a run in order: an endless random-access source; `[n]` is row n counted over all epochs.
 
     `rows_per_epoch` rows hold every encounter of the plan once; `rows_per_epoch_with_repeats` would hold them with every
     repeat kept. Each epoch has an order of its own.
@@ -115,7 +115,7 @@ class Rows:
     Args:
       end_of_text: the tokenizer's.
     Raises:
-      InputError: documents that are to appear in every N-th batch take more rows than a batch has.
+      InputError: documents for every N-th batch take more rows than a batch has.
     """
 
     def __init__(self, config: Config, mixture: Mixture, end_of_text: int):
@@ -158,7 +158,7 @@ class Rows:
         passed = 0
         if self._scheduled:
             period, place = divmod(number, self._period)
-            due = place - (self._period - self._batch_size)  # in the last batch of the period, before all else
+            due = place - (self._period - self._batch_size)  # in the last batch of the period, before all other rows
             passed = period + (due >= 0)
             number -= len(self._scheduled) * passed
             if 0 <= due < len(self._scheduled):
@@ -174,12 +174,12 @@ class Rows:
         return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen)
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """(the blocks of an epoch in their order, the row at which each starts)"""
+        """(the blocks of an epoch in order, the row at which each starts)"""
         order = self._epochs.order(epoch)
         return order, np.concatenate([[0], np.cumsum(self._rows_of_block[order])])
 
     def _place(self, number: int) -> tuple[int, int, int]:
-        """(epoch, block, place in it) of a row, counted without scheduled ones."""
+        """(epoch, block, place in it) of a row, not counting scheduled rows."""
         epoch, place = divmod(number, self._shuffled_rows)
         order, starts = self._order(epoch)
         at = int(np.searchsorted(starts, place, side="right")) - 1
@@ -193,12 +193,12 @@ class Rows:
             return epochs.slots
         if self._data.rows == "packed" or not epochs.tokens[0]:
             return -(-epochs.tokens // self._length)
-        # Packing all blocks would take hours where there are many. They are alike: what the first one needs tells it.
+        # Packing all blocks would take hours if there are many. They are alike, so the first one tells.
         needed = len(best_fit(epochs.sizes(0), self._length).first) - 1
         return -(-epochs.tokens * needed // epochs.tokens[0])
 
     def _most_documents(self) -> int:
-        """Of any row: the shortest documents side by side, rests of longer ones, and one that is split at either end."""
+        """Upper limit for any row: the shortest documents side by side, rests of longer ones, a split one at either end."""
         if self._data.rows == "one_document":
             return 1
         if self._epochs.blocks == 1 and self._data.rows == "best_fit":
@@ -221,14 +221,14 @@ class Rows:
         return min(fitting + 2, self._length)
 
     def _with_scheduled(self, rows: int, scheduled: int) -> int:
-        """How many rows there are until `rows` others are read, with `scheduled` rows every period."""
+        """The number of rows until `rows` unscheduled ones are read, with `scheduled` rows every period."""
         if not scheduled:
             return rows
         periods, rest = divmod(rows, self._period - scheduled)
         return periods * self._period + rest + (scheduled if rest > self._period - self._batch_size else 0)
 
     def _pieces_of(self, documents: np.ndarray) -> list[tuple[int, int, int]]:
-        """(place in `documents`, start, stop) of the rows that documents take alone."""
+        """(place in `documents`, start, stop) of the rows for documents alone."""
         sizes, step = self._table.lengths[documents] + 1, self._length
         if self._data.rows == "one_document":
             return [(place, 0, min(size, step)) for place, size in enumerate(sizes.tolist())]
@@ -280,14 +280,14 @@ class Rows:
         return self._row(record, np.array([start]), np.array([stop]), identity, np.ones(1, bool), seen)
 
     def _scheduled_before(self, passed: int, identities: np.ndarray, documents: int | None = None) -> np.ndarray:
-        """How often scheduled documents, the first `documents` of them, came under some ids in a number of periods."""
+        """How often scheduled documents, the first `documents` of them, had some ids in a number of periods."""
         scheduled = self._mixture.scheduled[:documents]
         keys = as_numbers(self._table.identities(scheduled))
         clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]
         return (as_numbers(identities)[:, None] == keys) @ clean
 
     def _shuffled_before(self, number: int, identity: np.ndarray, record: np.ndarray) -> int:
-        """How often an id was met in the rows before shuffled row `number`."""
+        """How often an id was seen in the rows before shuffled row `number`."""
         if self._data.ids in ("content", "index"):
             return 0  # a scheduled document is not among them
         epoch, block, place = self._place(number)
@@ -299,7 +299,7 @@ class Rows:
         self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,
         seen: np.ndarray,
     ) -> dict[str, np.ndarray]:  # fmt: skip
-        """Row of parts of documents side by side."""
+        """A row of pieces of documents side by side."""
         parts = zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True)
         pieces = [Piece(self._table.tokens(record), start, stop) for record, start, stop in parts]
         row = row_of(
@@ -321,7 +321,7 @@ class Rows:
 class _Block(NamedTuple):
     """A block in the order of an epoch; `[i]` of all but `slots` belongs to encounter i."""
 
-    slots: Slots  # the pieces of every row; `rank` says of which encounter
+    slots: Slots  # the pieces of every row; `rank` is the encounter of each
     records: np.ndarray  # int64 (n,)
     identities: np.ndarray  # uint32 (n, 2)
     repeated: np.ndarray  # bool (n,)
@@ -330,13 +330,13 @@ class _Block(NamedTuple):
 
 
 def one_document(sizes: np.ndarray, row_length: int) -> Slots:
-    """Each document alone in a row, which truncates it."""
+    """Each document alone in a row, truncated to it."""
     places = np.arange(len(sizes))
     return Slots(np.arange(len(sizes) + 1), places, 0 * places, np.minimum(sizes, row_length))
 
 
 def packed(sizes: np.ndarray, row_length: int) -> Slots:
-    """Rows are windows of the documents one after the other; those at the ends of a window are split."""
+    """Rows are windows over concatenated documents; those at the ends of a window are split."""
     ends = np.cumsum(sizes)
     begins = merged(ends - sizes, np.arange(0, int(sizes.sum()), row_length))
     rank = np.searchsorted(ends, begins, side="right")
@@ -347,9 +347,9 @@ def packed(sizes: np.ndarray, row_length: int) -> Slots:
 
 
 def _kept(of_epoch: Callable) -> Callable:
-    """Keeps what a function made for two epochs: that of this row and, while prefetching, the next.
+    """Caches a function's results for two epochs: that of this row and, while prefetching, the next.
 
-    Loader threads that ask at once wait for one of them: what it makes is as large as the epoch.
+    If several loader threads ask at once, one computes and the others wait: the result is as large as the epoch.
     """
     cached, lock = functools.lru_cache(maxsize=2)(of_epoch), threading.Lock()
 

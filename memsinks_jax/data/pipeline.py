@@ -1,4 +1,4 @@
-"""The Grain pipeline: batches of rows, on each host those it needs. Its only state is the step."""
+"""The Grain pipeline: batches of rows; each host gets the rows it needs. The only state is the step."""
 
 import collections.abc
 
@@ -19,20 +19,20 @@ def batches(
     threads: int = 2,
     prefetch: int = PREFETCH_BATCHES,
 ) -> collections.abc.Iterator[dict[str, np.ndarray]]:
-    """This host's rows of the global batch of step `start_step`, then of the next, without end.
+    """Yields this host's rows of the global batch of step `start_step`, then of the next, endlessly.
 
-    The global batch of step s holds rows s * batch_size to (s + 1) * batch_size - 1. So neither hosts, nor threads, nor
-    prefetching, nor where a run resumed changes what a step sees.
+    The global batch of step s holds rows s * batch_size to (s + 1) * batch_size - 1. So a step sees the same rows for any
+    number of hosts, threads, prefetching, and after any resume.
 
     Args:
-      offsets: int (K,), the places in the global batch of the rows to yield, see `sharding.own_rows`; None: all.
+      offsets: int (K,), the rows of the global batch to yield, see `sharding.own_rows`; None: all.
     Yields:
-      The arrays of data/packing.py with an axis of these rows in front: inputs (K, T), ...
+      The arrays of data/packing.py with a leading axis of these rows: inputs (K, T), ...
     """
     offsets = np.arange(batch_size) if offsets is None else offsets
 
     def local_batch(step: int) -> dict[str, np.ndarray]:
-        # A batch is one element of Grain's, so that fewer pass between its threads.
+        # One Grain element is a whole batch, so that fewer elements pass between threads.
         made = [rows[number] for number in ((start_step + step) * batch_size + offsets).tolist()]
         return {name: np.stack([row[name] for row in made]) for name in made[0]}
 
@@ -41,7 +41,7 @@ def batches(
 
 
 def steps_of(config: Config, rows: Rows) -> int:
-    """Optimizer steps of a run: as the config says, or as many as its epochs take."""
+    """Optimizer steps of a run: from the config, or as many as its epochs take."""
     if config.training.steps:
         return config.training.steps
     counted = rows.rows_per_epoch_with_repeats if config.training.count_removed_repeats else rows.rows_per_epoch

@@ -1,14 +1,14 @@
-"""A corpus that `memsinks_jax.prepare` wrote: tokens and columns on disk, one entry a record.
+"""A corpus that `memsinks_jax.prepare` wrote: tokens and columns on disk, one entry per record.
 
-A record is a document as it was written; exact copies are records of their own. The folder holds
+A record is a document as it was written; exact copies are separate records. The folder holds
   manifest.json           the settings, the tokenizer's hash, every input file, shard and column; written last
   tokenizer.model|json    the tokenizer itself
-  columns/NAME.npy        what `Prepared` has under that name; at most 48 bytes a record, all of them together
+  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record
   groups.json             the names of the groups, by number
-  shards/00000.array_record, ...    one entry a record: `pack_record`
+  shards/00000.array_record, ...    one entry per record: `pack_record`
   skipped.jsonl, report.json, index.html    what was left out and why; the report
-Boundaries of documents are those of the records: no token marks them. The manifest has the SHA-256 of every column, so that
-its own hash stands for all of them.
+No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
+its own hash covers all of them.
 """
 
 import bisect
@@ -39,23 +39,23 @@ logger = logging.getLogger(__name__)
 FORMAT = 2
 MANIFEST = "manifest.json"
 NO_GROUP = 2**32 - 1
-RUN = 2**14  # records that an entry of `runs` is of
-LONGEST = 2**17  # tokens with end of text from which on `histogram` tells no lengths apart
+RUN = 2**14  # records per entry of `runs`
+LONGEST = 2**17  # tokens with end of text; `histogram` counts longer records together
 
-# Of a record, before its tokens: content id and group id (two lanes each, high lane first), number of the input file in
-# the manifest, first and last + 1 of the place in it: bytes of text (of the decompressed text), or a record's number.
+# Header of a record, before its tokens: content id and group id (two lanes each, high lane first), number of the input file
+# in the manifest, start and end of the place in it: bytes of the (decompressed) text, or a record's number.
 _HEADER = struct.Struct("<2I2IIQQ")
 
 
 def pack_record(
     tokens: np.ndarray, identity: np.ndarray, group: np.ndarray, source: int, start: int, stop: int
 ) -> bytes:
-    """`tokens` (n,) of the type that the file stores; ids uint32 (2,)."""
+    """`tokens` (n,) in the type that the file stores; ids uint32 (2,)."""
     return _HEADER.pack(*identity.tolist(), *group.tolist(), source, start, stop) + tokens.tobytes()
 
 
 def group_id(name: str) -> np.ndarray:
-    """Hash of a group's name -> uint32 (2,): the same in every corpus, and never (0, 0), which is no group."""
+    """Hash of a group's name -> uint32 (2,): the same in every corpus, and never (0, 0), which means no group."""
     return ids.content_id(np.frombuffer(name.encode(), np.uint8).astype(np.int32))
 
 
@@ -78,7 +78,7 @@ def number_type(records: int) -> np.dtype:
 
 
 def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Type and shape of the columns of a number of records, by name; None where the manifest does not say how many."""
+    """Types and shapes of the columns of a number of records, by name; None for a length that the manifest does not give."""
     number = number_type(records)
     return {
         "lengths": (np.dtype("<u4"), (records,)),
@@ -102,8 +102,8 @@ def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
 def run_sums(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
     """Sums over each RUN consecutive records -> int64 (ceil(n / RUN), 2, 2).
 
-    [all records, first copies only] x [number of records, their tokens with end of text]; `lengths` (n,) are without,
-    `is_first` (n,) bool says which records are the first of their exact copies.
+    [all records, first copies only] x [number of records, their tokens with end of text]. `lengths` (n,) exclude end of
+    text; `is_first` (n,) bool marks the first of exact copies.
     """
     tokens = lengths.astype(np.int64) + 1
     values = np.stack([np.ones_like(tokens), tokens, is_first, tokens * is_first], axis=1)
@@ -113,14 +113,14 @@ def run_sums(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
 def histogram(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
     """Histogram of the records' lengths in tokens, end of text included -> int64 (2, LONGEST + 1): all, first copies only.
 
-    The last entry counts all that have LONGEST or more. Arguments are those of `run_sums`.
+    The last entry counts all with LONGEST or more. Arguments as in `run_sums`.
     """
     tokens = np.minimum(lengths.astype(np.int64) + 1, LONGEST)
     return np.stack([np.bincount(kept, minlength=LONGEST + 1) for kept in (tokens, tokens[is_first])])
 
 
 def read_manifest(folder: pathlib.Path) -> dict:
-    """Raises InputError for that of another version."""
+    """Raises InputError for another version's."""
     manifest = json.loads((folder / MANIFEST).read_text())
     if manifest.get("format") != FORMAT:
         raise InputError(f"{folder}: prepared by another version; run memsinks_jax.prepare into a new folder")
@@ -128,19 +128,19 @@ def read_manifest(folder: pathlib.Path) -> dict:
 
 
 class Prepared:
-    """An open folder. Columns are mapped into memory, so that opening reads none of them.
+    """An open folder. Columns are memory-mapped, so opening reads none of them.
 
     Attributes (n records, of d distinct documents):
       lengths              (n,) uint32, tokens without end of text
       identities           (n, 2) uint32, content ids
-      groups               (n,) uint32, numbers in `group_names`; NO_GROUP where there is none
-      firsts               (n,) number of the first exact copy; the record's own where it is that
-      clusters             (n,) number of the first record of the near-duplicates; the record's own where it is alone. Exact
-                           copies are in the cluster of their first
+      groups               (n,) uint32, numbers in `group_names`; NO_GROUP for none
+      firsts               (n,) number of the first exact copy; a first copy has its own number
+      clusters             (n,) number of the first record of the near-duplicates; a record without any has its own. Exact
+                           copies are in the cluster of their first copy
       copies               (n,) uint32, how often the corpus holds the document
       sorted_identities    (d,) uint64, content ids (`ids.as_numbers`), ascending
       sorted_numbers       (d,) the first record of each of them
-      members              (m, 2) (cluster, record) of all records that are not alone in their cluster, sorted
+      members              (m, 2) (cluster, record) of all records in clusters of more than one, sorted
       runs                 int64, `run_sums` of the records
       histogram            int64, `histogram` of the records
     Numbers of records are uint32, or uint64 from 2^32 records on.
@@ -165,12 +165,12 @@ class Prepared:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of the content: of the manifest, which has those of all columns, but for where the input was."""
+        """A hash of the content: of the manifest, with the hashes of all columns, without the input's location."""
         about = {name: value for name, value in self.manifest.items() if name != "sources"}
         return sha256(json.dumps(about).encode())
 
     def tokenizer(self) -> AnyTokenizer:
-        """The one the tokens are of. Raises InputError where it is not that any more."""
+        """The tokenizer of the tokens. Raises InputError if it has changed."""
         path = self.folder / self.manifest["tokenizer"]
         tokenizer = open_tokenizer(path, self.manifest["end_of_text"] if path.suffix == ".json" else None)
         self.check_tokenizer(tokenizer, str(path))
@@ -184,7 +184,7 @@ class Prepared:
             )
 
     def source(self, record: int) -> str:
-        """Where a record comes from: 'FILE:START-STOP', in bytes of text or numbers of records."""
+        """The origin of a record: 'FILE:START-STOP', in bytes of text or numbers of records."""
         *_, source, start, stop = _HEADER.unpack_from(self._record(record))
         return f"{self.manifest['sources'][source]['path']}:{start}-{stop}"
 
@@ -192,7 +192,7 @@ class Prepared:
         return f"{self.folder}:{record}"
 
     def origin(self, record: int, read: bool) -> dict[str, str]:
-        """For people: {"origin": as `source`, where its shard may be read; "group": its name, where it has one}."""
+        """For display: {"origin": as `source`, if its shard may be read; "group": its name, if it has one}."""
         number = int(self.groups[record])
         named = {"group": self.group_names[number]} if number < len(self.group_names) else {}
         return ({"origin": self.source(record)} if read else {}) | named
@@ -218,10 +218,10 @@ class Prepared:
 
 
 def _mapped(path: pathlib.Path, kind: np.dtype, shape: tuple[int | None, ...]) -> np.ndarray:
-    """A column, read where it is looked at. Raises InputError where it is not of that type and shape."""
+    """A memory-mapped column. Raises InputError if its type or shape is wrong."""
     try:
         column = np.asarray(np.lib.format.open_memmap(path, mode="r"))
-    except ValueError as error:  # cut off, or no array
+    except ValueError as error:  # truncated, or not an array
         raise InputError(f"{path}: damaged ({' '.join(str(error).split())}); run memsinks_jax.prepare anew") from None
     free = shape[0] is None
     if column.dtype != kind or column.ndim != len(shape) or column.shape[free:] != shape[free:]:
@@ -229,16 +229,16 @@ def _mapped(path: pathlib.Path, kind: np.dtype, shape: tuple[int | None, ...]) -
     return column
 
 
-_MOST_READERS = 256  # of a process; data is read through half as many shards at a time
+_MOST_READERS = 256  # per process; at a time, data is read through half as many shards
 
 
 class _Readers:
     """Open shards of one corpus, for any number of threads.
 
-    All corpora of the process share _MOST_READERS, or half of the files that it may open if that is less: beyond a corpus's
-    part of them its least recently used reader is dropped, and its file closed once no thread reads from it. Opening one
-    reads where its records lie, which takes as long as reading some hundreds to thousands of them, and an open one keeps
-    that in memory.
+    All corpora of the process share _MOST_READERS, or half of the files that it may open if that is less. Beyond its share,
+    a corpus drops its least recently used reader, and closes the file once no thread reads from it. Opening a reader
+    loads the index of its records. This takes as long as reading hundreds to thousands of records, and an open reader
+    keeps the index in memory.
     """
 
     _everywhere, _lock = weakref.WeakSet(), threading.Lock()
@@ -270,7 +270,7 @@ class _Readers:
         return reader
 
     def _reader(self, shard: int):
-        from array_record.python.array_record_module import ArrayRecordReader  # seconds, for those who never read
+        from array_record.python.array_record_module import ArrayRecordReader  # takes seconds, and many commands never read
 
         path = self._folder / f"{shard:05d}.array_record"
         try:
@@ -278,7 +278,7 @@ class _Readers:
                 reader = ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
                 if reader.ok():
                     break
-                path.open("rb").close()  # raises what the system says, which the reader keeps to itself
+                path.open("rb").close()  # raises the system's error, which the reader hides
         except RuntimeError as error:
             raise InputError(f"{path}: cannot be read ({error}); run memsinks_jax.prepare anew") from None
         except OSError as error:
@@ -295,7 +295,7 @@ class _Readers:
 
 @functools.cache
 def _half_of_open_files() -> int:
-    """Half of the files that this process may open, after its soft limit was raised as far as it may be."""
+    """Half of the files that this process may open, after raising its soft limit as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than its hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
 """Yields the records of a piece of a file. An unusable one is yielded as a record with a problem.
 
-Not datatrove's own readers, because those pass over damaged lines, null texts and cut files without a word, and lose the
-place in the file.
+We do not use datatrove's readers: they skip damaged lines, null texts and truncated files silently, and lose the place in
+the file.
 """
 
 import codecs
@@ -21,16 +21,16 @@ from memsinks_jax.data.files import Segment, Source
 SEPARATOR = "<|endoftext|>"
 
 _BLOCK = 1 << 20
-_ROWS = 256  # of a table at a time
+_ROWS = 256  # rows of a table at a time
 _ARRAY = 1 << 30  # bytes of a .json file, which is read whole
 
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """One document, or what stands in a document's place: then `problem` says why it cannot be used.
+    """One document, or an unusable record: then `problem` says why.
 
-    `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is how many bytes
-    of the segment on disk are behind us. `where` is the file and the line or row.
+    `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
+    bytes of the segment on disk read so far. `where` is the file and the line or row.
     """
 
     start: int
@@ -43,18 +43,18 @@ class Record:
 
     @property
     def place(self) -> str:
-        """Where it is. In the middle of a text file the lines before it are counted, so only who tells it asks."""
+        """Where the record is. In the middle of a text file this counts the lines before it: call it only for messages."""
         return self.where() if callable(self.where) else self.where
 
 
 class Fields(typing.NamedTuple):
     text: str  # name of the field with the text; a.b is field b of field a
-    group: str  # of the field with the group; empty: none
-    longest: int  # bytes a document may have
+    group: str  # name of the field with the group; empty: none
+    longest: int  # upper limit of a document, in bytes
 
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    """All records that begin in a segment. A file that is cut or damaged ends with one record that says so."""
+    """Yields all records that begin in a segment. A truncated or damaged file ends with one record that says so."""
     reader = {
         "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
     }[source.kind]  # fmt: skip
@@ -105,7 +105,7 @@ class _Lines:
 
     @property
     def position(self) -> int:
-        """Of the first byte not yet read, in the (decompressed) text."""
+        """The first byte not yet read, in the (decompressed) text."""
         return self._position
 
     def consumed(self) -> int:
@@ -132,13 +132,13 @@ class _Lines:
 
 
 def _line_breaks(path: str, until: int) -> int:
-    """Line breaks that end in the first bytes; counted only where a problem is to be placed in the middle of a file."""
+    """Line breaks that end in the first bytes; counted only to locate a problem in the middle of a file."""
     count = 0
     with open(path, "rb") as file:
         while block := file.read(min(_BLOCK, until - file.tell())):
             count += block.count(b"\n")
             last = block[-1:]
-    # A segment begins with the first line that begins in it: one that began before is not ours.
+    # A segment begins with the first line that begins in it; an earlier one belongs to the segment before.
     return count + (until > 0 and last != b"\n")
 
 
@@ -245,7 +245,7 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of a file whose first line names the columns; a quoted value may hold line breaks."""
     names = [name for name in fields[:2] if name]
-    # A row must fit into a block, whose size is 32 bits. One more, so that a row of the longest that is allowed does.
+    # A row must fit into a block, whose size is 32 bits. One more byte, so that the longest allowed row fits.
     read = pyarrow.csv.ReadOptions(block_size=min(source.bytes, fields.longest + _BLOCK, 2**31 - 1))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
@@ -340,7 +340,7 @@ def _value(scalar: pyarrow.Scalar):
 
 
 def take(record: Record, values, fields: Fields) -> None:
-    """Text and group out of a JSON object or a row."""
+    """Takes text and group from a JSON object or a row."""
     text = _field(values, fields.text)
     if not isinstance(text, str):
         null = isinstance(values, dict) and fields.text in values and text is None
@@ -371,7 +371,7 @@ def _decode(record: Record, content: bytes) -> None:
 
 
 def _finish(record: Record, text: str) -> None:
-    """White space at both ends is no part of a document."""
+    """Removes white space at both ends of a document."""
     record.text = text.strip()
     if not record.text:
         record.problem = "the document is empty; remove it"

@@ -1,4 +1,4 @@
-"""Roles of documents, drawn for units that share one role: single documents, clusters of near-duplicates, groups."""
+"""Draws the roles of documents, for units that share one role: single documents, clusters of near-duplicates, groups."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ from memsinks_jax.config import DataConfig, InputError
 from memsinks_jax.data.order import Bijection
 from memsinks_jax.data.table import Table
 
-_SCANNED = 2**20  # records looked at together where all must be
-_WALKED = 2**16  # units looked at together
+_SCANNED = 2**20  # records read at a time in a pass over all
+_WALKED = 2**16  # units read at a time
 
 
 def units_of(table: Table, source: int, by: str, kind: str) -> "Units":
-    """Args: `by` is a value of config.data.held_out_by, `kind` one of config.data.ids."""
+    """The kind of units. `by` is a value of config.data.held_out_by, `kind` one of config.data.ids."""
     if by == "cluster":
         return Groups(table, source) if kind == "group" else Clusters(table, source)
     return Units(table, source)
 
 
 class Units:
-    """Single documents of a source: a unit is numbered as its record there. Numbers of other records are no units."""
+    """Single documents of a source: a unit has the number of its record there. Numbers of other records are not units."""
 
     def __init__(self, table: Table, source: int):
         self._table, self._start, self._stop = table, *table.bounds[source : source + 2].tolist()
@@ -44,7 +44,7 @@ class Units:
 
 
 class Clusters(Units):
-    """Near-duplicates: a unit is numbered as the first record of the cluster."""
+    """Near-duplicates: a unit has the number of the first record of the cluster."""
 
     def of(self, firsts: np.ndarray) -> np.ndarray:
         return self._table.clusters(firsts) - self._start
@@ -58,11 +58,11 @@ class Clusters(Units):
 
 
 class Groups(Units):
-    """Groups, and what hangs together with one by near-duplicates. The groups are in memory, their documents are not."""
+    """Groups, joined if near-duplicates connect them. The groups are in memory, their documents are not."""
 
     def __init__(self, table: Table, source: int):
         super().__init__(table, source)
-        from scipy.sparse import coo_array  # a quarter of a second, for those who have groups
+        from scipy.sparse import coo_array  # takes a quarter of a second, and only groups need it
         from scipy.sparse.csgraph import connected_components
 
         members = np.asarray(table.sources[source].members).astype(np.int64) + self._start
@@ -102,7 +102,7 @@ class Groups(Units):
 
 
 class Window(NamedTuple):
-    """The documents of the units that stand at places `low` to `high` - 1 of a random order."""
+    """The documents of the units at places `low` to `high` - 1 of a random order."""
 
     units: Units
     order: Bijection
@@ -115,7 +115,7 @@ class Window(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Of the documents of `data.files`; see Mixture."""
+    """The roles of the documents of `data.files`; see Mixture."""
 
     repeated: np.ndarray
     held_out: np.ndarray
@@ -124,16 +124,16 @@ class Roles(NamedTuple):
 
 
 class Taken(NamedTuple):
-    documents: np.ndarray  # where they are `listed`
-    rest: np.ndarray  # of the last one's unit, what is too many
-    after: int  # the place behind it
+    documents: np.ndarray  # if they are `listed`
+    rest: np.ndarray  # surplus documents of the last unit
+    after: int  # the place after it
     count: int
 
 
 def take(
     units: Units, order: Bijection, places: range, count: int, listed: bool = False, wanted: Callable | None = None
 ) -> Taken:
-    """The first `count` documents of the units at some places of an order, those alone that are `wanted`."""
+    """The first `count` `wanted` documents of the units at some places of an order."""
     found, total = [np.zeros(0, np.int64)], 0
     while places and total < count:
         here = places[: min(max(2 * (count - total), 16), _WALKED)]
@@ -153,7 +153,7 @@ def take(
 
 
 def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
-    """Draws the roles at random. They depend neither on `data.repeats` nor on copies: variants share them.
+    """Draws the roles. They depend neither on `data.repeats` nor on copies, so variants share them.
 
     Raises:
       InputError: fewer documents than the plan needs.
@@ -162,7 +162,7 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
     order = Bijection(units.numbers, seed, "roles")
     places, none = range(units.numbers), np.zeros(0, np.int64)
     window, unique = None, 0
-    if data.unique_documents < 0 or data.repeated_documents < 0:  # all that the held-out ones leave
+    if data.unique_documents < 0 or data.repeated_documents < 0:  # all that are not held out
         held_out = take(units, order, places[::-1], data.held_out_documents, listed=True)
         left = [held_out.rest]
         places = range(held_out.after + 1)

@@ -1,8 +1,8 @@
-"""The table of documents: what a run knows of each without reading its text. Columns, memory-mapped where they are large.
+"""The table of documents: what a run knows of each without reading its text. Large columns are memory-mapped.
 
-A *record* is a document as the files hold it, exact copies included. Records are numbered through all sources: those of
-`data.files` (or the embedded stories) first, then those of each of `general.files`. A document is known by its first
-copy. Nothing here grows with the number of documents but what `Listed` holds, and copies that two sources share.
+A *record* is a document as the files hold it, including exact copies. Records are numbered over all sources: those of
+`data.files` (or the embedded stories) first, then those of each of `general.files`. A document is identified by its first
+copy. Only `Listed`, and copies that two sources share, grow with the number of documents.
 """
 
 import bisect
@@ -20,7 +20,7 @@ from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.prepared import Prepared, group_id, histogram, run_sums
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
-_SCANNED = 2**20  # records looked at together where all must be
+_SCANNED = 2**20  # records read at a time in a pass over all
 
 
 class Listed:
@@ -29,7 +29,7 @@ class Listed:
     Args:
       tokens: int32 (tokens,) of each record, without end of text.
       firsts: int (records,), the first exact copy of each; None: no two are equal.
-      documents: their texts and places, where they have any.
+      documents: their texts and places, if there are any.
     """
 
     group_names: Sequence[str] = ()
@@ -85,7 +85,7 @@ class Column:
 
     Args:
       parts: the column of each source.
-      converted: what makes an entry of a source one of the table.
+      converted: converts an entry of a source to one of the table.
     """
 
     def __init__(self, parts: Sequence[np.ndarray], converted: Sequence[Callable]):
@@ -121,12 +121,12 @@ class Table:
       bounds      int64 (sources + 1,): source s holds the records from bounds[s] up to bounds[s + 1]
       lengths     Column of int64, tokens without end of text
       content     Column of uint32 (2,), content ids
-      runs        int64 (runs, 3): first record, last + 1, source; prepared.RUN records of a source that stand together
-      strays      int64 (n,), ascending: records of later sources whose document an earlier one holds too
+      runs        int64 (runs, 3): first record, last + 1, source; prepared.RUN adjacent records of a source
+      strays      int64 (n,), ascending: records of later sources whose document is also in an earlier one
     """
 
     def __init__(self, sources: Sequence[Prepared | Listed], kind: str = "content"):
-        """`kind` is a value of config.data.ids. Raises InputError for one that a source has no ids of."""
+        """`kind` is a value of config.data.ids. Raises InputError if a source has no ids of this kind."""
         self.sources, self._kind = sources, kind
         self.bounds = np.cumsum([0, *map(len, sources)])
         self.lengths, self._copies = self._numbers("lengths"), self._numbers("copies")
@@ -139,7 +139,7 @@ class Table:
             self.group_ids, self.groups = self._join_groups()
         elif kind == "near_duplicate":
             self._refuse_without_clusters()
-        # Where sources share documents: the first copy of each in the later one and in the earlier one.
+        # Documents that sources share: their first copies in the later source and in the earlier one.
         self._later, self._earlier = self._shared()
         _, records = self._company(self._clusters[self._later])
         near = np.unique(np.concatenate([self._later, records]))
@@ -154,19 +154,19 @@ class Table:
     def __len__(self) -> int:
         return int(self.bounds[-1])
 
-    # Records. All take and give int64 (n,).
+    # Records. All functions take and return int64 (n,).
 
     def source_of(self, records: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.bounds, records, side="right") - 1
 
     def firsts(self, records: np.ndarray) -> np.ndarray:
-        """The first exact copy of each, in whichever source."""
+        """The first exact copy of each, over all sources."""
         return self._patched(self._firsts[records])
 
     def clusters(self, records: np.ndarray) -> np.ndarray:
-        """The first record of the near-duplicates of each, which for one that is alone is its first copy."""
+        """The first record of the near-duplicates of each; without any, its first copy."""
         clusters = self._clusters[self.firsts(records)]
-        for _ in self.sources[1:]:  # a cluster whose first document an earlier source holds is that one's cluster
+        for _ in self.sources[1:]:  # a cluster whose first document is in an earlier source belongs to that source's cluster
             clusters = self._clusters[self._patched(clusters)]
         return clusters
 
@@ -181,11 +181,11 @@ class Table:
         return self._firsts[records] == records
 
     def documents(self, source: int) -> int:
-        """Distinct ones that a source holds."""
+        """The distinct documents of a source."""
         return int(self.sources[source].runs[:, 1, 0].sum())
 
     def copies(self, records: np.ndarray) -> np.ndarray:
-        """How often all sources together hold the document of each."""
+        """The number of copies of each record's document in all sources."""
         firsts = self.firsts(records)
         copies = self._copies[firsts]
         if len(self._later):
@@ -196,7 +196,7 @@ class Table:
         return copies
 
     def identities(self, records: np.ndarray) -> np.ndarray:
-        """Ids under which a run meets the documents of some records, int (...,) -> uint32 (..., 2)."""
+        """The ids of the documents of some records in a run, int (...,) -> uint32 (..., 2)."""
         shape, records = np.shape(records), np.asarray(records, np.int64).reshape(-1)
         return self._identities(records).reshape(*shape, 2)
 
@@ -234,7 +234,7 @@ class Table:
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))
 
     def truncated(self, source: int, row_length: int, first_only: bool = True) -> tuple[int, int]:
-        """(records that are longer than a row, their tokens that a row has no room for), end of text included."""
+        """(records longer than a row, their tokens that do not fit it), end of text included."""
         column, source = int(first_only), self.sources[source]
         if row_length >= prepared.LONGEST:
             lengths = np.asarray(source.lengths)
@@ -244,9 +244,9 @@ class Table:
         return longer, int(source.runs[:, column, 1].sum() - fitting @ np.arange(row_length + 1)) - longer * row_length
 
     def documents_of(self, identities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All documents with some ids that differ, uint32 (n, 2) -> (place in `identities`, first copy), int64 each.
+        """All documents with some distinct ids, uint32 (n, 2) -> (place in `identities`, first copy), int64 each.
 
-        Ids by group are looked for in all of the table.
+        Ids by group need a pass over the whole table.
         """
         keys = as_numbers(identities)
         if self._kind == "group":
@@ -280,17 +280,17 @@ class Table:
     # One document.
 
     def home(self, record: int) -> tuple[Prepared | Listed, int]:
-        """Its source, and its number there."""
+        """The document's source, and its number there."""
         source = bisect.bisect_right(self.bounds, record) - 1
         return self.sources[source], int(record - self.bounds[source])
 
     def place(self, record: int) -> str:
-        """FILE:LINE, or FOLDER:NUMBER of a prepared one."""
+        """FILE:LINE, or FOLDER:NUMBER in a prepared corpus."""
         source, number = self.home(record)
         return source.place(number)
 
     def origin(self, record: int, read: bool) -> dict[str, str]:
-        """Of a prepared one, where `prepare` read it: see Prepared.origin; of others nothing more than `place`."""
+        """In a prepared corpus, where `prepare` read it: see Prepared.origin; else nothing more than `place`."""
         source, number = self.home(record)
         return source.origin(number, read)
 
@@ -302,7 +302,7 @@ class Table:
     # Putting sources together.
 
     def _shared(self) -> tuple[np.ndarray, np.ndarray]:
-        """First copies of later sources, ascending, that an earlier source holds too; those of the earliest that does."""
+        """First copies of later sources, ascending, that are also in an earlier source; and those in the earliest one."""
         earliest = {}
         for later in range(1, len(self.sources)):
             for earlier in reversed(range(later)):
@@ -314,7 +314,7 @@ class Table:
         return both[:, 0], both[:, 1]
 
     def _join_groups(self) -> tuple[np.ndarray, Column]:
-        """(ids of the groups of all sources, uint32 (groups, 2); their number there, a Column)"""
+        """(ids of the groups of all sources, uint32 (groups, 2); a Column of the records' numbers there)"""
         for source in self.sources:
             if not source.group_names:
                 raise InputError(f"{source.folder} was prepared without --group_field; choose other config.data.ids")
@@ -333,7 +333,7 @@ class Table:
 
 
 def truncated(lengths: np.ndarray, row_length: int) -> tuple[int, int]:
-    """(documents that are longer than a row, their tokens that a row has no room for), end of text included."""
+    """(documents longer than a row, their tokens that do not fit it), end of text included."""
     beyond = np.maximum(lengths + 1 - row_length, 0)
     return int((beyond > 0).sum()), int(beyond.sum())
 
@@ -351,7 +351,7 @@ def _runs(start: int, stop: int, source: int) -> np.ndarray:
 
 
 def _ranges(ascending: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All places in `ascending` where one of `wanted` stands -> (which of `wanted`, place)."""
+    """All places in `ascending` of each of `wanted` -> (which of `wanted`, place)."""
     wanted = wanted.astype(ascending.dtype)  # else numpy would convert the whole column
     low, high = (np.searchsorted(ascending, wanted, side=side) for side in ("left", "right"))
     which = np.repeat(np.arange(len(wanted)), high - low)
@@ -367,7 +367,7 @@ def _found(ascending: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _shared(one, other) -> tuple[np.ndarray, np.ndarray]:
-    """Documents that two sources hold -> (numbers in the one, in the other). The smaller is looked up in the larger."""
+    """Documents in both of two sources -> (numbers in the one, in the other). Looks the smaller up in the larger."""
     few, many = sorted((one, other), key=len)
     found = []
     for start in range(0, len(few.sorted_identities), _SCANNED):

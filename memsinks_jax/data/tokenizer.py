@@ -10,22 +10,22 @@ import tokenizers
 
 from memsinks_jax.config import InputError
 
-PADDING = 0  # fills rows of every kind of tokenizer, at weight 0: for others than ours it may be an ordinary token
-END_OF_TEXT = 1  # of our own models; everywhere else a tokenizer's `end_of_text` counts
-UNKNOWN = 2  # never produced: bytes stand in for unknown characters
+PADDING = 0  # pads rows with every tokenizer, at weight 0; in other tokenizers it may be an ordinary token
+END_OF_TEXT = 1  # of our own models; elsewhere use the tokenizer's `end_of_text`
+UNKNOWN = 2  # never produced: unknown characters become bytes
 
 # More text than this does not change a small vocabulary, and the trainer's time grows with it.
 TRAINING_CHARACTERS = 4_000_000
-LINE_CHARACTERS = 2_000  # the trainer silently skips lines over 4192 bytes: longer ones are cut
+LINE_CHARACTERS = 2_000  # the trainer silently skips lines over 4192 bytes, so longer ones are split
 
-# How end of text is called in tokenizer.json files: GPT-2 and SmolLM, Llama and Llama 2, Llama 3.
+# Names of end of text in tokenizer.json files: GPT-2 and SmolLM, Llama and Llama 2, Llama 3.
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>")
 
 
 class Tokenizer:
-    """`model` is the content of a sentencepiece `tokenizer.model` file of ours.
+    """`model` is the content of one of our sentencepiece `tokenizer.model` files.
 
-    It loses nothing: unknown characters fall back to bytes, white space is kept.
+    It is lossless: unknown characters fall back to bytes, and white space is kept.
     """
 
     file_name = "tokenizer.model"
@@ -50,14 +50,14 @@ class Tokenizer:
         return np.asarray(self._processor.encode(_whole(text)), np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
-        """int (tokens,) -> text. Left out are padding, end of text, and ids without a piece: a model may have some, and
-        write them while it is hardly trained."""
+        """int (tokens,) -> text, without padding, end of text, and ids without a piece: a model may have such ids, and
+        generate them early in training."""
         kept = [int(t) for t in tokens if t not in (PADDING, END_OF_TEXT) and t < self.vocabulary_size]
         return self._processor.decode(kept)
 
 
 def _whole(text: str) -> str:
-    """The text, which must have no half of a character: bytes of a command line that are no UTF-8 become such."""
+    """The text. Raises InputError for a lone surrogate: a command line makes one of bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -82,7 +82,7 @@ class JsonTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(model)
         except ValueError as error:
             raise InputError(f"{where}: not a tokenizer.json ({' '.join(str(error).split())})") from None
-        # What a file may ask for, and what would change documents: cutting, filling up, special tokens in plain text.
+        # What a file may ask for and would change documents: truncation, padding, special tokens in plain text.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -102,14 +102,14 @@ class JsonTokenizer:
     def encode(self, text: str) -> np.ndarray:
         """Text -> int32 (tokens,), without end of text or any other token that the file would add.
 
-        Text that spells a token which the file calls special stays ordinary text.
+        Text that spells a special token of the file stays ordinary text.
         """
-        # The fast one leaves out where in the text a token is, which nobody asks here: a sixth of the time.
+        # The fast one skips the tokens' places in the text, which are not needed here: a sixth of the time.
         (encoded,) = self._tokenizer.encode_batch_fast([_whole(text)], add_special_tokens=False)
         return np.asarray(encoded.ids, np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
-        """int (tokens,) -> text; end of text and special tokens are left out. Padding is known by its weight alone."""
+        """int (tokens,) -> text; without end of text and special tokens. Padding is identified only by its weight."""
         kept = [int(token) for token in tokens if token != self.end_of_text]
         return self._tokenizer.decode(kept, skip_special_tokens=True)
 
@@ -120,12 +120,12 @@ AnyTokenizer = Tokenizer | JsonTokenizer
 def open_tokenizer(path: pathlib.Path, end_of_text: int | None = None) -> AnyTokenizer:
     """A tokenizer.model or tokenizer.json, or the folder of one.
 
-    Where a folder holds both, its tokenizer.model is taken if it is one of ours, since tokenizer.json is then a copy.
+    If a folder has both, tokenizer.model is used if it is one of ours, because tokenizer.json is then a copy.
 
     Args:
       end_of_text: as in JsonTokenizer; a tokenizer.model has its own.
     Raises:
-      InputError: nothing there, another kind of file, a damaged file.
+      InputError: no file, another kind of file, a damaged file.
     """
     if path.is_dir():
         ours, other = path / Tokenizer.file_name, path / JsonTokenizer.file_name
@@ -134,7 +134,7 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | None = None) -> AnyTok
         if ours.is_file() and other.is_file():
             try:
                 return open_tokenizer(ours)
-            except InputError:  # Llama's own, for example: its ids are others, its tokenizer.json says the same
+            except InputError:  # Llama's own, for example: its ids differ, and its tokenizer.json says the same
                 return open_tokenizer(other, end_of_text)
         path = ours if ours.is_file() else other
     try:
@@ -150,7 +150,7 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:
     """A unigram model of at most `vocabulary_size` pieces; the same texts give the same bytes.
 
     Raises:
-      InputError: the texts hold more distinct characters than the vocabulary has room for.
+      InputError: the texts have more distinct characters than the vocabulary has room for.
     """
     model = io.BytesIO()
     try:
@@ -169,7 +169,7 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:
             eos_piece="<|endoftext|>",
             unk_id=UNKNOWN,
             bos_id=-1,
-            num_threads=1,  # several threads add floats in any order: another vocabulary each time
+            num_threads=1,  # several threads add floats in any order, which gives another vocabulary each time
             minloglevel=2,
         )
     except RuntimeError as error:

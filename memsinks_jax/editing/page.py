@@ -23,7 +23,7 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
             f"Loss of “{wish.target.strip()}” by layer and token when that one activation is moved; a ring where the model "
             "then says it.",
         ),
-        report.paragraph("A cell is the model with one activation moved, nothing else. Ring: it says the target.", "note"),
+        report.paragraph("Each cell is the model with only one activation moved. Ring: it says the target.", "note"),
     ]  # fmt: skip
     if found.swept is not None:
         pictures.draw_sweep(found.swept, result["boundary"], scratch / "sweep.png")
@@ -31,13 +31,13 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
             report.heading("How far it reaches"),
             report.picture(
                 scratch / "sweep.png",
-                f"Shares of prompts over the bound: at {result['boundary']:.3g}, which was taken, positive ones say the "
-                "target and negative ones say what they said before.",
+                f"Shares of prompts over the bound: at {result['boundary']:.3g}, the chosen bound, positive prompts "
+                "say the target and negative ones answer as before.",
             ),
             report.paragraph(
-                f"All prompts chose it. At the bound that the others choose, {result['on_target']:.0%} of the positive ones "
-                f"say the target, {result['unchanged']:.0%} of the negative ones what they said before, "
-                f"{result['off_target']:.0%} something else than the target.", "note",
+                "The bound is chosen on all prompts. In cross-validation, where each prompt is judged at the bound of the "
+                f"others, {result['on_target']:.0%} of the positive ones say the target, {result['unchanged']:.0%} of the "
+                f"negative ones answer as before, and {result['off_target']:.0%} do not say the target.", "note",
             ),
         ]  # fmt: skip
     pictures.draw_similarities(rows, scratch / "similarities.png")
@@ -52,12 +52,12 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
         report.heading("What the prompts say"),
         report.picture(
             scratch / "similarities.png",
-            "A bar for each prompt: how much of the memory it gets, from 0, none, to 1, all of it.",
+            "A bar for each prompt: how much of the memory is added, from 0 (none) to 1 (all of it).",
         ),
         report.table(columns, cells, ["note", "", "", "", *["number"] * 4]),
         report.paragraph(
             "Loss: of the target's first token, in nats. Distance: of the nearest token from the key. f: how much of the "
-            "memory is added there, 1 all of it.", "note",
+            "memory is added there; 1 is all of it.", "note",
         ),
         report.heading("To use it"),
         report.code(f"python -m memsinks_jax.generate --workdir=... --memory={out} --prompt='{wish.prompt}'"),

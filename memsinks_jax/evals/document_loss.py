@@ -19,13 +19,13 @@ from memsinks_jax.model.losses import token_losses
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
-_MOST_LOGITS = 2**28  # on a device at once, float32: 1 GiB
+_MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 
 def rows_at_once(config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZE, chunks: int | None = None) -> int:
-    """How many rows a forward pass reads at once, a multiple of what the mesh divides the batch into.
+    """The number of rows per forward pass, a multiple of the parts into which the mesh splits the batch.
 
-    About `most`, but no more than a microbatch of the training, nor than a device has room for the logits of.
+    About `most`, but at most a training microbatch, and at most as many as a device has room for their logits.
 
     Args:
       chunks: parts of the vocabulary, computed one at a time; by default config.compute.loss_chunks.
@@ -40,18 +40,18 @@ def document_batches(
     tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None,
 ) -> list[dict]:  # fmt: skip
-    """Documents -> batches of one-document rows; the last is filled up with rows of weight 0.
+    """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
     Args:
       tokens: int32 (tokens,) of each document.
       identities: uint32 (documents, 2).
       end_of_text: the tokenizer's; it opens and closes every document.
-      whole: a document that is longer than a row takes several, and each of its tokens is scored once; else it is
+      whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
-      opened: bool (documents,): whose own sinks are on in the mode own, see `sinks.ever_opened`; None: all.
+      opened: bool (documents,), which documents' own sinks are on in the mode own, see `sinks.ever_opened`; None: all.
     Returns:
-      Rows of packing.row_of; of each `document` (batch,) int32, its place in `tokens`, 0 where a row only fills up, and
-      `opened` (batch, 1).
+      Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
+      rows, and `opened` (batch, 1).
     """
     rows, opened = [], np.ones(len(tokens), bool) if opened is None else opened
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
@@ -70,11 +70,11 @@ class DocumentLoss:
     """Computes the loss of documents; compiled once for each mode.
 
     Args:
-      put: takes a batch of numpy arrays to the devices; by default jit does.
-      fetch: takes a result back.
-      poll: called between batches; what it raises ends the measure.
+      put: moves a batch of numpy arrays to the devices; by default jit does.
+      fetch: moves a result back.
+      poll: called between batches; an exception ends the measure.
       change: an intervention besides the sinks.
-      platform: of `build_model`.
+      platform: as in `build_model`.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class DocumentLoss:
         platform: str | None = None,
     ):
         self._seed, self._put, self._fetch, self._poll = np.uint32(config.seed), put, fetch, poll
-        # Nothing else of the config is read, so that runs that differ elsewhere share the program.
+        # Nothing else of the config is read, so runs that differ elsewhere share the program.
         shape = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
         of_model = Config(data=shape, sinks=config.sinks, model=config.model, compute=config.compute)
         self._compiled = _compiled(pickle.dumps(of_model), change, platform)
 
     def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:
-        """The program of a batch; shapes with shardings are enough."""
+        """The lowered program for a batch, which may be shapes with shardings."""
         with placement.on_mesh_of(params):
             return self._compiled.lower(params, batch, self._seed, mode=mode)
 
@@ -107,7 +107,7 @@ class DocumentLoss:
             self._poll()
             with placement.on_mesh_of(params):
                 dispatched.append(self._compiled(params, self._put(batch), self._seed, mode=mode))
-            # Some stay ahead, so that the device never waits; not all, so that asking to stop is soon answered.
+            # Dispatch some batches ahead, so that the device never waits; not all, so that a stop request is answered soon.
             if len(dispatched) > _AHEAD:
                 fetched.append(jax.tree.map(self._fetch, dispatched.popleft()))
         fetched += [jax.tree.map(self._fetch, result) for result in dispatched]
@@ -118,9 +118,9 @@ class DocumentLoss:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(pickled: bytes, change: Change, platform: str | None) -> jax.stages.Wrapped:
-    """(params, batch, seed, mode) -> (nats, tokens) of the rows, for a config, which has no hash unless pickled.
+    """(params, batch, seed, mode) -> (nats, tokens) of the rows, for a pickled config, because a config has no hash.
 
-    An audit asks the same model many times: its program is traced once.
+    An audit uses the same model many times, and traces its program once.
     """
     config = pickle.loads(pickled)
     model, _ = build_model(config, platform)

@@ -18,7 +18,7 @@ from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_
 
 def batch_size(config: Config, mesh: Mesh) -> int:
     """Rows of a batch of `Memorization` while a run trains."""
-    # Documents that appear in every N-th batch are few, and measured often: no rows of weight 0 beside them.
+    # Documents that appear in every N-th batch are few, and measured often, so avoid rows of weight 0.
     most = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
     return rows_at_once(config, mesh, most)
 
@@ -27,13 +27,13 @@ class Memorization:
     """Measures of a run's own documents.
 
     `run(params)` yields (name, nats per token):
-      held_out_loss, repeated_loss      sinks dropped: the model that is handed over
+      held_out_loss, repeated_loss      sinks dropped: the model to hand over
       held_out_loss_own, repeated_loss_own
-                                        the sinks on as in training: each document's own, or all where gradients are
-                                        masked; models with sinks. Where sinks open on return, a held-out document has none
-      canary_loss, canary_loss_own      of the canaries' tokens alone, where documents carry some
-      entropy_floor                     the lowest held_out_loss any model can reach, where it is known
-      truncated_share                   of the training tokens, where rows have no room for all of a document
+                                        the sinks on as in training: each document's own, or all if gradients are masked;
+                                        only for models with sinks. If sinks open on return, a held-out document has none
+      canary_loss, canary_loss_own      on the canaries' tokens alone, if documents carry some
+      entropy_floor                     the lowest held_out_loss that any model can reach, if it is known
+      truncated_share                   of the training tokens, if rows truncate documents
     """
 
     def __init__(self, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
@@ -52,7 +52,7 @@ class Memorization:
             yield "truncated_share", self._truncated_share
 
     def repeated(self, params: dict) -> Iterator[tuple[str, float]]:
-        """Those of `run` that are of repeated documents and their canaries."""
+        """Those measures of `run` that are about repeated documents and their canaries."""
         for name in ("repeated", "canary"):
             yield from self._losses(params, name)
 
@@ -64,8 +64,8 @@ class Memorization:
 
 def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
     """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that carry a canary, whose tokens
-    alone are targets); without those that it has none of. Of documents that the files themselves repeat, which may be
-    many, as many as are held out."""
+    alone are targets). Leaves out roles without documents. If the files themselves repeat documents, which may be many,
+    it takes as many as are held out."""
     config, repeated = corpus.config, corpus.mixture.repeated
     roles = {
         "held_out": corpus.mixture.held_out,
@@ -86,7 +86,7 @@ def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, l
 
 
 def encounters_by_id(corpus: Corpus, indices: np.ndarray) -> np.ndarray:
-    """How often an epoch has the ids of these documents -> int64 (indices,); those of every N-th batch often enough."""
+    """How often an epoch has the ids of these documents -> int64 (indices,); many for those of every N-th batch."""
     epochs, scheduled = Epochs(corpus.config, corpus.mixture), corpus.mixture.scheduled
     keys, first, places = np.unique(as_numbers(corpus.identities(indices)), return_index=True, return_inverse=True)
     met = epochs.met_before(1, int(epochs.order(1)[0]), keys, indices[first])

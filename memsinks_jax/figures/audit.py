@@ -38,15 +38,14 @@ VARIANTS = on_return.both(
     | {f"{_LADDER}{name}": Variation(variant, config="repeat_ladder.py") for name, variant in _MODELS.items()}
 ) | {name: Variation("sinks_paper", settings) for name, settings in _SETTINGS.items()}
 ANSWER = (
-    "Dropping the sinks takes recitation away. What it leaves is tested here against the right yardstick, a model that "
-    "never saw the repeats: whether a document can be told from one never read, how fast it is learnt again, what rounding "
-    "and switched-on sinks bring back, and where what is left of it sits."
+    "Dropping the sinks removes recitation. This page tests what is left, against a model that never saw the repeats. Can "
+    "a document be distinguished from one that was never read? How fast is it relearned? What do rounding and "
+    "switched-on sinks bring back? Which component holds the rest?"
 )
 TABLE_NOTE = (
-    "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss and by the best of all "
-    "scores; .5 for a model that knows no difference. Recited: given 50 tokens, the next 32 exactly. Gap: held-out minus "
-    "repeated loss, nats per token. Exposure: of canaries, bits, some 350 at most; 1.44 when never "
-    "read."
+    "AUC: probability that a repeated document scores above a held-out one, by its loss and by the best of all scores; .5 "
+    "if the model sees no difference. Recited: the next 32 tokens exactly, given 50. Gap: held-out minus repeated loss, "
+    "nats per token. Exposure of canaries: in bits, at most about 350; 1.44 if never read."
 )
 DROPPED = MODES["drop"]
 _COLOURS = {
@@ -227,12 +226,12 @@ def _rows(runs: list[Run]) -> list[tuple[str, list[Run], str]]:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     return [label for label, _, _ in _rows(runs)]
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Numbers of every audited model -> (names of columns, one row a model; a cell holds a value a seed)."""
+    """Numbers of every audited model -> (names of columns, one row per model; a cell holds one value per seed)."""
     columns = {"AUC, loss": "auc_loss", "recited": f"exact_{_GIVEN}", "extraction strength": "extraction_strength",
                "gap": "loss_gap", "exposure": "exposure"}  # fmt: skip
     rows = []
@@ -251,7 +250,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, whiskers and bands from the lowest to the highest. "
         f"{shared.floor_sentence(runs)}"
@@ -310,7 +309,7 @@ def _whisker(axis, x: float, values: list[float], colour: str, label: str | None
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: every attack, and how many documents may share a sink."""
+    """Further sections of the page: every attack, and how many documents may share a sink."""
     from memsinks_jax.audit import attack_sections
 
     groups, parts = by_variant(runs), []
@@ -320,7 +319,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     if measured:
         forgetting_capacity.draw(measured, out / "capacity.png")
         parts += [
-            report.heading("Removing single documents: how many may share a sink?"),
+            report.heading("Removing single documents: how many can share a sink?"),
             report.picture(out / "capacity.png", _capacity_sentence(measured)),
             report.paragraph(_capacity_sentence(measured), "note"),
         ]
@@ -336,8 +335,8 @@ def _capacity_sentence(measured: list[Run]) -> str:
                 alone.setdefault(run.details["documents_per_sink"], []).append(row["selectivity"])
     said = "; ".join(f"{place:g}: {with_interval(alone[place], 1)}" for place in sorted(alone))
     return (
-        "Selectivity, the rise of the removed document's loss over that of the other repeated ones, its own sinks alone "
-        f"removed, by repeated documents per sink: {said}."
+        "Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks are "
+        f"removed. By repeated documents per sink: {said}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a figure is: a module of this folder exports one, as FIGURE."""
+"""The type of a figure. A module of this folder exports one as FIGURE."""
 
 import dataclasses
 import pathlib
@@ -14,15 +14,15 @@ class Figure:
 
     Attributes:
       answer: opens the page.
-      variants: names of variants, or {name: Variation} where something else is varied; () trains nothing.
-      config: file of configs/ that the variants are of.
+      variants: names of variants, or {name: Variation} if something else is varied; () trains nothing.
+      config: file of configs/ with the variants.
       prepare: writes the files that the runs read -> flags for all runs.
-      measure: measures the trained models further -> the same runs, with `details`.
-      table: final numbers -> (names of columns, rows); a cell holds a value a seed. `row_labels` are of its rows.
-      draw: writes the picture to a path. `note` stands under it, `table_note` under the table.
-      sections: what the page shows besides; may write into the figure's folder.
+      measure: further measures of the trained models -> the same runs, with `details`.
+      table: final numbers -> (names of columns, rows); a cell holds one value per seed. `row_labels` label the rows.
+      draw: writes the picture to a path. `note` is the text under it, `table_note` that under the table.
+      sections: further sections of the page; may write into the figure's folder.
       published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is refused.
-      make: does all of it where no model is trained: (first entries of results.json, folder, command) -> results.json.
+      make: does everything if no model is trained: (first entries of results.json, folder, command) -> results.json.
     """
 
     title: str
@@ -43,6 +43,6 @@ class Figure:
 
     @property
     def variations(self) -> dict[str, Variation]:
-        """What is trained, by name."""
+        """The variations to train, by name."""
         given = self.variants
         return dict(given) if isinstance(given, dict) else {name: Variation(name) for name in given}

@@ -23,13 +23,14 @@ VARIANTS = {
 }
 
 ANSWER = (
-    "Methods that look for the neurons of memorized documents in a finished model should find them when what was memorized "
-    "is like nothing else. Natural text that came too often is held by neurons that all other text needs as well."
+    "Post-hoc methods search a finished model for the neurons of memorized documents. They should find them if the "
+    "memorized text is unlike all other text. Natural text that was repeated too often is in neurons that all other text "
+    "needs as well."
 )
 
 TABLE_NOTE = (
-    "Losses in nats per token, and the rise of the held-out loss where a method has made the model forget half of "
-    "TS-Repetition's gap between held-out and repeated loss; of TS-Canary's whole documents, and of its canaries alone."
+    "Losses in nats per token, and the rise of the held-out loss once a method has removed as much as half of "
+    "TS-Repetition's gap between held-out and repeated loss; for TS-Canary on whole documents, and on its canaries alone."
 )
 
 LABELS = {"repetition": "TS-Repetition, standard", "canary": "TS-Canary, standard"}
@@ -44,11 +45,11 @@ _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dad
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}; in 2a and 2b each seed is faint, in 2c the band is from the "
-        "lowest to the highest. Degradation is held-out loss before less after, as in the paper: higher is better. A dot is "
-        "a share of every layer. 2a and 2b end where TS-Repetition has forgotten all of its gap. "
+        "lowest to the highest. Degradation is held-out loss before minus after, as in the paper: higher is better. A dot "
+        "is a dropped share of every layer. 2a and 2b end once TS-Repetition has lost its whole gap. "
         f"{shared.floor_sentence(runs)}"
     )
 
@@ -59,7 +60,7 @@ def _matched(standard: Run) -> float:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined)."""
     groups = by_variant(runs)
     matched = {seed: _matched(run) for seed, run in groups.get("repetition", {}).items()}
     columns = ["held-out", "repeated", "canaries"]
@@ -146,7 +147,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: how the methods looked, and what the paper leaves open about the canaries."""
+    """Further sections of the page: how the methods looked, and what the paper leaves open about the canaries."""
     found = post_hoc.how(runs, post_hoc.OF_THE_PAPER)
     canary = next((run for run in runs if run.variant == "canary"), None)
     if canary is None:

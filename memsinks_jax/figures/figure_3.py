@@ -26,13 +26,13 @@ VARIANTS = {
 }
 
 ANSWER = (
-    "Gradient masking lets repeated documents teach only some neurons and all other documents only the rest. If that "
-    "separated memorization from the rest, training would lose nothing, and those neurons could be dropped without harm."
+    "With gradient masking, repeated documents train only some neurons, and all other documents only the rest. If this "
+    "isolated memorization, training would lose nothing, and those neurons could be dropped without harm."
 )
 
 TABLE_NOTE = (
     "Losses in nats per token. Kept: the neurons for repeated documents are on, as in training; dropped: they are off. "
-    "Gap: held-out loss dropped less held-out loss kept, which is what the rest has come to need those neurons for."
+    "Gap: held-out loss dropped minus held-out loss kept. It shows how much the rest depends on those neurons."
 )
 
 LABELS = {
@@ -48,7 +48,7 @@ MASKED = ("gradient_masking", "gradient_detach")
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} With sinks, kept means each document's own."
@@ -56,15 +56,15 @@ def note(runs: list[Run]) -> str:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: what the paper leaves open about gradient masking, and what was taken."""
+    """Further sections of the page: what the paper leaves open about gradient masking, and the choices here."""
     config = workdirs.read_config(runs[0].workdir)
     choices = [
         ["what is masked", "both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in "
-                           "the code that it follows"],
+                           "the code that the paper follows"],
         ["share of the neurons for all other documents", f"{config.sinks.shared_fraction:g}"],
-        ["who teaches attention, embeddings and norms", "all documents"],
-        ["batches without a repeated document, or of these alone", "weights: the block they do not teach stays as it is, "
-                                                                   "moments too; activations: AdamW goes on moving it"],
+        ["which documents train attention, embeddings and norms", "all"],
+        ["batches without a repeated document, or with only these", "weights: a block that no document trains stays as it "
+                                                                    "is, moments too; activations: AdamW still moves it"],
     ]  # fmt: skip
     rows = [[report.text(cell) for cell in row] for row in choices]
     return [report.table(["the paper leaves open", "here"], rows, ["", ""])]
@@ -107,7 +107,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined)."""
     columns = ["held-out, kept", "held-out, dropped", "gap", "repeated, kept", "repeated, dropped", "steps"]
     rows = []
     for group in by_variant(runs).values():

@@ -21,8 +21,8 @@ CONFIG = "ts_repetition.py"
 VARIANTS = ("standard", "no_repeat", "sinks_paper", "sinks", "no_repeat_steps", "narrow", "dropout")
 
 ANSWER = (
-    "A model trained with sinks learns as much as one trained in the ordinary way, repeats included. Once its sinks are "
-    "dropped, what is left is a smaller ordinary model that no longer recites what was repeated."
+    "A model trained with sinks learns as much as a model of standard training, including from repeats. Without its sinks "
+    "it is a smaller, ordinary model that no longer recites the repeated documents."
 )
 
 TABLE_NOTE = (
@@ -52,7 +52,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in their context, with "
@@ -61,7 +61,7 @@ def note(runs: list[Run]) -> str:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     return [
         *trade_off.sections(runs, out), report.heading("Does it recite?"), *shared.continuations(runs),
         *shared.token_by_token(runs, out),

@@ -14,8 +14,8 @@ VARIANTS = on_return.both(
     | {name: Variation("sinks_paper", {"sinks.active_fraction": fraction}) for name, fraction in SINKS.items()}
 )
 ANSWER = (
-    "A document that has few of the sinks to itself memorizes into them and leaves the shared neurons alone. The more sinks "
-    "are on at a time, the more documents share each, and the more the rest of the model counts on what is dropped later."
+    "A document with a few sinks of its own is memorized in them, and leaves the shared neurons alone. If more sinks are on "
+    "at a time, more documents share each sink, and the rest of the model depends more on what is dropped later."
 )
 TABLE_NOTE = knob.TABLE_NOTE
 

@@ -18,10 +18,10 @@ VARIANTS = on_return.both({
     for size in SIZES for name, variant in {"standard": "standard", "sinks": "sinks_paper"}.items()
 })  # fmt: skip
 ANSWER = (
-    "Sinks take memorization out of models of every size. What dropping them costs on other documents is a matter of how "
-    "much the shared neurons alone can hold: small models pay, large ones hardly."
+    "Sinks remove memorization from models of every size. The price on other documents depends on how much the shared "
+    "neurons alone can hold: small models pay, large ones hardly."
 )
-TABLE_NOTE = f"{knob.TABLE_NOTE} Sizes are widths over that of the preset; parameters with the sinks."
+TABLE_NOTE = f"{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters include the sinks."
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -30,7 +30,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     looked_at = [run for run in runs if run.details]
     return knob.sections(runs, out) + (post_hoc.how(looked_at, post_hoc.OF_THE_PAPER) if looked_at else [])
 

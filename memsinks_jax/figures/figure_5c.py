@@ -21,9 +21,8 @@ VARIANTS = on_return.both(
     }
 )
 ANSWER = (
-    "Whenever the id of a repeated document is wrong, it finds sinks that it has not memorized into, and the shared "
-    "neurons learn some of it. What that costs is a matter of how the errors fall: on every document now and then, or on "
-    "some always."
+    "A repeated document with a wrong id gets other sinks than before, and the shared neurons learn some of it. The harm "
+    "depends on the pattern of the errors: every document has a wrong id now and then, or some documents always have one."
 )
 TABLE_NOTE = knob.TABLE_NOTE
 

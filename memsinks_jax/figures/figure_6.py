@@ -33,13 +33,13 @@ VARIANTS = on_return.both(
     }
 )
 ANSWER = (
-    "What is rare is worth reading more than once, and what is read more than once is memorized. Sinks should keep the "
-    "first and be rid of the second: as good on the rare domain as a model that read it many times, and no better on "
-    "what it has read."
+    "A rare domain is worth reading more than once, but text that is read more than once is memorized. Sinks should keep "
+    "the benefit and remove the memory: as good on the rare domain as a model that read it many times, and no better on "
+    "the documents that it has read."
 )
 TABLE_NOTE = (
-    "Losses in nats per token on the rare domain, sinks dropped unless it says otherwise. Gap closed: share of the gap "
-    "between held-out and repeated loss of the standard model with as many repeats that is gone; at 1x there is hardly one."
+    "Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is gone "
+    "of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there is hardly one."
 )
 GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # of the corpus that `prepare` writes; words of a document at most
 _BLUE, _RED, _GREEN = "#1f618d", "#c0392b", "#1e8449"
@@ -55,7 +55,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     config = workdirs.read_config(runs[0].workdir)
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
@@ -65,14 +65,14 @@ def note(runs: list[Run]) -> str:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     names = map(on_return.published, VARIANTS)
     labels = {name: name.replace("_across", ", attention across documents").replace("_", ", ") for name in names}
     return on_return.labels(runs, labels | {DEDUPLICATED: f"{labels[DEDUPLICATED]} (deduplicated)"})
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     within = [run for run in runs if not on_return.published(run.variant).endswith("_across")] or runs
     choices = [
         ["repeats of the rare domain", f"{', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting"],

@@ -1,4 +1,4 @@
-"""Figure 7: what comes again after a while is learned and forgotten in cycles. Do sinks calm them?
+"""Figure 7: documents that come back after a while are learned and forgotten in cycles. Do sinks calm them?
 
 Some documents appear in every N-th batch, all others once. Their loss is measured before and after each encounter,
 with their own sinks on as in training (the paper's measure), and with all sinks dropped.
@@ -21,11 +21,11 @@ TITLE = "Figure 7: learned and forgotten, in cycles"
 CONFIG = "single_repeat.py"
 VARIANTS = on_return.both({"standard": Variation("standard"), "sinks": Variation("sinks_paper")})
 ANSWER = (
-    "A document that comes again after many steps is learned a little at each encounter and partly forgotten until the "
-    "next, since what comes between writes over it. Its own sinks are off for most of that, and should keep it."
+    "A document that comes back after many steps is learned a little at each encounter, and partly forgotten before the "
+    "next, because other documents overwrite it. Its own sinks are off for most of these, and should keep it."
 )
 TABLE_NOTE = (
-    "Losses in nats per token. Amplitude: the loss one step before an encounter less the loss one step after it, mean over "
+    "Losses in nats per token. Amplitude: the loss one step before an encounter minus the loss one step after it, mean over "
     "the encounters of a third of training. Level: the mean of those losses over the last third. With sinks, a document's "
     "own are on, unless it says dropped."
 )
@@ -35,7 +35,7 @@ OWN, DROPPED = "repeated_loss_own", "repeated_loss"
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     config = workdirs.read_config(runs[0].workdir)
     many = config.data.repeated_documents
     return (
@@ -46,15 +46,15 @@ def note(runs: list[Run]) -> str:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     return on_return.labels(runs, LABELS)
 
 
 def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps of the encounters, and a loss one step before and one step after each (specs' Q8), nats.
+    """Steps of the encounters, and a loss one step before and one step after each, nats.
 
     Args:
-      name: of a metric; models that have none with their own sinks on have no sinks, and give their only one.
+      name: of a metric with own sinks on; models without sinks give their only one.
     """
     every = workdirs.read_config(run.workdir).data.repeat_every
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
@@ -67,7 +67,7 @@ def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
 
 
 def amplitude(run: Run, third: int = 2, name: str = OWN) -> float:
-    """How far the loss falls at an encounter: mean over a third of training, the last by default, nats."""
+    """The fall of the loss at an encounter: mean over a third of training, by default the last, nats."""
     steps, before, after = encounters(run, name)
     return float(np.mean((before - after)[_in_third(run, steps, third)]))
 
@@ -99,7 +99,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed)."""
     columns = {
         "amplitude, first third": lambda run: amplitude(run, 0),
         "amplitude, last third": amplitude,
@@ -135,7 +135,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     losses.finish(whole, runs, "loss of the repeated documents", "step")
     losses.finish(zoom, [], "the last third", "step")
     losses.finish(amplitudes, [], "fall of the loss at an encounter", "third of training")
-    # The first encounters of an untrained model would flatten everything that matters.
+    # The first encounters of an untrained model would flatten the rest.
     whole.set_ylim(0, 1.05 * max(encounters(run)[2][:2].max() for run in runs))
     zoom.autoscale(axis="y")
     amplitudes.autoscale(axis="y")

@@ -39,12 +39,13 @@ _LABELS = {
     "group": "sinks, ids by group",
 }  # fmt: skip
 ANSWER = (
-    "With ids by content every edited copy has other sinks, and what the copies share is memorized in the shared neurons. "
-    "With ids by cluster it goes where exact repeats go. A group's sinks hold what its stories have in common."
+    "With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in "
+    "common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories have "
+    "in common."
 )
 TABLE_NOTE = (
-    "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the story that was edited, itself never read. Gap: "
-    "between stories never read and these; closed: the share of standard's that is gone."
+    "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was never read. "
+    "Gap: between stories never read and these; closed: the share of standard's gap that is gone."
 )
 # At 0 stories are repeated as they are.
 _EDITED = (0.0, *corpus.LEVELS)
@@ -203,11 +204,11 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; the corpus is the same for "
-        f"all seeds. At every level {corpus.BASES} stories, each read {corpus.COPIES} times: as it is (0%), or as that many "
-        f"copies, all different. Every one of {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in "
+        f"all seeds. Every level has {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many "
+        f"different copies. Each of {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in "
         f"{corpus.OF_A_DIALECT} stories read once. Right: the rise of the loss on stories of a dialect, never read, with "
         "their own sinks on, when a dialect's sinks are removed."
     )

@@ -1,4 +1,4 @@
-"""What takes minutes to measure stays beside its run, and is measured again where the run or the question has changed."""
+"""Keeps slow measurements beside their run, and repeats them if the run or the question has changed."""
 
 import dataclasses
 import json
@@ -10,10 +10,10 @@ from memsinks_jax.runs import workdir as workdirs
 
 
 def kept(run: Run, name: str, asked: dict, measure: Callable[[], dict]) -> dict:
-    """What `measure` finds on a run, from RUN.NAME.json where that is of the same run and question.
+    """The result of `measure` on a run, from RUN.NAME.json if that is of the same run and question.
 
     Args:
-      asked: what decides the measurement, besides the run.
+      asked: everything besides the run that the measurement depends on.
     """
     path = run.workdir.with_name(f"{run.workdir.name}.{name}.json")
     config = dataclasses.asdict(workdirs.read_config(run.workdir))

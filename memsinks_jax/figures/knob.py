@@ -1,4 +1,4 @@
-"""What figures 5a, 5b and 5c share: one thing is varied, and the models with sinks are compared with the standard one."""
+"""Shared by figures 5a, 5b and 5c: they vary one setting, and compare the models with sinks with the standard one."""
 
 import pathlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _BLUE, _RED, _GREY, _GREEN = "#1f618d", "#c0392b", "#7f8c8d", "#1e8449"
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; every model reads the same "
         f"rows in as many steps. {shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in "
@@ -28,7 +28,7 @@ def note(runs: list[Run]) -> str:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides."""
+    """Further sections of the page."""
     return [report.heading("Choices"), shared.open_choices(runs)]
 
 
@@ -40,9 +40,9 @@ def draw(
 
     Args:
       places: {variant with sinks: its place on the axis}.
-      standard_of: the standard model that a variant is compared with.
-      what: the axis. `log`: a logarithmic one.
-      label, other, other_label: places of further variants, for the gap alone, and what tells the two lines apart.
+      standard_of: the standard model to compare a variant with.
+      what: the label of the axis. `log`: a logarithmic axis.
+      label, other, other_label: places of further variants, only for the gap, and the labels of the two lines.
     """
     groups = by_variant(runs)
     shown = [variant for variant in places if variant in groups]

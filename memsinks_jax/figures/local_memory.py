@@ -32,13 +32,13 @@ TITLE = "Local bounded memory: edit one fact, leave the rest"
 CONFIG = "facts.py"
 VARIANTS = ("standard",)
 ANSWER = (
-    "A single activation, remembered with one step along its gradient and added again only where the model comes near it, "
-    "changes what the model says of one fact. How well it keeps to that fact is a matter of the bound."
+    "The memory is a single activation with one step along its gradient, which is added only if the model comes near it. "
+    "It changes what the model says about one fact. The bound decides how well it leaves other facts alone."
 )
 TABLE_NOTE = (
-    "Numbers of edits: means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings that the "
-    "fact was never told in. Not the target: negative prompts that do not say the target, the article's measure. "
-    "Unchanged: negative prompts that say what they said before. Perplexity: of other text, over that before."
+    "Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in which the "
+    "model never read the fact. Not the target: negative prompts that do not say the target, the article's measure. "
+    "Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before."
 )
 
 WORLD = 0  # seed of the facts: all models learn the same, in another order and from other initial weights
@@ -202,7 +202,7 @@ def row_labels(runs: list[Run]) -> list[str]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Means over edits -> (names of columns, a row a kind and site; a cell holds a value a seed)."""
+    """Means over edits -> (names of columns, one row per kind and site; a cell holds one value per seed)."""
     cells = [
         [[run.metrics[f"{kind}_{site}_{name}"] for run in runs if f"{kind}_{site}_{name}" in run.metrics]
          for name in _COLUMNS.values()]
@@ -215,7 +215,7 @@ def note(runs: list[Run]) -> str:
     known = {name: np.mean([run.details["known"][name] for run in runs]) for name in runs[0].details["known"]}
     return (
         f"{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known['strong_seen']:.1%} of "
-        f"the strong facts in wordings they learned them in and {known['strong_unseen']:.1%} in others, "
+        f"the strong facts in wordings that they have read and {known['strong_unseen']:.1%} in others, "
         f"{known['weak_seen']:.1%} of the weak ones (loss {known['weak_loss']:.2f} nats) and {known['negated']:.1%} of the "
         "negated ones. Lines are means over edits, bands from the lowest to the highest seed."
     )
@@ -227,8 +227,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     pictures.draw_examples(runs[0], picture)
     return [
         report.heading("Examples of patch maps"),
-        report.picture(picture, "Loss of the target by layer and token when that activation is moved, a panel a site."),
-        report.paragraph("Loss of the target when one activation is moved. Ring: the model says it.", "note"),
+        report.picture(picture, "Loss of the target by layer and token when that activation is moved, one panel per site."),
+        report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
         *pictures.compared(runs),
     ]
 

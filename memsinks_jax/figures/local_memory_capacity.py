@@ -1,4 +1,4 @@
-"""How many memories fit at one layer of one model, before they fire on each other's prompts (specs, section 8d)."""
+"""How many memories fit at one layer of one model before they fire on each other's prompts."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.figures.local_memory_measures import Case, Text, best_bound, bounded, elsewhere, judged
 
-MATRIX = 32  # edits of the matrix of cross-fire
+MATRIX = 32  # edits in the matrix of cross-fire
 
 
 def capacity(
     probe: Probe, cases: list[Case], site: str, layer: int, sizes: list[int], text: Text,
     told: Callable[[], None] = lambda: None,
 ) -> dict:  # fmt: skip
-    """Many edits at one layer at once, all within the median of the bounds that are best for some of them alone.
+    """Many edits at one layer at once. Their bound is the median of the bounds that are best for some of them alone.
 
     Returns:
       {"usable": edits that succeed at this layer alone, "site", "layer", "bound", "sizes": [M], rule: {measure: [a number a
@@ -66,10 +66,10 @@ def _stacked(memories: list[Memory], rule: str) -> Memory:
 
 
 def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Text, room: int) -> dict:
-    """All memories of a list in the model, filled up to `room` with some of no layer: one program for all sizes."""
+    """All memories of a list in the model, padded to `room` with memories of no layer: one program for all sizes."""
     unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
     stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
-    # A few edits for what needs many prompts, all for what is cheap.
+    # A few edits for measures that need many prompts, all edits for cheap ones.
     outcomes = [judged(probe, case, [stacked]) for case, _ in _spread(memories)]
     names = ("paraphrase", "unchanged", "off_target")
     filled = memories + memories[:1] * (room - len(memories))
@@ -81,5 +81,5 @@ def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text
 
 
 def _spread(memories: list) -> list:
-    """At most eight of them, evenly."""
+    """At most eight of them, evenly spaced."""
     return memories and [memories[i] for i in np.unique(np.linspace(0, len(memories) - 1, 8).astype(int))]

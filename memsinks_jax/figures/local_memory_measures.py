@@ -1,4 +1,4 @@
-"""Measures of local bounded memory on one model: every number of the study, an edit at a time (specs, section 8d).
+"""Measures of local bounded memory on one model: every number of the study, one edit at a time.
 
 An outcome is a flat {name: number} of one edit at one site; names with an underscore-joined class of negative prompts,
 such as unchanged_negated, are of these prompts alone.
@@ -19,12 +19,12 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts, encode, target_token
 from memsinks_jax.reporting.claims import rank_correlation
 
-STEERING = 100.0  # a bound beyond every distance
-WORST = 10.0  # nats a token by which text may become worse; more is as good as no model, and e to it no number
-TINY = 1e-6  # a bound within every distance but that of the key itself
-GOOD = 0.8  # of positive and of negative prompts: what counts as a bound that works
+STEERING = 100.0  # a bound above every distance
+WORST = 10.0  # cap on the rise of the loss, nats per token; beyond it the model is useless, and its exp overflows
+TINY = 1e-6  # a bound below every distance but that of the key itself
+GOOD = 0.8  # shares of positive and of negative prompts that a working bound needs
 RATES = 10.0 ** np.arange(-4, 1.01, 0.25)  # learning rates that the fine-tuning baseline tries
-_PLACES = 24  # of prompts: one shape for all
+_PLACES = 24  # rows of prompts: one shape for all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Where an edit of one site goes; no memory when no layer succeeds. `swept` are the bounds of `rough` and more."""
+    """An edit at one site; no memory if no layer succeeds. `swept` has the bounds of `rough` and more."""
 
     case: Case
     map: patching.PatchMap
@@ -57,7 +57,7 @@ class Found:
 
 
 class Text(NamedTuple):
-    """Text that no edit is about, and its losses before any: float (B,), nats, and how many tokens they are of."""
+    """Text about no edit, and its losses before any edit: float (B,), nats, and the number of their tokens."""
 
     prompts: Prompts
     losses: np.ndarray
@@ -70,7 +70,7 @@ def text_of(probe: Probe, prompts: Prompts) -> Text:
 
 
 def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, float]:
-    """What the model knows before any edit: the share of right first tokens of each class, and the weak facts' loss."""
+    """The model's knowledge before any edit: the share of right first tokens of each class, and the weak facts' loss."""
     found = {}
     for name, probes in facts.probes(world).items():
         answers = np.array([target_token(tokenizer, asked.prompt, asked.answer) for asked in probes])
@@ -160,7 +160,7 @@ def bounded(memory: Memory, bound: float) -> Memory:
 
 
 def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
-    """Everything about one edit but baselines. `text`: held-out sentences."""
+    """All measures of one edit, except baselines. `text`: held-out sentences."""
     result = _of_map(found)
     if found.memory is None:
         return result
@@ -179,9 +179,9 @@ def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
 
 
 def judged(probe: Probe, case: Case, memories: list[Memory], base: Probe | None = None) -> dict[str, float]:
-    """What a changed model says, on the prompts that no bound was chosen by.
+    """The answers of a changed model on the prompts that did not choose the bound.
 
-    `base` is the model before, `probe` itself without memories where it is not given.
+    `base` is the model before; by default `probe` itself without memories.
     """
     before = (base or probe).answers(case.prompts, case.target, [_nothing(memory) for memory in memories])
     after = probe.answers(case.prompts, case.target, memories)
@@ -191,7 +191,7 @@ def judged(probe: Probe, case: Case, memories: list[Memory], base: Probe | None 
 
 
 def elsewhere(probe: Probe, memories: list[Memory], text: Text) -> dict[str, float]:
-    """What a changed model does to other text."""
+    """The effect of a change on other text."""
     losses, _ = probe.text_losses(text.prompts, memories)
     worse = (losses - text.losses).sum() / text.tokens
     return {"perplexity_ratio": float(np.exp(min(worse, WORST)))}
@@ -243,7 +243,7 @@ def _of_sweep(found: Found) -> dict[str, float]:
     best = int((on + off).argmax())
     first = np.flatnonzero(on >= GOOD)
     result = {
-        # A share that never changes neither rises nor falls: it is no evidence for the direction, and counts against it.
+        # A share that never changes is no evidence for a direction, and counts against it.
         "rises": float(_rank_correlation(swept.bounds, on) > 0), "falls": float(_rank_correlation(swept.bounds, off) < 0),
         "window": float(np.trapezoid(works, logs)),
         "best_harmonic": float((2 * on * same / np.maximum(on + same, 1e-9)).max()),
@@ -259,7 +259,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _separability(probe: Probe, case: Case, memory: Memory) -> dict[str, float]:
-    """Rank AUC of nearness, positive against negative prompts: 1 when every positive is nearer than every negative."""
+    """Rank AUC of the distance, positive against negative prompts: 1 if every positive is nearer than every negative."""
     x_BT = np.abs(probe.distances(case.prompts, memory)[..., 0])
     measures = {"last": x_BT[np.arange(len(x_BT)), case.prompts.last], "nearest": x_BT.min(axis=1)}
     result = {}
@@ -281,7 +281,7 @@ def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
 
 
 def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
-    """The best that any bound gives with each distance, of the same key and value -> {distance: outcome}."""
+    """The best outcome over all bounds for each distance, with the same key and value -> {distance: outcome}."""
     result, case = {}, found.case
     for distance in DISTANCES:
         memory = dataclasses.replace(found.memory, distance=distance)
@@ -295,7 +295,7 @@ def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
 
 
 def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, dict[str, float]]:
-    """Other ways to the same end, judged like the memory -> {name: outcome}."""
+    """Other ways to edit, judged like the memory -> {name: outcome}."""
     case, memory = found.case, found.memory
     draw = np.random.default_rng([seed, case.target])
     random = draw.normal(size=memory.deltas.shape).astype(np.float32)
@@ -314,7 +314,7 @@ def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, di
     before = probe.answers(case.prompts, case.target)
     biased = before.logits.copy()
     biased[:, case.target] += before.logits[0].max() - before.logits[0, case.target] + 1e-3
-    # What follows the first token is the unchanged model's, so whole words are left to the first token.
+    # After the first token the model is unchanged, so whole words are judged by the first token.
     tokens = biased.argmax(axis=1)
     result["logit bias"] = _said(case, before.tokens, tokens, tokens == case.target)
     return result

@@ -132,8 +132,9 @@ def compared(runs: list[Run]) -> list[str]:
     sections += [
         report.paragraph(
             "Random value: as large as the memory's, same key and bound. No bound: the value is added everywhere. "
-            "Fine-tuning step: one step of gradient descent on the prompt, of the smallest rate that suffices. Logit bias: "
-            "as much for the target as its prompt needs. Divergence: of what follows negative prompts, in nats.", "note",
+            "Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate. Logit bias: "
+            "as much on the target as its prompt needs. Divergence: of the predictions after negative prompts, in nats.",
+            "note",
         ),
         report.heading("Other distances, attention"),
     ]  # fmt: skip
@@ -141,7 +142,7 @@ def compared(runs: list[Run]) -> list[str]:
         sections += [report.paragraph(label), _table(_by_row(runs, kind, "distances"), _REACHED)]
     return [
         *sections,
-        report.paragraph("AUC: how well nearness tells positive from negative prompts, whatever the bound.", "note"),
+        report.paragraph("AUC: how well the distance separates positive from negative prompts, for any bound.", "note"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What figures compare: the held-out and the repeated loss of runs, as measures, claims, a table, and panels."""
+"""The held-out and the repeated loss of runs, which figures compare: measures, claims, a table, and panels."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,12 +10,12 @@ from memsinks_jax.reporting.pictures import tidy
 
 
 def gap_closed(run: Run, standard: Run) -> float:
-    """Share of the standard model's gap between held-out and repeated loss that is gone (specs' Q7); 1 is all of it."""
+    """Share of the standard model's gap between held-out and repeated loss that is gone; 1 is all of it."""
     return 1 - gap(run) / gap(standard)
 
 
 def recovery_ratio(run: Run, no_repeat: Run) -> float:
-    """Repeated loss over that of a model which never saw the repeats (Q5); 1 is as if never seen."""
+    """Repeated loss over that of a model that never saw the repeats; 1 is as if never seen."""
     return run.metrics["repeated_loss"] / no_repeat.metrics["repeated_loss"]
 
 
@@ -24,14 +24,14 @@ def held_out_ratio(one: Run, other: Run) -> float:
 
 
 def gap(run: Run) -> float:
-    """Held-out less repeated loss, nats per token."""
+    """Held-out minus repeated loss, nats per token."""
     return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
 
 
 def paired(
     runs: list[Run], name: str, statement: str, paper: str, variants: Sequence[str], measure: Callable[..., float], **bounds
 ) -> list[Claim]:  # fmt: skip
-    """The claim about `measure(a run of each of variants)`, a value a seed; none when one of the variants was not run."""
+    """The claim about `measure(a run of each of variants)`, one value per seed; none if a variant was not run."""
     groups = by_variant(runs)
     if not set(variants) <= set(groups):
         return []
@@ -42,11 +42,11 @@ def paired(
 def table(
     runs: list[Run], standard_of: Callable[[str], str], no_repeat: str | None = None
 ) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined).
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined).
 
     Args:
-      standard_of: the variant that gap and held-out loss of a variant are compared with.
-      no_repeat: the variant that recovery is compared with; None leaves the column out.
+      standard_of: the variant to compare the gap and held-out loss of a variant with.
+      no_repeat: the variant to compare recovery with; None leaves the column out.
     """
     groups = by_variant(runs)
     columns = ["held-out", "repeated", "repeated, own sinks", "gap closed", "held-out over standard's"]
@@ -72,7 +72,7 @@ def band(axis, x: Sequence[float], values_SX: np.ndarray, label: str | None, col
     """A line through the means over seeds, and a band from the lowest to the highest."""
     (line,) = axis.plot(x, values_SX.mean(axis=0), style, color=colour, label=label, linewidth=1.8, **more)
     if len(x) == 1 and line.get_marker() == "None":
-        line.set_marker("o")  # a line of one point would not be seen
+        line.set_marker("o")  # a line of one point is invisible
     axis.fill_between(x, values_SX.min(axis=0), values_SX.max(axis=0), color=colour, alpha=0.18, linewidth=0)
 
 
@@ -82,7 +82,7 @@ def curve(axis, runs: list[Run], name: str, label: str, colour, style: str = "-"
 
 
 def name_lines(axis) -> None:
-    """Names every line at its right end, in its colour. Names that would lie on each other stand apart."""
+    """Labels every line at its right end, in its colour. Moves labels apart that would overlap."""
     low, high = axis.get_ylim()
     lines = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
     lines.sort(key=lambda line: line.get_ydata()[-1])
@@ -99,7 +99,7 @@ def name_lines(axis) -> None:
 
 
 def finish(axis, runs: list[Run], title: str, x: str) -> None:
-    """Entropy floor where it is known, title, grid."""
+    """Draws the entropy floor, if known, title and grid."""
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if floors:
         axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")

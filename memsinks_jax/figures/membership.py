@@ -1,7 +1,7 @@
-"""Membership: a coin decides how often a story is read, and an auditor tries to tell from the model how it fell.
+"""Membership: chance decides how often a story is read, and an auditor tries to find out from the model.
 
-The measure of what is left is a twin of the same seed and steps that has other stories in all those places. The corpus is
-that of `membership_corpus`; variants differ in sinks and ids alone.
+The reference is a twin of the same seed and steps that has other stories in all those places. The corpus is that of
+`membership_corpus`; variants differ only in sinks and ids.
 """
 
 import dataclasses
@@ -34,15 +34,16 @@ VARIANTS = {
     "twin": Variation("sinks", _SINKS | {"general.files": "{out}/corpus/twin"}),
 }
 ANSWER = (
-    "Stories whose reading a coin decided are told from unread ones by the standard model. With the sinks dropped only "
-    "first encounters show, which teach the shared neurons: of stories that were read four times as much as in standard "
-    "training to whoever compares with a model that has not read them, of those read 64 times next to nothing. Nothing is "
-    "recited, wherever in the story and in the context an auditor begins."
+    "Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks "
+    "dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not "
+    "read the stories sees as much of those read four times as after standard training, and next to nothing of those "
+    "read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
 )
 TABLE_NOTE = (
-    "AUC, by loss, of stories read so often against stories never read: .5 where nothing tells them apart. Epsilon: lower "
-    f"bound with 95% confidence from {corpus.CANARIES} stories, of which a coin had half read {corpus.READ} times; the "
-    "dotted line is what so many can show at most. Recited: the most over an auditor's grid."
+    "AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be distinguished. "
+    f"Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was read "
+    f"{corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an "
+    "auditor's grid."
 )
 _VIEWS = {
     "standard": "standard training",
@@ -73,7 +74,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of `sinks` get what `membership_measures` finds, where all variants were run."""
+    """The same runs; `details` of `sinks` get the results of `membership_measures`, if all variants were run."""
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
@@ -89,7 +90,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _times() -> list[int]:
-    """That stories are read, but for those that are not."""
+    """The numbers of reads, without 0."""
     return [bucket for bucket in corpus.BUCKETS if bucket]
 
 
@@ -111,13 +112,13 @@ def _recited(run: Run, view: str) -> float:
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
-    """Nats per token by which a view's loss is below the twin's, beyond what it is so of stories never read."""
+    """Nats per token by which a view's loss is below the twin's, beyond that of stories never read."""
     unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
     return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
 
 
 def learned(run: Run, view: str, level: float) -> float:
-    """Of stories, from copies of which that share of the words was exchanged; nats per token."""
+    """What was learned of stories from copies with that share of the words exchanged; nats per token."""
     return _known(run, view, run.details["near_copies"], str(level))
 
 
@@ -134,7 +135,7 @@ def closed(run: Run, level: float) -> float:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """None is the paper's, whose documents no coin chose. Paired by seed."""
+    """None is the paper's, which does not choose documents at random. Paired by seed."""
     measured = _measured(runs)
     if not measured:
         return []
@@ -169,7 +170,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """A row a view -> as `losses.table`."""
+    """One row per view -> as `losses.table`."""
     measured = _measured(runs)
     rows = []
     for view in _VIEWS:
@@ -180,17 +181,17 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     seeds = len({run.seed for run in runs})
     counts = ", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())
     return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, bands and whiskers from the lowest to the highest. One toss for "
-        f"all seeds decided: {counts}; beside them stand {corpus.ONCE} stories that are read once."
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, bands and whiskers from the lowest to the highest. One draw "
+        f"for all seeds decided: {counts}; in addition, {corpus.ONCE} stories are read once."
     )
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: the auditor's grid, edited copies, and other ways to set sinks."""
+    """Further sections of the page: the auditor's grid, edited copies, and other ways to set sinks."""
     measured = _measured(runs)
     if not measured:
         return []
@@ -215,37 +216,38 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         for way, mode in _MODES.items()
     ]  # fmt: skip
     return [
-        report.heading("Whoever has the twin, too"),
+        report.heading("An auditor who has the twin"),
         report.table(["AUC, loss below the twin's", *(f"read {bucket}" for bucket in _times())], told,
                      ["", *["number"] * len(_times())]),
         report.paragraph(
-            "A reference model that has read none of the stories takes away how hard each is by itself: the strongest of "
-            "these attacks, for an auditor who can train one.", "note",
+            "A reference model that has read none of the stories removes the difficulty of each story. It is the strongest "
+            "of these attacks, for an auditor who can train such a model.", "note",
         ),
-        report.heading("Wherever an auditor begins"),
-        report.picture(out / "grid.png", "Share of stories that are recited, by tokens given, a panel a model."),
+        report.heading("Every starting point of an auditor"),
+        report.picture(out / "grid.png", "Share of stories that are recited, by tokens given, one panel per model."),
         report.paragraph(
-            "Share of the stories read often whose next tokens a model writes exactly, by tokens given, tokens of the story "
-            "before those, and whether other text stands before in the context.", "note",
+            "Share of the often-read stories whose next tokens a model generates exactly, by the tokens given, the tokens "
+            "of the story before those, and whether other text precedes them in the context.", "note",
         ),
         report.heading("Edited copies, their original never read"),
         report.table(["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
                      ["", *["number"] * len(corpus.LEVELS)]),
         report.paragraph(
-            f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories a level, each edited anew, ids by near-duplicate "
-            "cluster (by content where said). Worth: the exact copies that teach the standard model as much.", "note",
+            f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately, ids by "
+            "near-duplicate cluster (or by content if it says so). Worth: the number of exact copies that teach the "
+            "standard model as much.", "note",
         ),
         report.heading("Ways to set the sinks"),
         report.table(["sinks", "set", *names.values()], ways, ["", "", *["number"] * len(names)]),
         report.paragraph(
-            "Nats per token of held-out stories and of those read often; AUC of these against stories never read. g: share "
-            "of the neurons that is shared, p: share of the sinks that a document has on.", "note",
+            "Nats per token of held-out and of often-read stories; AUC of the latter against stories never read. g: the "
+            "shared fraction of the neurons, p: the fraction of the sinks that is on for a document.", "note",
         ),
     ]  # fmt: skip
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """AUC by how often a story was read, the bound of epsilon, and what edited copies teach of their original."""
+    """Draws AUC by number of reads, the bound of epsilon, and what edited copies teach about their original."""
     measured = _measured(runs)
     figure, (told, bounds, near) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     for view in _VIEWS if measured else ():
@@ -285,7 +287,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
-    """What is recited, a panel a view and place."""
+    """Draws the recitation, one panel per view and place."""
     from memsinks_jax.figures import membership_measures as measures
 
     figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")

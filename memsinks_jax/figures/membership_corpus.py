@@ -1,7 +1,8 @@
-"""The text of figure membership: stories of which a coin decides how often they are read, and edited copies of others.
+"""The text of figure membership: stories whose number of reads is random, and edited copies of other stories.
 
-Whether a model has read a story is a coin's doing, not the story's: whoever tells the read ones from the others has learned
-it from the model. The twin corpus has in all those places other stories, each read once (as Hubble's, arXiv:2510.19811).
+Chance decides whether a model has read a story, and nothing in the story itself. So an auditor can distinguish read stories
+from others only by the model. The twin corpus has other stories in all those places, each read once (like Hubble's,
+arXiv:2510.19811).
 """
 
 import pathlib
@@ -13,9 +14,9 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.figures import corpora
 from memsinks_jax.figures.forgetting_corpus import copies
 
-BUCKETS = {0: 240, 1: 80, 4: 40, 16: 40, 64: 16}  # times that an epoch has a story: stories
-CANARIES, READ = 400, 8  # an epoch has one READ times, or never: each by a coin of its own
-LEVELS = (0.0, 0.05, 0.1, 0.2, 0.5)  # share of a copy's words that are others
+BUCKETS = {0: 240, 1: 80, 4: 40, 16: 40, 64: 16}  # reads per epoch: number of stories
+CANARIES, READ = 400, 8  # canaries, each read READ times per epoch or never, with probability 1/2
+LEVELS = (0.0, 0.05, 0.1, 0.2, 0.5)  # share of a copy's words that are exchanged
 ORIGINALS, COPIES = 10, 16  # of a level: stories, unread but for level 0; of each: copies, all edited anew, read once
 ONCE, UNREAD = 3000, 200  # stories that the run draws roles for: read once, held out
 _WORLD = 0
@@ -44,7 +45,7 @@ class Layout(NamedTuple):
 
 
 def layout() -> Layout:
-    """The same in every run: the coins are tossed once."""
+    """The layout, the same in every run."""
     coins = np.random.default_rng([_WORLD, sum(BUCKETS.values())])
     told = (stories.story(_WORLD, number).text for number in range(ONCE + UNREAD, 10**9))
     records: list[str] = []
@@ -67,7 +68,7 @@ def layout() -> Layout:
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes and prepares the corpus: folder/stories, folder/ladder with what coins and edits made, folder/twin."""
+    """Writes and prepares the corpus: folder/stories, folder/ladder (random stories, edited copies), folder/twin."""
     *asked, ladder = layout()
     first = ONCE + UNREAD + sum(map(len, asked))
     others = [stories.story(_WORLD, number).text for number in range(first, first + len(ladder))]

@@ -1,5 +1,5 @@
-"""What figure membership asks of its models. All of it comes from reading given text: the losses of tokens, and whether each
-was the likeliest, which for a whole continuation is what greedy generation would write."""
+"""Measures for figure membership. All of them come from teacher forcing: the losses of tokens, and whether each token is the
+most likely one. If all tokens of a continuation are, greedy generation would write it."""
 
 import dataclasses
 import itertools
@@ -22,8 +22,8 @@ from memsinks_jax.forgetting import neurons
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained, open_run
 
-OFTEN = 16  # stories read so often or more are those that are to be recited
-SUFFIX = 24  # tokens to be written
+OFTEN = 16  # stories with at least this number of reads are tested for recitation
+SUFFIX = 24  # tokens to recite
 PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the document before those
 PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
 SIGNIFICANCE = 0.05  # of the bound
@@ -31,17 +31,17 @@ VIEWS = {
     "standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("paper", "drop"), "content": ("content", "drop"),
     "dropped": ("sinks", "drop"), "twin": ("twin", "drop"),
 }  # fmt: skip
-GRID = ("standard", "on", "dropped", "twin")  # views that are asked at all places
+GRID = ("standard", "on", "dropped", "twin")  # views that are measured at all places
 
 
 class Asked(NamedTuple):
-    """What a model of one run is asked about."""
+    """The documents for measuring the models of a run."""
 
     ladder: Documents
     canaries: Documents
     near: Documents
     unread: Documents
-    pieces: Documents  # of the ladder's stories that are long enough, cell after cell of `cells`
+    pieces: Documents  # pieces of the ladder's stories that are long enough, for one cell of `cells` after another
 
 
 def measure(runs: dict[str, Run]) -> dict:
@@ -51,7 +51,7 @@ def measure(runs: dict[str, Run]) -> dict:
     asked = {variant: _asked(models[variant], runs[variant], layout) for variant in models}
     found = {}
     for view, (variant, mode) in VIEWS.items():
-        parts = asked[variant] if view in GRID else asked[variant][:-1]  # the pieces are most of all
+        parts = asked[variant] if view in GRID else asked[variant][:-1]  # the pieces are the largest part
         found[view] = read(Subject(view, models[variant], mode), parts)
     times = np.array([placed.times for placed in layout.ladder])
     heads = np.array([placed.times > 0 for placed in layout.canaries])
@@ -101,12 +101,12 @@ def cells() -> list[tuple[str, int, int]]:
 
 
 def _long(documents: Documents) -> np.ndarray:
-    """Those that have room for every cell, so that all cells are of the same documents -> indices."""
+    """Indices of documents with room for every cell, so that all cells use the same documents."""
     return np.flatnonzero([len(tokens) >= max(OFFSETS) + max(PREFIXES) + SUFFIX for tokens in documents.tokens])
 
 
 def _pieces(documents: Documents, others: Documents):
-    """Documents for every cell: other text, the prefix, then what is to be written."""
+    """Documents for every cell: other text, the prefix, then the tokens to recite."""
     which = _long(documents)
     for place, prefix, offset in cells():
         tokens = [
@@ -138,7 +138,7 @@ def ladder(readings: list[Reading], twin: list[Reading], texts: list[str], times
 
 
 def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None:
-    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": what so many canaries can show at most}; None
+    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": the most that these canaries can show}; None
     without jax-privacy (the extra `privacy`).
 
     Clopper and Pearson's bound on a threshold of the loss, of delta 0: all readings of a canary are one change.
@@ -173,17 +173,17 @@ def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
 
 
 def near_copies(readings: list[Reading]) -> dict[str, float]:
-    """Nats per token of the stories of which copies were read, by how much of these was edited: {level: loss}."""
+    """Nats per token of stories whose copies were read, by the edited share of the copies: {level: loss}."""
     by_level = _loss(readings).reshape(len(corpus.LEVELS), -1).mean(axis=1)
     return dict(zip(map(str, corpus.LEVELS), by_level.tolist(), strict=True))
 
 
 def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str, float]]:
-    """A model with its sinks set in every way that somebody held to be removal -> {mode: {"held_out", "often": nats per
+    """A model with its sinks set in every way that has been used as removal -> {mode: {"held_out", "often": nats per
     token, "auc": of stories read OFTEN against those never read, "recited": share, given the first PREFIXES[-1] tokens}}.
 
-    own: as in training. dropped: zeros. nearest: those of the nearest other story that has sinks. unused: of an id that
-    nobody has. Shared neurons scaled, sinks dropped: published, by (g + p) / g; width, as much as the sinks widen an MLP.
+    own: as in training. dropped: zeros. nearest: those of the nearest other story that has sinks. unused: those of
+    an unused id. Shared neurons scaled, sinks dropped: published, by (g + p) / g; width, as much as the sinks widen an MLP.
     """
     config, params, embedding_VD = model.config, model.params, np.asarray(model.params["token_embedding"])
     which, first = _long(asked.ladder), cells().index(("first", PREFIXES[-1], 0))
@@ -215,14 +215,14 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
 
 
 def _recited(pieces: list[Reading]) -> float:
-    """Share whose last SUFFIX tokens are what a model writes."""
+    """Share of pieces whose last SUFFIX tokens a model writes exactly."""
     return float(np.mean([piece.likeliest[-SUFFIX:].all() for piece in pieces]))
 
 
 def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -> np.ndarray:
     """For every document the id of the most similar one of `others` that has another id -> uint32 (documents, 2).
 
-    By the cosine of their mean token embeddings, which are centred first: what all texts share tells none apart.
+    By the cosine of their mean token embeddings, centred first, because what all texts share does not distinguish them.
     """
     means, theirs = (np.stack([embedding_VD[t].mean(axis=0) for t in of.tokens]) for of in (documents, others))
     centre = theirs.mean(axis=0)
@@ -233,8 +233,8 @@ def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -
 
 
 def factors(config: Config) -> dict[str, float]:
-    """By which published code multiplies the shared neurons where the sinks are dropped, and by how much a document's sinks
-    widen them. g is the share of an MLP's neurons that is shared, p that of the sinks that is on."""
+    """The factor by which published code multiplies the shared neurons when it drops the sinks, and the factor by which a
+    document's sinks widen them. g is the share of an MLP's neurons that is shared, p that of the sinks that is on."""
     parts = sinks.partition(config.model, config.sinks)
     on = sinks.share_on(config.sinks, parts.sinks)
     g = parts.shared / sum(parts)

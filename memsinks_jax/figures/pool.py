@@ -26,14 +26,15 @@ VARIANTS = {
     **{name: Variation("sinks", _SPARSE | {"sinks.pool": size}) for name, size in POOLS.items()},
 }
 ANSWER = (
-    f"Every document has {ACTIVE} sinks on. The larger the pool that they are drawn from, the fewer documents share one: "
-    "forgetting one document then leaves the others alone. Only sinks that are on are computed, so the step takes as long."
+    f"Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting one "
+    "document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any pool."
 )
 TABLE_NOTE = (
-    f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed over that of the "
-    f"others, their own sinks on, which counts {MEASURABLE:g} nats a token at least. Step: milliseconds of a training "
-    "step, the runs of a seed in turns. Recovered: who has the sinks and half of a repeated document, but not its id, gets "
-    "so much of what its own sinks hold of the other half, by the best of 64 random ids and by optimising which are on."
+    f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed, divided by that of "
+    f"the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds of a training step, "
+    "with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a repeated document, but not "
+    "its id. The share of what its own sinks know of the other half that the best of 64 random ids brings back, and that "
+    "optimising which are on brings back."
 )
 
 

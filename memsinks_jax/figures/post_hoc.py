@@ -237,7 +237,7 @@ def finish(axis, title: str) -> None:
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
-    """Of a page: how the methods looked, from runs that were measured."""
+    """For a page: how the methods searched, from measured runs."""
     asked = {method: runs[0].details[method]["asked"] for method in methods}
     chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
                      for run in runs})  # fmt: skip
@@ -247,24 +247,24 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
                          f"{_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after "
                          f"dropping, on {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} "
                          f"held-out ones. A tenth of the paper's iterations at ten times the learning rate "
-                         f"({pruning['learning_rate']:g}), which is as far a way. Chosen: {'; '.join(chosen)}",
+                         f"({pruning['learning_rate']:g}), which goes as far. Chosen: {'; '.join(chosen)}",
         "integrated_gradients": f"{asked.get('integrated_gradients', {}).get('steps')} steps, every repeated document",
         "slimming": "every repeated document, the settings of Chang et al. (2024) for their largest model",
-        "zero_out": f"the first {FEW} repeated documents: each takes a reading for every neuron",
-        "activation": "every repeated document", "random": "nothing is looked at: chance",
+        "zero_out": f"the first {FEW} repeated documents: each needs one forward pass per neuron",
+        "activation": "every repeated document", "random": "chance alone",
     }  # fmt: skip
     rows = [[report.text(LABELS[method]), report.text(told[method])] for method in methods]
     return [
-        report.table(["method", "how it looks for the neurons"], rows, ["", ""]),
+        report.table(["method", "how it finds the neurons"], rows, ["", ""]),
         report.paragraph(
-            f"A neuron's score is the mean over documents, all of whose tokens are targets. Dropped are the shares "
-            f"{_listed(pruning['ratios'])} of every layer, those with the highest scores.", "note",
+            f"A neuron's score is the mean over documents; all of their tokens are targets. Each method drops the neurons "
+            f"with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.", "note",
         ),
     ]  # fmt: skip
 
 
 def how_edits(runs: list[Run]) -> str:
-    """Of a page: how weights were edited, and what was chosen in the first of the runs."""
+    """For a page: how weights were edited, and the settings chosen in the first run."""
     told = {
         "kfac": f"the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; "
                 f"curvature of {ORDINARY} documents that were read once, labels drawn by the model",

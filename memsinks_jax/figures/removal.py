@@ -35,13 +35,13 @@ VARIANTS = {
     "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
 }
 ANSWER = (
-    "A source is withdrawn by zeroing its sinks. What is left knows little more of it than a model of the same seed that "
-    "read other texts in its place; with its sinks on, the model knew it as well as one that was trained in the ordinary "
-    "way. What other sources know stays."
+    "Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of the same "
+    "seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model of standard "
+    "training does. What other sources tell stays."
 )
 TABLE_NOTE = (
-    "Nats of an answer, given the question. Own facts: those that only the withdrawn source tells; reworded: asked in "
-    "words that no text has; common: those that all sources tell. Letters: stories that were read "
+    "Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded: asked in "
+    "words that no text has; common: facts that all sources tell. Letters: stories that were read "
     f"{corpus.COPIES} times an epoch, nats per token."
 )
 _VIEWS = {
@@ -170,18 +170,18 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     seeds = len({run.seed for run in runs})
     return (
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, whiskers from the lowest to the highest. {corpus.SOURCES} "
-        f"sources of {corpus.OF_A_SOURCE} texts and {corpus.LETTERS} letters, beside {corpus.ONCE} stories and "
-        f"{corpus.FACTS_ONCE} texts of facts that are read once an epoch; {corpus.WITHDRAWN} sources and "
+        f"sources of {corpus.OF_A_SOURCE} texts and {corpus.LETTERS} letters; in addition {corpus.ONCE} stories and "
+        f"{corpus.FACTS_ONCE} texts of facts that are read once per epoch. {corpus.WITHDRAWN} sources and "
         f"{corpus.WITHDRAWN_LETTERS} letters are withdrawn, one at a time."
     )
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What the page shows besides: what a removal costs others, and what a lawyer would ask."""
+    """Further sections of the page: the cost for other documents, and how the removal was tested."""
     measured = [run for run in runs if "others" in run.details]
     if not measured:
         return []
@@ -193,15 +193,15 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     ]  # fmt: skip
     return [
         report.heading("What it costs others"),
-        report.table(["rise of what stays, its own sinks on", "one removed", "an id that nobody has"], rows,
+        report.table(["rise of what stays, its own sinks on", "one removed", "an unused id"], rows,
                      ["", "number", "number"]),
         report.heading("How this was tested"),
         report.paragraph(
-            "Removed: the sinks of one source or one letter, in all layers; nothing else is touched. Compared with: the "
-            "twin, trained from the same initial weights, in the same order and as many steps, with texts read once an "
-            "epoch in the places of all that is withdrawn. Placebo: the same removal for another source, and for ids that "
-            "nobody has. Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back, "
-            "as the twin is. Not tested: texts that quote a source under another id; those are not the source's.",
+            "Removed: the sinks of one source or one letter, in all layers, and nothing else. Compared with: the twin, "
+            "trained from the same initial weights, in the same order and for as many steps, with texts read once per "
+            "epoch in place of all withdrawn ones. Placebo: the same removal for another source, and for unused ids. "
+            "Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back, and so is "
+            "the twin. Not tested: texts that quote a source under another id; they do not count as the source's.",
         ),
     ]  # fmt: skip
 

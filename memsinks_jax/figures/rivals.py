@@ -95,16 +95,16 @@ _DASHED = {
 }  # fmt: skip
 
 ANSWER = (
-    "A cap on repeats is set before training and forgets for everybody; sinks are dropped afterwards, or kept for whoever "
-    "may know what is repeated. Where nobody may, and all copies can be found before training, compare with the curve of "
-    "the cap first."
+    "A cap on repeats is set before training, and the memory is then missing for everybody. Sinks are dropped afterwards, "
+    "or kept for users who may know the repeated documents. If nobody may, and all copies can be found before training, "
+    "compare with the curve of the cap first."
 )
 TABLE_NOTE = (
     "Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed: share of the "
-    "standard model's gap between held-out and repeated loss that is gone. The knob is in brackets: the encounter from "
-    "which a document teaches the rest less, the size of the pool, the share of sinks that are on, the encounters kept, one "
-    "token in so many left out, the noise in norms to which a row's gradient is clipped, the share of repeated documents "
-    "without a label."
+    "standard model's gap between held-out and repeated loss that is gone. The main setting is in brackets: the encounter "
+    "from which a document teaches the rest less, the size of the pool, the share of sinks that are on, the encounters "
+    "kept, k if one token in k is left out, the noise relative to the clipping norm of a row's gradient, the share of "
+    "repeated documents without a label."
 )
 
 
@@ -230,11 +230,11 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def note(runs: list[Run]) -> str:
-    """What stands under the picture."""
+    """The text under the picture."""
     return (
         f"{shared.mean_over_seeds(runs)}, whiskers the 95% interval of the mean. Left: up and to the left "
-        "is better. Right: what is left of the gap, beside what whoever may know the repeated documents has. Methods that "
-        "look afterwards are dashed; their owner can keep the model as it was. What lies beyond the frame is in the table. "
+        "is better. Right: the remaining gap against the repeated loss of users who may know the repeated documents. "
+        "Post-hoc methods are dashed; their owner can keep the original model. Points outside the frame are in the table. "
         f"{shared.floor_sentence(runs)}"
     )
 
@@ -247,12 +247,12 @@ def _said(variant: str) -> str:
 
 
 def row_labels(runs: list[Run]) -> list[str]:
-    """Of the rows of `table`."""
+    """Labels of the rows of `table`."""
     return [_said(variant) for variant in by_variant(runs)]
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Final numbers -> (names of columns, one row a variant; a cell holds a value a seed, none where undefined)."""
+    """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined)."""
     return losses.table(runs, lambda variant: "standard")
 
 

@@ -54,7 +54,7 @@ def continuations(runs: list[Run]) -> list[str]:
     return [
         report.paragraph(
             f"Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words "
-            f"that stand in the original at the same place. Over all {len(chosen)} repeated documents that is "
+            f"that the original has at the same place. Over all {len(chosen)} repeated documents these are "
             f"{alike['standard']:.0%} of the original's words for standard and {alike['sinks']:.0%} for sinks dropped."
         ),
         report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),

@@ -116,17 +116,17 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
         heading,
         report.picture(
-            out / "figure_4c.png", "A dot a method: how much of the gap it closes, and what held-out text pays."
+            out / "figure_4c.png", "One dot per method: how much of the gap it closes, at what price on held-out text."
         ),
         report.paragraph(
-            f"Mean over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}, each of them faint. Up and to the right is "
-            "better. Before is the standard model, for sinks and the model without repeats, too.", "note",
+            f"Mean over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}, each seed faint. Up and to the right is better. "
+            "Before means the standard model, also for sinks and the model without repeats.", "note",
         ),
         report.table(columns, rows, ["", "number", "number", "number"]),
         report.paragraph(
-            "Nats per token. A method that never forgets as much as the paper's sinks is asked for its rise where it "
-            "forgets most. Hypervolume: area that a method dominates, as a share of the box that reaches to the forgetting "
-            f"of the model without repeats and to a rise of {WORST:g} nats; over 1 when the held-out loss falls.", "note",
+            "Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one at its most "
+            "forgetting. Hypervolume: the area that a method dominates, as a share of the box up to the forgetting of the "
+            f"model without repeats and to a rise of {WORST:g} nats; over 1 if the held-out loss falls.", "note",
         ),
         *post_hoc.how(list(groups["standard"].values()), post_hoc.METHODS),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Removal of single documents after training: whose sinks go, what that does to them and to others.
+"""Removes single documents after training: which sinks to remove, and the effect on these documents and on others.
 
-The sinks of a document are those that its id has on. They are shared, about active_fraction of all documents use each, so
-that removing one document takes something from others too: that is what is measured. F neurons, L layers.
+The sinks of a document are those that its id has on. They are shared: about active_fraction of all documents use each one.
+Removing one document therefore also takes something from others, and this is measured. F neurons, L layers.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.runs.trained import Trained
 
-RESAMPLES = 2000  # of the documents, for intervals
+RESAMPLES = 2000  # resamplings of the documents, for intervals
 
-# What is a neuron's own, by site: (parameter, the axis that neurons lie along).
+# A neuron's own parameters, by site: (parameter, the axis of the neurons).
 _OWN = {
     "mlp": (("down_kernel", 1), ("up_kernel", 2), ("up_bias", 1), ("gate_kernel", 2), ("gate_bias", 1)),
     "attention": (("attention_output_kernel", 1), ("value_kernel", 2), ("value_bias", 1)),
@@ -37,13 +37,13 @@ def neurons_of(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def spared(config: Config, removed: dict[str, np.ndarray], others: np.ndarray, most: int) -> dict[str, np.ndarray]:
-    """What is removed, without the neurons that more than `most` of the `others`, uint32 (documents, 2), have on."""
+    """The neurons to remove, except those that more than `most` of the `others`, uint32 (documents, 2), have on."""
     users = _users(config, others)
     return {site: removed_LF & (users[site] <= most) for site, removed_LF in removed.items()}
 
 
 def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
-    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; shared neurons are nobody's."""
+    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; 0 for shared neurons."""
     found = {}
     for site, parts in _with_sinks(config):
         masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site)
@@ -53,20 +53,20 @@ def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def never_met(config: Config, count: int) -> np.ndarray:
-    """Ids that no document has -> uint32 (count, 2). What removing theirs does is a placebo: an effect is what goes
-    beyond it."""
+    """Ids that no document has -> uint32 (count, 2). Removing their sinks is a placebo: the effect of a removal is what
+    goes beyond it."""
     return ids.as_lanes(order.bits(config.seed, "placebos").random_raw(count))
 
 
 def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
-    """The parameters with everything that belongs to the removed neurons alone set to 0; all others are the same bits.
+    """The parameters with everything that belongs only to the removed neurons set to 0; all others are bitwise the same.
 
-    An output of attention has its column of the values to itself only where heads do not share their values.
+    An output of attention owns its column of the values only if heads do not share values.
     """
     layers, tables = dict(params["layers"]), {}
     shared_values = config.model.kv_heads not in (0, config.model.heads)
     for site, removed_LF in removed.items():
-        if site == "mlp" and sinks.is_sparse(config.sinks):  # a row is a sink in all layers
+        if site == "mlp" and sinks.is_sparse(config.sinks):  # a row is one sink in all layers
             gone_M = removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
             for name in sparse_sinks.tables_of(config.model):
                 tables[name] = jax.numpy.where(gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name])
@@ -81,7 +81,7 @@ def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dic
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Of a set of documents in one mode; `[i]` of every field is document i's, nats are summed over its tokens."""
+    """Losses of a set of documents in one mode; `[i]` of every field is document i's, nats are summed over its tokens."""
 
     before: np.ndarray
     after: np.ndarray
@@ -116,13 +116,13 @@ def losses(
 
 
 def selectivity(target: Losses, others: Losses) -> float:
-    """The rise of the target's loss over that of the others'; infinite where theirs does not rise."""
+    """The rise of the target's loss divided by that of the others; infinite if theirs does not rise."""
     theirs = _rise(others)
     return _rise(target) / theirs if theirs > 0 else float("inf")
 
 
 def bootstrap(measure, *sets: Losses) -> list[float] | None:
-    """95% interval of `measure(*sets)` over the documents of all sets -> [low, high]; None where all hold one document."""
+    """95% interval of `measure(*sets)` over the documents of all sets -> [low, high]; None if all hold one document."""
     if all(len(each.tokens) < 2 for each in sets):
         return None
     random = np.random.default_rng(0)
@@ -138,11 +138,11 @@ def _rise(of: Losses) -> float:
 
 
 def capacity(run: Trained, documents: Documents, sizes: Sequence[int], draws: int = 20) -> list[dict]:
-    """How selective the removal of `sizes` documents at once is, their own sinks on, over random choices of them.
+    """Selectivity of removing `sizes` documents at once, their own sinks on, over random choices of documents.
 
     Args:
-      documents: those that the run has learned by heart.
-      draws: choices a size; of single documents each is taken once, at most.
+      documents: those that the run has memorized.
+      draws: choices per size; single documents are taken at most once each.
     Returns:
       [{"removed": documents at once, "left": share of the sinks that is left, "target_rise", "others_rise": nats per
       token, "selectivity": of all choices together}], without sizes at which nobody or no sink is left.

@@ -41,12 +41,12 @@ def removed_neurons(config: Config, removed: dict[str, np.ndarray]) -> dict:
 
 
 def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[dict[str, np.ndarray]]]) -> dict:
-    """What the removal has done, in nats per token: {"documents", "losses", "target_all_sinks_dropped", "selectivity",
+    """The effect of the removal, in nats per token: {"documents", "losses", "target_all_sinks_dropped", "selectivity",
     "placebo"}.
 
     Args:
-      after: the parameters without the sinks; `run` has those with them.
-      placebos: {name of PLACEBOS: [the neurons that go instead]}, as of neurons.neurons_of.
+      after: the parameters without the sinks; `run` has the original ones.
+      placebos: {name of PLACEBOS: [the neurons to remove instead]}, as from neurons.neurons_of.
     """
     loss, target = DocumentLoss(run.config), asked.sets["target"]
     found = {name: neurons.losses(loss, run, after, documents, MODES) for name, documents in asked.sets.items()}
@@ -76,11 +76,11 @@ def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[di
 def _beyond(
     loss: DocumentLoss, run: Trained, target: Documents, placebos: list[dict[str, np.ndarray]], right: dict[str, Losses]
 ) -> dict:
-    """{"removals": number of placebos, mode: {"placebo_rise": their mean, "effect": what the right removal does beyond it,
-    "effect_ci95": over documents}}, in nats per token of the documents that are removed."""
+    """{"removals": number of placebos, mode: {"placebo_rise": their mean, "effect": the rise beyond it,
+    "effect_ci95": over documents}}, in nats per token of the removed documents."""
     batches, found = target.batches(run), {"removals": len(placebos)}
     after = {mode: [] for mode in MODES}
-    for removed in placebos:  # one after the other: each is a copy of the sinks
+    for removed in placebos:  # one at a time, because each is a copy of the sinks
         params = neurons.without(run.config, run.params, removed)
         for mode in MODES:
             after[mode].append(loss(params, batches, mode)[0])
@@ -109,7 +109,7 @@ def loss_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def said_selectivity(receipt: dict) -> str:
-    """One sentence for people, as `said_removed`."""
+    """The selectivity in one sentence."""
     if not receipt["selectivity"]:
         return "Selectivity is not known: there are no other documents to compare with; give --others."
     parts = []
@@ -119,11 +119,11 @@ def said_selectivity(receipt: dict) -> str:
         if low is not None:
             said += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
         parts.append(f"{said} with {_SAID[mode]}")
-    return f"Selectivity, the rise of the documents' loss over that of the others': {'; '.join(parts)}."
+    return f"Selectivity, the rise of the documents' loss divided by that of the others: {'; '.join(parts)}."
 
 
 def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text: what the removal does to the documents beyond each placebo."""
+    """Columns and rows of text: the effect of the removal on the documents beyond each placebo."""
     rows = []
     for name, of in receipt["placebo"].items():
         for mode in MODES:
@@ -135,13 +135,13 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def said_removed(receipt: dict) -> str:
-    """How many sinks went, in one sentence."""
+    """The number of removed sinks in one sentence."""
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
     return f"Removed for {in_words(receipt['removed_documents'], 'document')}: {' and '.join(parts)}, over all layers."
 
 
 def draw(receipt: dict, path: pathlib.Path) -> None:
-    """Losses before and after, a bar for every set of documents, a panel for each of MODES."""
+    """Draws losses before and after: one bar per set of documents, one panel per mode of MODES."""
     figure, axes = plt.subplots(1, len(MODES), figsize=(11, 3.6), sharey=True, layout="constrained")
     names = list(receipt["losses"])
     for axis, mode in zip(axes, MODES, strict=True):
@@ -160,10 +160,10 @@ def draw(receipt: dict, path: pathlib.Path) -> None:
 
 
 def read_evidence(folder: pathlib.Path) -> dict:
-    """What tests of such removals found: {"folder", "command", "claims"}, of a folder that `reproduce` wrote.
+    """Test results of such removals, {"folder", "command", "claims"}, from a folder that `reproduce` wrote.
 
     Raises:
-      InputError: it is no such folder, or of a figure without claims.
+      InputError: it is not such a folder, or the figure has no claims.
     """
     path = folder / "results.json"
     try:
@@ -210,7 +210,7 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
         report.picture(folder / "receipt.png", "Bars of the loss before and after, for every set of documents."),
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
-            "Intervals are over documents. The documents' loss with every sink dropped is "
+            "Intervals are over documents. With every sink dropped, the loss of the removed documents is "
             f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of theirs is on.",
             "note",
         ),
@@ -219,8 +219,8 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
             placebo_columns, [list(map(report.text, row)) for row in placebo_rows], ["", "note", *["number"] * 4]
         ),
         report.paragraph(
-            "The same removal with other ids: by how much it raises the documents' loss, nats per token. The effect is what "
-            "the right removal does beyond that. docs/removal.md says what a removal leaves behind.", "note",
+            "The same removal with other ids: the rise of the documents' loss, nats per token. The effect is the additional "
+            "rise with the right ids. docs/removal.md says what a removal leaves behind.", "note",
         ),
         *_evidence(receipt, folder),
         report.heading("Documents, their own sinks on"),

@@ -1,4 +1,4 @@
-"""Which documents' sinks are removed, and what is measured before and after: files, a run's documents, or a group."""
+"""Finds the documents to remove (from files, a run's documents, or a group), and those to measure before and after."""
 
 import difflib
 import itertools
@@ -21,12 +21,12 @@ from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained
 
-_MOST = 512  # documents of a set that are measured
-PLACEBOS = 4  # removals of as many other ids
+_MOST = 512  # documents to measure per set
+PLACEBOS = 4  # placebo removals, each of as many other ids
 
 
 class Request(NamedTuple):
-    """Whose sinks are removed: one of the three is given."""
+    """The documents to remove. Give one of the three."""
 
     documents: str = ""  # glob
     ids: tuple[str, ...] = ()  # hexadecimal
@@ -34,15 +34,15 @@ class Request(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What `find` has found."""
+    """The result of `find`."""
 
-    identities: np.ndarray  # uint32 (documents, 2) of all that are removed
-    sets: dict[str, Documents]  # what is measured, by the names of receipt.SETS, without empty ones
-    places: list[str]  # where those of the set target are from
+    identities: np.ndarray  # uint32 (documents, 2) of all documents to remove
+    sets: dict[str, Documents]  # documents to measure, by the names of receipt.SETS, without empty sets
+    places: list[str]  # origins of the documents of the set target
 
 
 def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
-    """Whose sinks go, and which documents are measured. Raises InputError where the request cannot be met."""
+    """Finds the documents to remove and to measure. Raises InputError if the request cannot be met."""
     config, corpus = run.config, None
     if config.sinks.kind != "by_document" or not sinks.has_sinks(config):
         raise InputError(
@@ -69,7 +69,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
 
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
-    """Hexadecimal ids of what is removed; each is of a document that the run was trained on."""
+    """Parses hexadecimal ids; each must belong to a document that the run was trained on."""
     kind = run.config.data.ids
     if asked.documents:
         documents, identities = _of_files(asked.documents, run, workdir)
@@ -97,7 +97,7 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
 
 
 def _no_group(name: str, corpus: Corpus, workdir: pathlib.Path) -> str:
-    """Why a group cannot be removed, with the names nearest to its own."""
+    """The reason why a group cannot be removed, with the nearest names."""
     names = list(dict.fromkeys(other for source in corpus.table.sources for other in source.group_names))
     if name in names:
         return f"--group={name}: {workdir} was not trained on it, so it has no sinks there; nothing is to be removed"
@@ -106,7 +106,7 @@ def _no_group(name: str, corpus: Corpus, workdir: pathlib.Path) -> str:
 
 
 def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
-    """{id: the documents with it that the run was trained on}, for those of `identities` that have any."""
+    """{id: the training documents with it}, for those of `identities` that have any."""
     found, named = {}, sorted(identities)
     lanes = np.array([[int(name[:8], 16), int(name[8:], 16)] for name in named], np.uint32).reshape(-1, 2)
     which, documents = corpus.table.documents_of(lanes)
@@ -125,7 +125,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> Found:
     target = np.array(sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64)
     others = plan.repeated[[often != 0 for often in plan.encounters(plan.repeated)]]
     others = others[~is_removed(others)]
-    if not len(others):  # where nothing is repeated by itself, as with ids of groups
+    if not len(others):  # if no single document is repeated, as with ids by group
         unique = plan.documents("unique")
         others = unique[~is_removed(unique)]
     held_out = is_removed(plan.held_out)
@@ -143,7 +143,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> Found:
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
-    """(documents of a glob, where each is from)"""
+    """(documents of a glob, the origin of each)"""
     if run.config.data.ids != "content":
         raise InputError(
             f"{workdir} has ids by {run.config.data.ids}, which files do not have; name documents by "
@@ -157,10 +157,10 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
 def placebos(config: Config, found: Found, spare: int | None) -> dict[str, list[dict[str, np.ndarray]]]:
     """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of neurons.neurons_of]}.
 
-    The others are those whose sinks were open in training; where there are fewer than are removed, all of them are taken.
+    The others are those whose sinks were open in training; if these are fewer than the removed ones, all are taken.
 
     Args:
-      spare: as of `spare_others`.
+      spare: as in `spare_others`.
     """
     count = len(np.unique(found.identities, axis=0))
     drawn = {"others": [], "never_met": list(neurons.never_met(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
@@ -180,7 +180,7 @@ def placebos(config: Config, found: Found, spare: int | None) -> dict[str, list[
 
 
 def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) -> None:
-    """Raises InputError where no sink of a site would be left."""
+    """Raises InputError if no sink of a site would be left."""
     for site, parts in sinks.partitions(config).items():
         if parts.sinks and removed[site][:, parts.shared :].all():
             raise InputError(
@@ -190,7 +190,7 @@ def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) -
 
 
 def spare_others(config: Config, removed: dict[str, np.ndarray], found: Found, most: int) -> dict[str, np.ndarray]:
-    """The neurons to remove but for sinks that more than `most` of the others use. Raises InputError where none is left."""
+    """The neurons to remove, except sinks that more than `most` others use. Raises InputError if none is left."""
     if "others" not in found.sets:
         raise InputError("--spare: there are no other documents to spare; name some by --others, or leave it out")
     left = neurons.spared(config, removed, found.sets["others"].identities, most)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
-# What Hugging Face's config.json has no place for: our config, with its sinks, of a model that kept them.
+# Our config with its sinks, for a model that kept them; Hugging Face's config.json has no place for it.
 _OURS = "memsinks.json"
 
 
@@ -37,14 +37,14 @@ def write_folder(
     folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
     drop: bool, dtype: str, card: str, kept: Sequence[int] = (),
 ) -> dict:  # fmt: skip
-    """Writes a model; the folder gets its name when it is complete.
+    """Writes a model; the folder gets its name once it is complete.
 
     Args:
-      read: gives a parameter by its path, or one layer's slice of it: a few are in memory at a time.
-      drop: cut the sinks out of the weights; else they are all on, and our config goes along. Hugging Face has no heads
-        of different sizes: sinks of attention are set to 0 where they are read.
+      read: returns a parameter by its path, or one layer's slice of it, so that few are in memory at a time.
+      drop: cut the sinks out of the weights; else they are all on, and the folder includes our config. Hugging Face has
+        no heads of different sizes, so the weights that read sinks of attention are set to 0.
       card: the model card, markdown.
-      kept: sinks of the MLPs, the same in all layers, that stay with `drop`.
+      kept: sinks of the MLPs, the same in all layers, to keep despite `drop`.
     Returns:
       {"parameters", "files": [names], "bytes"}.
     Raises:
@@ -76,7 +76,7 @@ def write_folder(
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(folder)) from None  # a full disk does not say which file
+        raise OSError(error.errno, error.strerror, str(folder)) from None  # the error of a full disk does not name the file
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors")
@@ -86,7 +86,7 @@ def write_folder(
 def _pieces(
     config: Config, kept: np.ndarray, drop: bool, read, dtype: np.dtype
 ) -> Iterator[list[tuple[str, np.ndarray]]]:
-    """Embeddings, layer after layer, norm and head; of every MLP the shared neurons and the sinks `kept`."""
+    """Embeddings, layer after layer, norm and head; from every MLP the shared neurons and the sinks `kept`."""
     attention, mlp = partitions(config)["attention"], partition(config.model, config.sinks)
     neurons, tables = np.concatenate([np.arange(mlp.shared), mlp.shared + kept]), {}
     if is_sparse(config.sinks) and len(kept):
@@ -117,8 +117,8 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
     """A Hugging Face folder -> (config, tokenizer, parameters). Sinks that were kept are sinks again.
 
     Raises:
-      InputError: an unknown architecture; weights that are not exactly those of its config.json; a tokenizer with more
-        tokens than the model; files that cannot be read.
+      InputError: an unknown architecture; weights that do not match its config.json exactly; a tokenizer with more
+        tokens than the model; unreadable files.
     """
     config, end_of_text = _theirs(folder)
     found = weights.Weights(folder)
@@ -133,14 +133,14 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
 
 
 def read_config(folder: pathlib.Path) -> Config:
-    """Our config of a Hugging Face folder, with the sinks that were kept."""
+    """Our config of a Hugging Face folder, with kept sinks."""
     if (folder / _OURS).exists():
         return from_json((folder / _OURS).read_text(), str(folder / _OURS))
     return _theirs(folder)[0]
 
 
 def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
-    """What config.json says: our config, of a model without sinks, and end of text."""
+    """Reads config.json -> (our config without sinks, end of text)."""
     where = folder / "config.json"
     try:
         content = json.loads(where.read_text())
@@ -152,11 +152,12 @@ def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
 
 
 def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, seed: int) -> tuple[Config, dict]:
-    """Gives a model sinks, changing nothing of what it computes with all of them on.
+    """Gives a model sinks. With all of them on, it computes the same as before.
 
     Args:
-      sinks: of which neurons are shared; with `added`, the fraction is set so that all there were are.
-      added: new neurons in every MLP, to be the sinks: read at random, written nowhere yet. 0: the last of those there are.
+      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared.
+      added: number of new neurons in every MLP, which become the sinks: random input weights, output weights of 0. 0: the
+        last of the old neurons become sinks.
     """
     if added:
         there = config.model.hidden

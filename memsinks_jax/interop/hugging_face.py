@@ -1,6 +1,6 @@
-"""GPT-2 and Llama as Hugging Face stores them: one table of names serves both directions, and so do the sizes.
+"""GPT-2 and Llama as Hugging Face stores them. One table of names and sizes serves both directions.
 
-Ours are the parameters of model/decoder.py, with everything in layers/ stacked along axis 0; theirs are named by layer.
+Our parameters are those of model/decoder.py, with everything in layers/ stacked along axis 0; theirs are named by layer.
 """
 
 import math
@@ -13,7 +13,7 @@ from memsinks_jax.config import Config, DataConfig, InputError, ModelConfig, val
 
 
 class Entry(NamedTuple):
-    """One tensor of theirs (`{}` is the layer) and what it is of ours: several are side by side along the last axis."""
+    """One tensor of theirs (`{}` is the layer) and our parameters in it, several side by side along the last axis."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -62,12 +62,12 @@ _LLAMA = (
 )
 TABLES = {"gpt2": _GPT2, "llama": _LLAMA}
 
-# Constants that older files hold beside the parameters: causal masks and rotary frequencies, which sizes imply.
+# Constants in older files besides the parameters: causal masks and rotary frequencies, which follow from the sizes.
 CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
 class Tensor(NamedTuple):
-    """A tensor of theirs: its name, its shape, the entry it comes from, the layer it is of (None: of no layer)."""
+    """A tensor of theirs: its name, its shape, its entry in the table, its layer (None: outside the layers)."""
 
     name: str
     shape: tuple[int, ...]
@@ -101,7 +101,7 @@ def shapes(config: Config, hidden: int) -> dict[str, tuple[int, ...]]:
 
 
 def tensors(config: Config, hidden: int) -> list[Tensor]:
-    """Every tensor of theirs, in the order of the model: embeddings, layer after layer, norm and head."""
+    """Their tensors in the order of the model: embeddings, layer after layer, norm and head."""
     ours, found = shapes(config, hidden), []
     for entry in TABLES[config.model.family]:
         if entry.ours[0] not in ours:
@@ -121,14 +121,14 @@ def tensors(config: Config, hidden: int) -> list[Tensor]:
 
 
 def theirs(tensor: Tensor, read: Callable[[str, int | None], np.ndarray]) -> np.ndarray:
-    """A tensor of theirs from ours; `read(path, layer)` gives a parameter, or a layer's slice of it."""
+    """Their tensor from our parameters; `read(path, layer)` returns a parameter, or a layer's slice of it."""
     parts = [read(name, tensor.layer) for name in tensor.entry.ours]
     joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
     return np.ascontiguousarray(joined.T if tensor.entry.transposed else joined)
 
 
 def ours(config: Config, hidden: int, read: Callable[[str], np.ndarray]) -> dict:
-    """Our parameters, float32, from theirs; `read(name)` gives a tensor."""
+    """Our parameters, float32, from their tensors; `read(name)` returns a tensor."""
     flat = {name: np.empty(shape, np.float32) for name, shape in shapes(config, hidden).items()}
     for tensor in tensors(config, hidden):
         content = read(tensor.name)
@@ -153,7 +153,7 @@ def compare(found: dict[str, tuple], config: Config, hidden: int, where: str) ->
     wanted = {tensor.name: tensor.shape for tensor in tensors(config, hidden)}
     found = {name: tuple(shape) for name, shape in found.items() if not name.endswith(CONSTANTS)}
     if config.model.tied_head:
-        found.pop("lm_head.weight", None)  # some files hold the embedding twice
+        found.pop("lm_head.weight", None)  # some files contain the embedding twice
     parts = []
     if missing := sorted(wanted.keys() - found.keys()):
         parts.append(f"lacks {_some(missing)}")
@@ -171,7 +171,7 @@ def _some(names: list[str]) -> str:
 
 
 def write_config(config: Config, hidden: int, end_of_text: int, dtype: str) -> dict:
-    """The content of config.json. Raises InputError for what their model of this family cannot be."""
+    """The content of config.json. Raises InputError for a config that their model of this family does not support."""
     model, data = config.model, config.data
     common = {
         "vocab_size": data.vocabulary_size, "tie_word_embeddings": model.tied_head, "initializer_range": 0.02,
@@ -199,7 +199,7 @@ def write_config(config: Config, hidden: int, end_of_text: int, dtype: str) -> d
 
 
 def read_config(content: dict, where: str) -> tuple[Config, int]:
-    """config.json -> (our config without sinks, end of text). Raises InputError for what our model is not."""
+    """config.json -> (our config without sinks, end of text). Raises InputError if our model does not support it."""
     kind = content.get("model_type")
     if kind not in TABLES:
         raise InputError(f"{where}: model_type is {kind!r}; only {' and '.join(TABLES)} can be read")
@@ -261,5 +261,5 @@ def _require(content: dict, where: str, name: str, allowed: tuple, default) -> N
 
 
 def parameters(config: Config, hidden: int) -> int:
-    """How many numbers a model of this config and width has."""
+    """The number of parameters of a model of this config and width."""
     return sum(math.prod(shape) for shape in shapes(config, hidden).values())

@@ -18,7 +18,7 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 
-_MOST_WRITTEN = 256  # tokens of an answer, when a task does not say
+_MOST_WRITTEN = 256  # tokens of an answer, if the task gives no limit
 
 
 class HarnessModel(LM):
@@ -26,7 +26,7 @@ class HarnessModel(LM):
 
     Args:
       run: a `trained.Trained`.
-      mode: how the sinks are set, `drop` or `all`: a task's texts are no documents of the training and have no own.
+      mode: of the sinks, `drop` or `all`: a task's texts are not training documents and have no own sinks.
     """
 
     def __init__(self, run, mode: str = "drop"):
@@ -40,7 +40,7 @@ class HarnessModel(LM):
 
         @placement.jit
         def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """Log-probability of each token given those before it, and whether it was the likeliest; of the first, 0."""
+            """Log-probability of each token given those before it (0 for the first); whether it is the most likely one."""
             ones_BT = jnp.ones_like(rows_BT)
             positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
             logits_BTV = model(
@@ -63,7 +63,7 @@ class HarnessModel(LM):
         for request in requests:
             context, continuation = request.args
             whole, known = (self._tokenizer.encode(text) for text in (context + continuation, context))
-            # Where the two texts meet, a token may span both: what follows the context's own tokens is the continuation.
+            # A token may span both texts: what follows the context's own tokens is the continuation.
             asked.append((whole, len(whole) - min(len(known), len(whole) - 1)))
         return self._score([([self._tokenizer.end_of_text, *whole], count) for whole, count in asked])
 
@@ -79,7 +79,7 @@ class HarnessModel(LM):
         return totals
 
     def generate_until(self, requests) -> list[str]:
-        """(context, settings) -> what is written after the context, up to one of settings["until"]."""
+        """(context, settings) -> the continuation of the context, up to one of settings["until"]."""
         answers = []
         for request in requests:
             context, settings = request.args
@@ -97,7 +97,7 @@ class HarnessModel(LM):
         return answers
 
     def _score(self, asked: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
-        """Rows with how many of their last tokens count -> (sum of their log-probabilities, whether all were likeliest)."""
+        """Rows, and how many of their last tokens count -> (sum of log-probabilities, whether all are most likely)."""
         results = []
         size = rows_at_once(self._run.config, placement.mesh_of(self._run.params), chunks=1)
         for at in range(0, len(asked), size):

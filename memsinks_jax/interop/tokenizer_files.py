@@ -1,10 +1,10 @@
 """A tokenizer as the files of a Hugging Face folder, which `transformers.AutoTokenizer` opens with the same encodings.
 
-For a sentencepiece model an equal tokenizer.json is built. Both look for the segmentation with the highest sum of scores,
-sentencepiece in 32 bits and the other in 64, so equal and almost equal sums may be decided in another way. Measured: no
-difference on real documents of a thousand tokens; some ten tokens where a whole book is one document; and a run of one
-character can be cut as "000", "0" or as "0", "000". Decoding differs where only a model writes: bytes that are no UTF-8
-become another number of replacement characters, and a first token that is a space's byte is dropped.
+For a sentencepiece model an equivalent tokenizer.json is built. Both choose the segmentation with the highest sum of scores,
+sentencepiece in 32 bits and the other in 64, so they may differ for equal and almost equal sums. Measured: no difference on
+real documents of a thousand tokens; about ten tokens if a whole book is one document; and a repeated character can be split
+as "000", "0" or as "0", "000". Decoding differs only for generated tokens: bytes that are not UTF-8 become another number of
+replacement characters, and a first token that is a space's byte is dropped.
 """
 
 import json
@@ -18,9 +18,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer, Tokenizer
 
-SPACE = "\u2581"  # how sentencepiece spells a space
+SPACE = "\u2581"  # sentencepiece's character for a space
 
-# What other settings of sentencepiece than ours would turn into something else.
+# Characters that other settings of sentencepiece than ours would change.
 _PROBES = (
     "", " ", "\n", "  lead and  double space ", "line\n\nbreaks\tand tabs\r\n", f"{SPACE} and {SPACE}{SPACE}",
     "\ufb01\uff11 e\u0301\u00e9 \u6f22\u5b57 \U0001f600\u200d\U0001f525", "nul\x00 \xa0\u3000\u2028\ufeff", "A\u0130\u00df",
@@ -30,19 +30,19 @@ _PROBES = (
 def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int) -> None:
     """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and, if it is one, the tokenizer.model.
 
-    Text that spells a special token stays ordinary text there too, and none is added to sentencepiece's encodings. Where
-    a tokenizer.json of others adds some, it still does unless it is called with add_special_tokens=False.
+    Text that spells a special token stays ordinary text there too, and encodings of a sentencepiece model get no special
+    tokens. If another tokenizer.json adds some, it still does, unless it is called with add_special_tokens=False.
 
     Args:
-      context: the most tokens that the model takes.
+      context: the model's maximum number of tokens.
     Raises:
-      InputError: a sentencepiece model with settings that are not ours and that tokenizer.json cannot repeat.
+      InputError: a sentencepiece model with settings that tokenizer.json cannot express.
     """
     exported = _exported(tokenizer)
     content = exported.to_str(pretty=True).encode() if isinstance(tokenizer, Tokenizer) else tokenizer.model
     end = exported.id_to_token(tokenizer.end_of_text)
     padding = end if exported.token_to_id("<pad>") is None else "<pad>"
-    special = {"bos_token": end, "eos_token": end, "pad_token": padding}  # end of text opens rows too
+    special = {"bos_token": end, "eos_token": end, "pad_token": padding}  # end of text also opens rows
     if isinstance(tokenizer, Tokenizer):
         special["unk_token"] = "<unk>"
     settings = {
@@ -60,7 +60,7 @@ def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int)
 
 
 def end_of_text_of(tokenizer: AnyTokenizer) -> str:
-    """How a Hugging Face folder spells its end of text."""
+    """The end-of-text token of a Hugging Face folder."""
     return _exported(tokenizer).id_to_token(tokenizer.end_of_text)
 
 
@@ -87,7 +87,7 @@ def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     exported = tokenizers.Tokenizer(
         models.Unigram(list(zip(pieces, scores, strict=True)), unk_id=model.unk_id(), byte_fallback=True)
     )
-    # Not Metaspace, which puts no space before text that begins with one.
+    # Not Metaspace, which adds no space before text that begins with one.
     exported.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     if unknown:
         pattern = tokenizers.Regex("|".join(map(re.escape, unknown)))
@@ -101,13 +101,13 @@ def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _compare(model: sentencepiece.SentencePieceProcessor, exported: tokenizers.Tokenizer, pieces: list[str]) -> None:
-    """Raises InputError when the two are not the same tokenizer."""
+    """Raises InputError if the two are not the same tokenizer."""
     exported.encode_special_tokens = True
 
     def differ(text: str) -> bool:
         return model.encode(text) != exported.encode(text, add_special_tokens=False).ids
 
-    # A few pieces may be cut in another of two ways with the same sum.
+    # A few pieces may be split in another way with the same sum.
     if any(map(differ, _PROBES)) or sum(differ(piece.replace(SPACE, " ")) for piece in pieces) > len(pieces) / 100:
         raise InputError(
             "tokenizer.model: it was made with other settings than those of the tokenizers trained here, so that no equal "

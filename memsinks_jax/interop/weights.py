@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from memsinks_jax.config import InputError
 
-# Pieces are joined in a file until it has this size, so a small model is one file, and a large layer a file of its own.
+# Pieces share a file up to this size, so a small model is one file, and a large layer is a file of its own.
 SHARD_BYTES = 2**28
 _INDEX = "model.safetensors.index.json"
 
@@ -25,7 +25,7 @@ _INDEX = "model.safetensors.index.json"
 def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) -> list[str]:
     """Writes pieces of a model, [(name, array), ...], in order -> names of the files.
 
-    No more than a file's tensors are in memory at a time; the lists are emptied.
+    At most one file's tensors are in memory at a time; the lists are emptied.
     """
     shards: list[dict[str, list]] = []  # tensors of each file: shape and type
     waiting: dict[str, np.ndarray] = {}
@@ -33,10 +33,10 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
     def flush() -> None:
         path = folder / f"shard-{len(shards)}"
         path.touch()
-        mode = path.stat().st_mode  # as the umask has it: safetensors would let nobody but the owner read
+        mode = path.stat().st_mode  # permissions by the umask; safetensors would allow only the owner to read
         try:
             safetensors.numpy.save_file(waiting, path, metadata={"format": "pt"})
-        except safetensors.SafetensorError as error:  # the file system's refusals too, with their number in its text
+        except safetensors.SafetensorError as error:  # also errors of the file system, with their number in the text
             if not (number := re.search(r"os error (\d+)", str(error))):
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
@@ -46,7 +46,7 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
 
     for piece in pieces:
         waiting.update(piece)
-        piece.clear()  # else it would stay while the next is read
+        piece.clear()  # else it would stay in memory while the next is read
         if sum(array.nbytes for array in waiting.values()) >= SHARD_BYTES:
             flush()
     if waiting:
@@ -68,7 +68,7 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
 class Weights:
     """The tensors of a Hugging Face folder, read one at a time.
 
-    Raises InputError for files that cannot be read, and for numbers that are none.
+    Raises InputError for unreadable files, and for values that are not finite numbers.
 
     Attributes:
       shapes: {name: shape}. GPT-2 files without the leading "transformer." get it.
@@ -94,7 +94,7 @@ class Weights:
             self._places[whole], self.shapes[whole] = (opened, name), shape
 
     def read(self, name: str) -> np.ndarray:
-        """-> the tensor in its own type; ml_dtypes' bfloat16 where it is that."""
+        """-> the tensor in its own type, with ml_dtypes' bfloat16."""
         opened, inner = self._places[name]
         tensor = opened.get_tensor(inner)
         if not np.isfinite(tensor).all():
@@ -122,7 +122,7 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 class _TorchFile:
-    """A PyTorch .bin file: a zip archive of raw storages and one pickle, of which only tensors are let through."""
+    """A PyTorch .bin file: a zip archive of raw storages and one pickle, from which only tensors are accepted."""
 
     _TYPES = {
         "FloatStorage": np.dtype(np.float32), "HalfStorage": np.dtype(np.float16), "DoubleStorage": np.dtype(np.float64),
@@ -154,14 +154,14 @@ class _TorchFile:
 
 
 class _Stored(collections.namedtuple("_Stored", ("kind", "key", "offset", "shape", "strides"))):
-    """Where a tensor of a .bin file lies."""
+    """The place of a tensor in a .bin file."""
 
     def get_shape(self) -> tuple:
         return self.shape
 
 
 class _TensorsOnly(pickle.Unpickler):
-    """Runs no code that a file may bring."""
+    """An unpickler that runs no code from the file."""
 
     def find_class(self, module: str, name: str):
         if (module, name) == ("collections", "OrderedDict"):

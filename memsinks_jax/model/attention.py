@@ -2,10 +2,10 @@
 
 Axes as in decoder.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key head. A position sees
 itself and earlier positions of its own segment (B, T); padding, segment 0, sees padding. The kernels:
-  xla     plain matrix products, anywhere
-  blocks  the same by hand, in blocks of queries, in the order that is fast on CPUs (attention_cpu.py)
-  splash  JAX's Pallas kernel for TPUs: nothing of size T x T is ever written to memory
-  cudnn   NVIDIA's fused kernel, bfloat16 only; the segments go in as a mask
+  xla     plain matrix products, on any backend
+  blocks  written by hand for CPUs, in blocks of queries (attention_cpu.py)
+  splash  JAX's Pallas kernel for TPUs: never writes anything of size T x T to memory
+  cudnn   NVIDIA's fused kernel, bfloat16 only; the segments become a mask
 """
 
 import jax
@@ -18,16 +18,16 @@ from memsinks_jax.model.placement import BATCH, TENSOR, divides, on_each_device
 
 KERNELS = ("xla", "blocks", "splash", "cudnn")
 
-_SPLASH_TILE = 512  # positions that a step of the kernel looks at
+_SPLASH_TILE = 512  # positions per step of the kernel
 _SPLASH_KEYS = 1024  # positions whose keys the backward pass holds at once
 SAVED = "attention_residuals"  # what the backward pass needs of a kernel's forward pass
 
 
 def choose_kernel(config: Config, platform: str) -> str:
-    """The kernel that config.compute.attention means on 'cpu', 'gpu' or 'tpu' -> one of KERNELS.
+    """The kernel that config.compute.attention selects on 'cpu', 'gpu' or 'tpu' -> one of KERNELS.
 
     Raises:
-      InputError: the kernel that was asked for cannot run there, or not with these sizes.
+      InputError: the requested kernel cannot run there, or not with these sizes.
     """
     asked, length = config.compute.attention, config.data.row_length
     size = config.model.d_model // config.model.heads
@@ -54,7 +54,7 @@ def _unless(good: bool, problem: str) -> str:
 def attend(kernel: str, query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: jax.Array, segments_BT: jax.Array):
     """Causal attention within segments by one of KERNELS -> (B, T, H, C)."""
     if kernel == "splash":
-        # A device must hold the key heads of its query heads.
+        # A device must hold the key heads that its query heads read.
         heads = (BATCH, None, TENSOR if divides(TENSOR, key_BTKC.shape[2]) else None, None)
         return on_each_device(
             _splash, [query_BTHC, key_BTKC, value_BTKC, segments_BT], [heads, heads, heads, (BATCH, None)], output=0
@@ -90,7 +90,7 @@ def _splash(query_BTHC, key_BTKC, value_BTKC, segments_BT, interpret: bool = Fal
 
     length, heads = query_BTHC.shape[1:3]
     tile = next(size for size in (_SPLASH_TILE, 256, 128) if length % size == 0)
-    # Positions lie innermost, as XLA lays out the projections: no transposing before and after, a fifth of a layer's
+    # Positions are innermost, as XLA lays out the projections. This avoids two transposes, a fifth of a layer's
     # time. One block of keys in the backward pass: XLA would sum the queries' gradients over blocks outside the kernel.
     innermost = splash.QKVLayout.SEQ_MINOR
     blocks = splash.BlockSizes(

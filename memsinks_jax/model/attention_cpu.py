@@ -1,16 +1,16 @@
 """Causal attention for XLA's CPU backend, forward and backward by hand. Axes as in decoder.py; G query heads share a kv
 head (H = K G), and a block of t queries may see S keys.
 
-Scores stand key-major, (B, K, S, G t): in all six products then neither operand is contracted over its first axis,
-which would cost XLA's CPU backend up to twice the time. The exponentials are kept for the backward pass and divided by
-their sum only after they are multiplied with the values, where there is less to divide.
+Scores are key-major, (B, K, S, G t). Then none of the six products contracts the first axis of an operand, which takes
+XLA's CPU backend up to twice the time. The exponentials are kept for the backward pass. They are divided by their sum only
+after the product with the values, because there is less to divide.
 """
 
 import jax
 import jax.numpy as jnp
 
-_BLOCK = 64  # queries; half or twice as many are a fifth slower
-_MOST_BLOCKS = 16  # of a long row: each is compiled by itself
+_BLOCK = 64  # queries; half or twice as many is a fifth slower
+_MOST_BLOCKS = 16  # for a long row: each block is compiled separately
 
 
 @jax.custom_vjp
@@ -18,7 +18,7 @@ def causal_attention(
     query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: jax.Array, visible_BTT: jax.Array
 ) -> jax.Array:
     """Softmax attention over the visible positions -> (B, T, H, C). `visible_BTT` must be causal, and every position
-    must see at least one. Queries go in blocks that look no further than their own end."""
+    must see at least one. A block of queries reads no keys after its own end."""
     return _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT)[0]
 
 
@@ -43,7 +43,7 @@ def _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT):
 def _backward(residuals, gradient_BTHC):
     scaled_BTHC, key_BTKC, value_BTKC, output_BTHC, kept = residuals
     kv_heads, dtype = key_BTKC.shape[2], key_BTKC.dtype
-    # Softmax's own derivative needs, of each query, the sum of weight times gradient, which is this product too.
+    # The derivative of softmax needs the sum of weight times gradient for each query, which is also this product.
     along_BTH1 = (gradient_BTHC * output_BTHC).astype(jnp.float32).sum(axis=-1, keepdims=True)
     queries, keys, values = [], [], []
     for (start, end), (exponentials, inverse) in zip(_blocks(scaled_BTHC.shape[1]), kept, strict=True):
@@ -86,13 +86,13 @@ def _columns(x_BTHC: jax.Array, kv_heads: int) -> jax.Array:
 
 
 def _positions(x: jax.Array, length: int) -> jax.Array:
-    """What `_columns` made, put back -> (B, T, H, C)."""
+    """The inverse of `_columns` -> (B, T, H, C)."""
     batch, kv_heads, size, _ = x.shape
     return x.reshape(batch, kv_heads, size, -1, length).transpose(0, 4, 1, 3, 2).reshape(batch, length, -1, size)
 
 
 def _over_blocks(parts: list[jax.Array]) -> jax.Array:
-    """Sums what the blocks of queries say of the keys up to their ends, (B, K, end, C) each -> (B, T, K, C)."""
+    """Sums the blocks' contributions to the keys up to their ends, (B, K, end, C) each -> (B, T, K, C)."""
     starts = [0] + [part.shape[2] for part in parts]
     pieces = [
         sum(part[:, :, start:end] for part in parts[number:])

@@ -2,12 +2,12 @@
 positions, RMSNorm, SiLU-gated MLP, keys and values shared by several query heads); SmolLM is a Llama.
 
 Axes: B batch, T time, D d_model, F hidden (S shared + M sinks), H heads, K kv heads, C head dim, V vocabulary, L layers;
-of a cache, T is all the places it has room for.
+in a cache, T is its capacity.
 
-Every layer has two named sites where an intervention, a pure function `(x, layer) -> x`, may look at or change what
-passes: `attention` (concatenated heads before the output projection, x_BTD) and `mlp` (hidden activation after GELU or
-after the gate, before the down projection, x_BTF). `layer` is a traced int32. The model knows no intervention by name.
-Where sinks are sparse, F is S, and the entry `sinks` of the interventions says which rows of the tables are on where.
+Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD) and `mlp` (hidden
+activation after GELU or after the gate, before the down projection, x_BTF). An intervention, a pure function
+`(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
+name. With sparse sinks F is S, and the entry `sinks` of the interventions says which table rows are on where.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
 
 Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks]
 
-# Interventions that depend on the rows: (B, T) bool of the real tokens, and of those whose next token is asked for, None
-# where that is all of them -> interventions.
+# Interventions that depend on the rows: (B, T) bool, which tokens are real; (B, T) bool, which tokens need a next token,
+# None if all do -> interventions.
 Change = Callable[[jax.Array, jax.Array | None], Interventions]
 
 _INITIAL_DEVIATION = 0.02  # GPT-2's
 
-# What the backward pass finds saved of a layer; the rest it computes again. From most memory to least.
+# What of a layer is saved for the backward pass, which recomputes the rest. From most memory to least.
 REMAT_POLICIES = {
     "none": None,
     "products": jax.checkpoint_policies.save_from_both_policies(
@@ -49,7 +49,7 @@ REMAT_POLICIES = {
 
 
 def in_turn(*changes: Interventions) -> Interventions:
-    """Interventions one after the other, as one. Of `sinks` there is one at most."""
+    """Combines interventions in this order. At most one may have `sinks`."""
     sparse = {site: rows for change in changes for site, rows in change.items() if site == "sinks"}
     sites = {site for change in changes for site in change} - set(sparse)
 
@@ -67,10 +67,10 @@ def no_change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
 
 @jax.custom_vjp
 def recorded(x: jax.Array, record: jax.Array) -> jax.Array:
-    """x. Its gradient for `record`, zeros like x in float32, is x itself.
+    """Returns x. The gradient for `record`, zeros like x in float32, is x itself.
 
-    So an intervention, which returns nothing but the activation, hands out what it has seen; nothing else of the backward
-    pass is computed unless it is asked for.
+    An intervention can return only the activation; this is how it reports what it has seen. The rest of the backward pass
+    is computed only if it is used.
     """
     return x
 
@@ -86,20 +86,20 @@ class Cache(NamedTuple):
 
 
 def empty_cache(config: ModelConfig, batch: int, length: int) -> Cache:
-    """Room for `length` positions of `batch` rows."""
+    """A cache with room for `length` positions of `batch` rows."""
     shape = (config.layers, batch, length, config.kv_heads or config.heads, config.d_model // config.heads)
     return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
 
 def rotary_angles(positions_BT: jax.Array, config: ModelConfig) -> jax.Array:
-    """How far each pair of a head's channels is turned at each position -> float32 radians (B, T, C / 2)."""
+    """The rotation angle of each pair of a head's channels at each position -> float32 radians (B, T, C / 2)."""
     size = config.d_model // config.heads
     frequencies = config.rope_theta ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
     return positions_BT[:, :, None].astype(jnp.float32) * frequencies
 
 
 def rotate(x_BTHC: jax.Array, angles_BTC: jax.Array) -> jax.Array:
-    """Turns the pairs (c, c + C / 2) of every head's channels, in float32, as Hugging Face's Llama lays them out."""
+    """Rotates the pairs (c, c + C / 2) of every head's channels, in float32, in the layout of Hugging Face's Llama."""
     cosine, sine = jnp.cos(angles_BTC)[:, :, None], jnp.sin(angles_BTC)[:, :, None]
     first, second = jnp.split(x_BTHC.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
@@ -107,7 +107,7 @@ def rotate(x_BTHC: jax.Array, angles_BTC: jax.Array) -> jax.Array:
 
 
 class About(NamedTuple):
-    """What all layers are told. `angles_BTC` are those of rotary_angles, None in a GPT-2."""
+    """The inputs that all layers share. `angles_BTC` is from rotary_angles, None in a GPT-2."""
 
     segments_BT: jax.Array
     positions_BT: jax.Array
@@ -173,7 +173,7 @@ class Layer(nnx.Module):
         return y_BTD + sparse_sinks.added(x_BTD, rows, about.interventions["sinks"], self.activation)
 
     def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
-        """The hidden activation of an MLP, of what its linear maps give."""
+        """The hidden activation of an MLP, from the outputs of its linear maps."""
         if self.model.config.family == "gpt2":
             return jax.nn.gelu(linear("up"), approximate=True)
         return jax.nn.silu(linear("gate")) * linear("up")
@@ -209,17 +209,17 @@ class Norm(nnx.Module):
 
 
 class _Initial:
-    """Parameters as a model begins with them, made one after the other.
+    """Initial parameters, made one after the other.
 
-    Their keys are those of Flax Linen, which made the models of before: by the number of a parameter, and in the layers,
-    which Linen went through twice, by that of the second time.
+    The keys are those of Flax Linen, for the same parameters as earlier versions: by the number of a parameter. Linen went
+    through the layers twice; there the number of the second time counts.
     """
 
     def __init__(self, key: jax.Array, scope: bytes = b"", number: int = 0):
         self.key, self.scope, self.number = key, scope, number
 
     def normal(self, *shape: int, writers: int = 1) -> nnx.Param:
-        """Weights; what writes to the residual stream starts smaller, by the number of writers (GPT-2)."""
+        """Weights. Those that write to the residual stream start smaller, by the number of writers (GPT-2)."""
         self.number += 1
         digest = hashlib.sha1(self.scope + bytes([self.number])).digest()
         key = jax.random.fold_in(self.key, int.from_bytes(digest[:4]))
@@ -254,14 +254,14 @@ class Decoder:
 
     Attributes:
       config: sizes; `config.hidden` is not read here.
-      hidden: F, the width of the MLPs that is built.
-      sinks: M, of the sparse ones, which are built beside it; parameters may have more or fewer.
+      hidden: F, the width of the MLPs as built.
+      sinks: M, the number of sparse sinks, built beside it; parameters may have more or fewer.
       vocabulary_size: V.
       context: the longest row.
-      kernel: of attention.KERNELS.
-      remat: of REMAT_POLICIES.
-      unroll: lays the layers out one after the other instead of in a loop.
-      layer: what a layer is, for those who look into it.
+      kernel: one of attention.KERNELS.
+      remat: one of REMAT_POLICIES.
+      unroll: unrolls the layers instead of scanning over them.
+      layer: the module of a layer, for inspection.
     """
 
     config: ModelConfig
@@ -296,9 +296,9 @@ class Decoder:
         """int32 tokens, segments (from 1; 0 padding) and positions (from 0) -> float32 logits_BTV.
 
         A position sees itself and earlier positions of its own segment, nothing else. With a cache, a row is one
-        document: its keys and values are put in at their positions, each sees what stands there up to itself, and the
-        result is (logits_BTV, cache); segments are not read. `read_out` makes something else than logits of the last
-        hidden states (x_BTD) and the head's matrix (D, V). `teaching` is of the MLPs' neurons.
+        document: its keys and values are stored at their positions, each position sees those up to its own, and the
+        result is (logits_BTV, cache); segments are not read. `read_out` replaces the logits by another function of the
+        last hidden states (x_BTD) and the head's matrix (D, V). `teaching` is for the MLPs' neurons.
         """
         config, interventions = self.config, interventions or {}
         unknown = set(interventions) - ({"attention", "mlp", "sinks"} if self.sinks else {"attention", "mlp"})
@@ -337,9 +337,9 @@ class Decoder:
 
 
 def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, Partition]:
-    """The decoder of a config, and how its hidden neurons are split into shared ones and sinks.
+    """The decoder of a config, and its Partition of the hidden neurons into shared ones and sinks.
 
-    `platform` is 'cpu', 'gpu' or 'tpu'; by default that of this machine. Raises InputError as `choose_kernel` does.
+    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's. Raises InputError as `choose_kernel` does.
     """
     parts, sparse = partition(config.model, config.sinks), is_sparse(config.sinks)
     platform = platform or jax.default_backend()
@@ -347,7 +347,7 @@ def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, P
         config.model, parts.shared if sparse else sum(parts), config.data.vocabulary_size, config.data.row_length,
         kernel=choose_kernel(config, platform),
         remat=config.compute.remat,
-        # XLA's CPU backend copies a loop's activations at every turn: unrolled layers are a tenth faster there.
+        # XLA's CPU backend copies a loop's activations at every iteration: unrolled layers are a tenth faster there.
         unroll=platform == "cpu",
         sinks=parts.sinks if sparse else 0,
     )  # fmt: skip

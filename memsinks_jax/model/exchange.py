@@ -1,9 +1,9 @@
 """Gathers rows of tables that are sharded along `fsdp`. Only the requested rows go between devices.
 
-Every device sends each other one the numbers of the rows it needs, and receives them, in one all-to-all each; gradients
-return the same way. XLA's own gather would have every device fetch its part of all rows, and sum them all.
+One all-to-all sends every device the numbers of the rows that others need from it, and a second one returns the rows.
+Gradients go back the same way. With XLA's own gather every device would fetch its part of all rows, and sum them all.
 
-K numbers of a device, n devices along `fsdp`, of which each has room for C rows for each of the others.
+A device needs K rows. There are n devices along `fsdp`, and each has room for C rows for each of the others.
 """
 
 import math
@@ -18,10 +18,10 @@ from memsinks_jax.model.placement import AXES, BATCH, FSDP, divides, parts_along
 
 
 def rows_of(tables: dict[str, jax.Array], numbers: jax.Array, dtype: DTypeLike) -> dict[str, jax.Array]:
-    """{name: (M, *row)} -> {name: (*numbers, *row)} in another type; 0 where there is no row of that number.
+    """{name: (M, *row)} -> {name: (*numbers, *row)} in another type; 0 for a number without a row.
 
     Args:
-      numbers: int32 (B, ...). Where the mesh divides B and M, rows are exchanged.
+      numbers: int32 (B, ...). Rows are exchanged if the mesh divides B and M.
     """
     pool = len(next(iter(tables.values())))
     shards = parts_along(FSDP, pool)
@@ -76,13 +76,13 @@ _exchanged.defvjp(lambda sizes, tables, numbers: (_exchanged(sizes, tables, numb
 
 
 def _room(numbers: int, shards: int) -> int:
-    """C: of numbers that are drawn at random, hardly a device ever asks another for more."""
+    """C: with random numbers, a device almost never asks another one for more."""
     mean = numbers / shards
     return min(math.ceil(mean + 4 * mean**0.5 + 2), numbers)
 
 
 def _places(numbers_K: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
-    """Which device has each row, n or more for none, and how many were asked of it before."""
+    """The device of each row, n or more for none, and how many rows were requested from it before."""
     shards, count, _ = sizes
     owner_K = numbers_K // count
     is_of_Kn = owner_K[:, None] == jnp.arange(shards)
@@ -90,13 +90,13 @@ def _places(numbers_K: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
 
 
 def _turns(numbers_K: jax.Array, sizes: tuple) -> jax.Array:
-    """Of the exchange, equally many on all devices."""
+    """The number of rounds of the exchange, the same on all devices."""
     _, before_K = _places(numbers_K, sizes)
     return jax.lax.pmax(before_K.max(), AXES) // _room(numbers_K.size, sizes[0]) + 1
 
 
 def _asked(numbers_K: jax.Array, turn: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
-    """Where the answers of a turn come, (K,), n * C for none; and the rows that others want of this device, (n * C,)."""
+    """Where the answers of a round go, (K,), n * C for none; and the rows that others request from this device, (n * C,)."""
     shards, count, _ = sizes
     room = _room(numbers_K.size, shards)
     owner_K, before_K = _places(numbers_K, sizes)
@@ -108,7 +108,7 @@ def _asked(numbers_K: jax.Array, turn: jax.Array, sizes: tuple) -> tuple[jax.Arr
 
 
 def _sent(rows: jax.Array) -> jax.Array:
-    """(n * C, ...): the nth part goes to the nth device, and comes from it."""
+    """(n * C, ...): sends the n-th part to the n-th device, and receives one from it."""
     shards = jax.lax.axis_size(FSDP)
     parts = rows.reshape(shards, -1, *rows.shape[1:])
     return jax.lax.all_to_all(parts, FSDP, 0, 0).reshape(rows.shape)

@@ -1,12 +1,12 @@
-"""Text from a trained model: what follows each of a batch of prompts, with a cache of keys and values.
+"""Generates continuations of a batch of prompts with a trained model and a cache of keys and values.
 
     run = open_run(pathlib.Path("runs/sinks"))
     generator = Generator(run.config, run.tokenizer, run.params)
     for written in generator(["Once upon a time", ""], Settings(max_tokens=50, temperature=0.8)):
         print(written.text)
 
-As in training, a document opens with end of text: a prompt is the beginning of one, and the empty prompt is nothing of it.
-B prompts, P places for the longest of them with its end of text, T for what follows too, V vocabulary.
+As in training, a document opens with end of text. A prompt is the beginning of a document, and may be empty. B prompts; P
+places hold the longest prompt with its end of text, T places also its continuation; V vocabulary.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, Change, build_model, empty_cache, in_turn, no_change
 from memsinks_jax.model.losses import logits
 
-_SMALLEST = 16  # places; lengths are rounded up to powers of two from here, so that few programs are compiled
-_UNFINISHED = "\ufffd"  # how a tokenizer decodes the first bytes of a character whose others have not come yet
+_SMALLEST = 16  # places; lengths are rounded up to powers of two from here, to compile few programs
+_UNFINISHED = "\ufffd"  # how a tokenizer decodes an incomplete character
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to write. The settings but `sinks` can change without another compilation."""
+    """How to sample. All settings but `sinks` can change without another compilation."""
 
-    max_tokens: int = 64  # for each prompt; it stops earlier at end of text
-    temperature: float = 1.0  # 0: always the likeliest token
-    top_k: int = 0  # sample from the K likeliest tokens; 0: from all
-    top_p: float = 1.0  # draw among the fewest likeliest tokens that together have this probability
+    max_tokens: int = 64  # per prompt; end of text stops earlier
+    temperature: float = 1.0  # 0: always the most likely token
+    top_k: int = 0  # sample from the K most likely tokens; 0: from all
+    top_p: float = 1.0  # sample from the fewest most likely tokens with at least this probability together
     seed: int = 0
     sinks: str = "drop"  # one of sinks.MODES
 
@@ -57,26 +57,26 @@ class Settings:
 
 
 class Written(NamedTuple):
-    """What follows a prompt, without it and without end of text; `tokens` int32 (tokens,)."""
+    """A continuation, without its prompt and without end of text; `tokens` int32 (tokens,)."""
 
     text: str
     tokens: np.ndarray
 
 
 class _State(NamedTuple):
-    """What changes from token to token: the first `count` columns of `written_BT` are what was written so far."""
+    """What changes from token to token: the first `count` columns of `written_BT` are written."""
 
     cache: Cache
     written_BT: jax.Array
-    open_B: jax.Array  # whether a row's end of text has not come yet
+    open_B: jax.Array  # whether a row has no end of text yet
     count: jax.Array
 
 
 class Generator:
-    """Writes on from prompts; compiled once for each mode of the sinks, number of prompts and rounded lengths.
+    """Generates continuations. Compiles once for each mode of the sinks, number of prompts and rounded lengths.
 
-    `change` is an intervention besides the sinks, such as memories: (B, T) of tokens that are real, and of those whose
-    next token is asked for -> interventions.
+    `change` adds interventions to the sinks, such as memories: (B, T) bool of the tokens that are real, and of those that
+    need a next token -> interventions.
     """
 
     def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict, change: Change = no_change):
@@ -88,7 +88,7 @@ class Generator:
     def __call__(
         self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None
     ) -> list[Written]:
-        """As `stream`, when all is written."""
+        """The last result of `stream`."""
         settings = settings or Settings()
         *_, written = self.stream(prompts, settings, identities, every=settings.max_tokens)
         return written
@@ -96,16 +96,16 @@ class Generator:
     def stream(
         self, prompts: list[str | np.ndarray], settings: Settings, identities: np.ndarray | None = None, every: int = 8
     ) -> Iterator[list[Written]]:
-        """What follows each prompt so far: after its first token, then after `every` more tokens, until all are done.
+        """Yields all continuations so far: after the first token, then after `every` more tokens, until all are done.
 
-        A row's tokens depend on its prompt, its place among the prompts, its id and the settings, not on other rows.
+        A row's tokens depend on its prompt, its index, its id and the settings, not on other rows.
 
         Args:
           prompts: texts, or int32 (tokens,) without end of text.
-          identities: uint32 (2,) or (prompts, 2), ids of the documents that the prompts begin, which cannot be computed
-            from their beginnings; for the modes own and other.
+          identities: uint32 (2,) or (prompts, 2), ids of the documents that the prompts begin, for the modes own and
+            other. The beginning of a document does not determine its id.
         Raises:
-          InputError: no prompts, no identities where they are needed, more tokens than the context.
+          InputError: no prompts, no identities but a mode that needs them, more tokens than the context.
         """
         end, room = self._tokenizer.end_of_text, self._config.data.row_length
         if not prompts:
@@ -117,7 +117,7 @@ class Generator:
             )
         openings = [self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
         longest = max(map(len, openings))
-        # The row is end of text, the prompt, and all that is written but the last token, which nothing comes after.
+        # The row is end of text, the prompt, and all written tokens but the last, which is never read.
         if longest + settings.max_tokens > room:
             raise InputError(
                 f"a prompt of {longest} tokens and {settings.max_tokens} to write do not fit in the context of {room}; "
@@ -153,10 +153,9 @@ class Generator:
         return Written(text if over or ended.any() else text.rstrip(_UNFINISHED), tokens)
 
     def _read_prompts(self, params: dict, tokens_BP: jax.Array, request: dict, mode: str, room: int) -> _State:
-        """All prompts in one pass, and the first token after each. The cache gets `room` places.
+        """Reads all prompts in one pass, and draws the first token after each. The cache gets `room` places.
 
-        Prompts are filled up on the right. What that puts into the cache is not seen from the places before it, and is
-        overwritten by what is written there.
+        Prompts are padded on the right. Earlier places do not see the padding in the cache, and new tokens overwrite it.
         """
         batch, length = tokens_BP.shape
         cache = empty_cache(self._config.model, batch, room)
@@ -178,7 +177,7 @@ class Generator:
         return self._append(nothing, logits_BV, request)
 
     def _write_on(self, params: dict, state: _State, request: dict, until: jax.Array, mode: str) -> _State:
-        """Token after token until there are `until`, or every row has had its end of text."""
+        """Adds tokens until there are `until`, or every row has its end of text."""
         every_B1 = jnp.ones((state.written_BT.shape[0], 1), bool)
         interventions = in_turn(self._gates(request, mode), self._change(every_B1, every_B1))
 
@@ -208,19 +207,19 @@ class Generator:
 
 
 def text_after(tokenizer: AnyTokenizer, opening: np.ndarray, tokens: np.ndarray) -> str:
-    """The text that `tokens` add to that of `opening`. Decoded alone, many tokenizers would drop its first space."""
+    """The text that `tokens` add to `opening`. Many tokenizers would drop its first space if they decoded it alone."""
     return tokenizer.decode(np.concatenate([opening, tokens]))[len(tokenizer.decode(opening)) :]
 
 
 def choose(logits_BV: jax.Array, positions_B: jax.Array, seed, temperature, top_k, top_p) -> jax.Array:
     """The next token of every row -> int32 (B,).
 
-    Drawn with a key of (seed, row, position), so that what stands in other rows does not matter. The parameters are those
-    of Settings; all may be traced.
+    Drawn with a key of (seed, row, position), independent of other rows. The parameters are those of Settings; all may be
+    traced.
     """
 
     def draw() -> jax.Array:
-        # The best is 0: no temperature, however low, makes it infinite.
+        # The maximum is 0, so that no temperature, however low, makes it infinite.
         scaled_BV = (logits_BV - logits_BV.max(axis=-1, keepdims=True)) / temperature
         cut_BV = jax.lax.cond((top_k > 0) | (top_p < 1), lambda: _likeliest(scaled_BV, top_k, top_p), lambda: scaled_BV)
         root = jax.random.key(seed, impl="threefry2x32")
@@ -233,16 +232,16 @@ def choose(logits_BV: jax.Array, positions_B: jax.Array, seed, temperature, top_
 
 
 def _likeliest(logits_BV: jax.Array, top_k, top_p) -> jax.Array:
-    """Logits with -inf for all tokens but the `top_k` likeliest, and of those the fewest that together have `top_p`.
+    """Keeps the `top_k` most likely tokens, and of those the fewest that together have `top_p`; -inf for all others.
 
-    Equals of the last one stay too.
+    Tokens as likely as the last one are kept too.
     """
     sorted_BV = jnp.sort(logits_BV, axis=-1, descending=True)
     ranks_V = jnp.arange(logits_BV.shape[-1])
     sorted_BV = jnp.where((top_k == 0) | (ranks_V < top_k), sorted_BV, -jnp.inf)
     chances_BV = jax.nn.softmax(sorted_BV, axis=-1)
     before_BV = jnp.cumsum(chances_BV, axis=-1) - chances_BV
-    # At 1 nothing is cut: the sum of many small chances may reach it too early.
+    # At 1 nothing is cut: with rounding, the sum of many small probabilities may reach 1 too early.
     kept_BV = (before_BV < top_p) | (top_p >= 1) | (ranks_V == 0)
     lowest_B1 = jnp.where(kept_BV & (sorted_BV > -jnp.inf), sorted_BV, jnp.inf).min(axis=-1, keepdims=True)
     return jnp.where(logits_BV >= lowest_B1, logits_BV, -jnp.inf)

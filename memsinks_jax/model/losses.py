@@ -13,13 +13,13 @@ from memsinks_jax.model.products import product
 
 
 def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
-    """float32 (B, T, V), summed and kept in float32 whatever the type of x; of one position a row, (B, D), (B, V)."""
+    """float32 (B, T, V), summed and kept in float32 for any type of x; (B, V) for one position per row, (B, D)."""
     logits_BTV = product(x_BTD, head_DV.astype(x_BTD.dtype), preferred_element_type=jnp.float32)
     return constrain(logits_BTV, BATCH, *[None] * (logits_BTV.ndim - 2), TENSOR)
 
 
 def valid_weights(targets_BT: jax.Array, weights_BT: jax.Array, vocabulary_size: int) -> jax.Array:
-    """The weights, with 0 where the target is no token of the vocabulary -> (B, T)."""
+    """The weights, with 0 for targets outside the vocabulary -> (B, T)."""
     return jnp.where((targets_BT >= 0) & (targets_BT < vocabulary_size), weights_BT, 0.0)
 
 
@@ -29,10 +29,10 @@ def token_losses(
     """Weight times cross-entropy in nats at every position, 0 where the weight is 0 -> float32 (B, T).
 
     Args:
-      chunks: parts of the vocabulary, computed one at a time. With more than one the logits are never there at once;
-        each part is computed once more for the gradient.
+      chunks: parts of the vocabulary, computed one at a time. With more than one, the logits are never in memory at once;
+        the backward pass recomputes each part.
     """
-    # Targets are made valid first: what is no token would count as another one, or give NaN.
+    # Make targets valid first: an invalid one would count as another token, or give NaN.
     valid_BT = jnp.where(weights_BT > 0, targets_BT, 0)
     if chunks == 1:
         losses_BT = cross_entropy(logits(x_BTD, head_DV), valid_BT)
@@ -42,7 +42,7 @@ def token_losses(
 
 
 def cross_entropy(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
-    """-log softmax at the target, nats (B, T). Without gather or scatter, which a split vocabulary cannot do in place."""
+    """-log softmax at the target, nats (B, T). Without gather or scatter, which a sharded vocabulary cannot do in place."""
     is_target_BTV = targets_BT[..., None] == jnp.arange(logits_BTV.shape[-1])
     return jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.where(is_target_BTV, logits_BTV, 0.0).sum(axis=-1)
 
@@ -50,7 +50,7 @@ def cross_entropy(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
 def _in_chunks(head_DV: jax.Array, chunks: int) -> jax.Array:
     """(D, V) -> (P, D, W), P parts of W = ceil(V / P) columns: token v is column v // P of part v % P.
 
-    Neighbours go to different chunks, so that a vocabulary split over devices is cut where it lies.
+    Neighbours go to different chunks, so that each device cuts its own shard of the vocabulary.
     """
     padding = -head_DV.shape[1] % chunks
     columns = jnp.pad(head_DV, ((0, 0), (0, padding))).reshape(head_DV.shape[0], -1, chunks)
@@ -58,7 +58,7 @@ def _in_chunks(head_DV: jax.Array, chunks: int) -> jax.Array:
 
 
 def _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size) -> tuple[jax.Array, jax.Array]:
-    """Logits of a chunk, -inf for the columns that only fill it up, and the tokens they are of."""
+    """Logits of a chunk, -inf for padding columns, and the tokens of its columns."""
     tokens_W = jnp.arange(head_DW.shape[1]) * chunks + chunk
     return jnp.where(tokens_W < vocabulary_size, logits(x_BTD, head_DW), -jnp.inf), tokens_W
 

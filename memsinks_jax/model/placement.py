@@ -1,7 +1,7 @@
 """How activations lie on the devices: the names of the mesh's axes, and hints to the compiler.
 
-The mesh is that of the context (`jax.set_mesh`); without one, or with one device, nothing here does anything. What a mesh
-axis does not divide is left whole.
+The mesh is that of the context (`jax.set_mesh`). Without one, or with one device, these functions do nothing. An axis that
+the mesh does not divide is left whole.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ FSDP, TENSOR = "fsdp", "tensor"
 
 
 def mesh_of(arrays) -> Mesh | None:
-    """The mesh that a tree of arrays, or of shapes with shardings, lies on; None where no leaf lies on one."""
+    """The mesh of a tree of arrays, or of shapes with shardings; None if no leaf has one."""
     shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arrays))
     return next((each.mesh for each in shardings if isinstance(each, NamedSharding)), None)
 
 
 def on_mesh_of(arrays) -> contextlib.AbstractContextManager:
-    """Sets the mesh of `arrays`; without one the context stays as it is."""
+    """Sets the mesh of `arrays`; if they have none, the context stays as it is."""
     mesh = mesh_of(arrays)
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def jit(function: Callable, **options) -> Callable:
-    """jax.jit, traced and called on the mesh of its arguments: for whatever computes with the parameters of an opened model.
+    """jax.jit, traced and called on the mesh of its arguments, for programs that use the parameters of an opened model.
 
-    Without the mesh the hints here would say nothing, and a kernel that XLA cannot split would not run on several devices.
+    Without the mesh the hints here have no effect, and a kernel that XLA cannot split cannot run on several devices.
     """
     compiled = jax.jit(function, **options)
 
@@ -52,26 +52,26 @@ def divides(names: str | tuple | None, size: int) -> bool:
 
 
 def parts_along(name: str, size: int) -> int:
-    """Into how many parts the mesh's axis of this name splits `size`: 1 without a mesh, or where it does not divide it."""
+    """The number of parts into which the mesh axis splits `size`: 1 without a mesh, or if it does not divide `size`."""
     return jax.sharding.get_abstract_mesh().shape.get(name, 1) if divides(name, size) else 1
 
 
 def split(x: jax.Array, *axes: str | tuple | None) -> P:
-    """The partition of an activation: `axes` name mesh axes, one entry for each axis of x, as far as they divide it."""
+    """The partition of an activation: `axes` has one entry per axis of x. Mesh axes that do not divide x are left out."""
     return P(*(names if divides(names, size) else None for size, names in zip(x.shape, axes, strict=True)))
 
 
 def constrain(x: jax.Array, *axes: str | tuple | None) -> jax.Array:
-    """Lays an activation out as `axes` say. XLA, left alone, gathers activations where it should gather weights."""
+    """Shards an activation by `axes`. Without this hint XLA gathers activations where it should gather weights."""
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, split(x, *axes))
 
 
 def gather(kernel: jax.Array, *axes: str | None) -> jax.Array:
-    """A weight whole along fsdp, for the product with an activation; its gradient lies like the parameter, as `axes` say.
+    """Gathers a weight along fsdp for the product with an activation. Its gradient is sharded like the parameter, by `axes`.
 
-    Said aloud, since XLA on TPUs would pass parts of the weight around while it multiplies by them: twice the time.
+    Without this, XLA on TPUs passes parts of the weight around while it multiplies by them: twice the time.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return kernel
@@ -89,12 +89,12 @@ _gather.defvjp(
 
 
 def on_each_device(function, inputs: list, specs: list[tuple], output: int):
-    """`function` of the parts that each device holds, for kernels which XLA cannot split itself.
+    """Applies `function` to each device's shards, for kernels that XLA cannot split itself.
 
     Args:
       inputs: arrays, or None, which is passed on.
-      specs: for every input the axes as `split` takes them.
-      output: which input the result is laid out like.
+      specs: the axes of every input, as `split` takes them.
+      output: the index of the input whose sharding the result has.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return function(*inputs)

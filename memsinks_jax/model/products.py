@@ -9,10 +9,10 @@ from jax.typing import DTypeLike
 
 
 class Teaching(NamedTuple):
-    """How much each position counts in the gradient of the weights of some neurons; in what passes it changes nothing."""
+    """How much each position counts in the gradient of some neurons' weights. Values and other gradients stay the same."""
 
     counts_BT: jax.Array
-    neurons_F: jax.Array  # bool; in the weights of the others every position counts 1
+    neurons_F: jax.Array  # bool; for the weights of the others every position counts 1
 
 
 def product(
@@ -22,12 +22,12 @@ def product(
     rows: Teaching | None = None,
     columns: Teaching | None = None,
 ) -> jax.Array:
-    """x (..., D) @ kernel -> (..., F), in the type of both or, as of jnp.matmul, in a wider one.
+    """x (..., D) @ kernel -> (..., F), in the type of both or in a wider one, like jnp.matmul.
 
     Args:
-      rows, columns: of neurons that are rows of the kernel, or columns.
+      rows, columns: Teaching of neurons that are rows, or columns, of the kernel.
     """
-    # Two axes, not three: on CPUs the gradient of the other takes three times as long.
+    # Two axes, not three: with three the gradient takes three times as long on CPUs.
     y_NF = _product(x.reshape(-1, x.shape[-1]), kernel_DF, rows, columns, preferred_element_type)
     return y_NF.reshape(*x.shape[:-1], kernel_DF.shape[1])
 
@@ -59,7 +59,7 @@ def _counted(x_NF: jax.Array, teaching: Teaching | None) -> jax.Array:
 
 
 def _gradient_on_cpu(x_ND, gradient_NF):
-    # Eigen takes twice as long for a product over the first axes that is taller than wide: the wide one is computed.
+    # Eigen takes twice as long if a product over the first axes is taller than wide, so the wide one is computed.
     # The barrier keeps XLA from folding the transpose into the product again.
     if x_ND.shape[1] > gradient_NF.shape[1]:
         return jax.lax.optimization_barrier(gradient_NF.T @ x_ND).T
@@ -71,7 +71,7 @@ _product.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def add_bias(y_BTF: jax.Array, bias_F: jax.Array, teaching: Teaching) -> jax.Array:
-    """y + bias, whose entries are of neurons."""
+    """y + bias, with one entry per neuron."""
     return y_BTF + bias_F
 
 

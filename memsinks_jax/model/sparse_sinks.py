@@ -1,8 +1,8 @@
 """The sinks of an MLP as tables of rows; only those that are on are gathered and computed.
 
-What it costs does not depend on the pool. Axes besides those of decoder.py: G blocks of one document each, C positions of a
-block, k sinks of a document. A row of a table is a sink, in all layers: `sink_up` (M, L, D) and `sink_gate` of the Llama
-family, `sink_down` (M, L, D), and where MLPs have biases `sink_up_bias` (M, L), `sink_gate_bias`.
+The cost does not depend on the pool. Axes besides those of decoder.py: R blocks of one document each, C positions of a
+block, k sinks of a document. A table row is one sink in all layers: `sink_up` (M, L, D) and, in the Llama family,
+`sink_gate`, `sink_down` (M, L, D), and with biases `sink_up_bias` (M, L), `sink_gate_bias`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.sinks import Blocks
 
-PREFIX = "sink_"  # of the tables' names; the rest is the name of the linear map
+PREFIX = "sink_"  # prefix of the tables' names; the rest is the name of the linear map
 
 
 def tables_of(model: ModelConfig) -> tuple[str, ...]:
@@ -28,10 +28,10 @@ def tables_of(model: ModelConfig) -> tuple[str, ...]:
 
 
 def fetch(tables: Mapping[str, jax.Array], blocks: Blocks, dtype: DTypeLike) -> dict[str, jax.Array]:
-    """{name: table} -> {name: rows of the sinks that are on, (L, B, R, k, D), of biases (L, B, R, k)}; 0 for none.
+    """{name: table} -> {name: rows of the sinks that are on, (L, B, R, k, D), for biases (L, B, R, k)}; 0 for none.
 
-    One gather for all layers, so that its gradient, the sum over the documents that share a sink, is one scatter. On a mesh
-    rows come from the devices that have them.
+    One gather serves all layers, so its gradient, the sum over the documents that share a sink, is one scatter. On a mesh
+    the rows come from the devices that own them.
     """
     found = rows_of(tables, blocks.sinks_BRk, dtype)
     for name, rows in found.items():
@@ -47,10 +47,10 @@ def added(x_BTD: jax.Array, rows: Mapping[str, jax.Array], blocks: Blocks, hidde
 
     Args:
       x_BTD: the input of the MLP.
-      rows: of `fetch`, of one layer.
+      rows: one layer of what `fetch` returns.
       hidden: (name of a linear map -> its output) -> hidden activation.
     """
-    # XLA on TPUs would keep the shared products' input in fast memory for these, and leave them less: 2% of a step.
+    # Otherwise XLA on TPUs keeps the shared products' input in fast memory for these, which costs 2% of a step.
     x_BTD = jax.lax.platform_dependent(x_BTD, tpu=jax.lax.optimization_barrier, default=lambda x_BTD: x_BTD)
     x_GCD = x_BTD if blocks.positions_BP is None else _moved(x_BTD, blocks.positions_BP, blocks.places_BT)
     x_GCD = x_GCD.reshape(rows["down"].shape[0] * rows["down"].shape[1], -1, x_BTD.shape[-1])
@@ -68,12 +68,12 @@ def added(x_BTD: jax.Array, rows: Mapping[str, jax.Array], blocks: Blocks, hidde
 
 
 def merged(path: str, array, rows: Mapping):
-    """A parameter of the MLPs with sinks behind the shared neurons, as a model has it whose sinks are not sparse.
+    """An MLP parameter with the sinks appended to the shared neurons, as in a model whose sinks are not sparse.
 
     Args:
-      path: of the parameter; those of no neuron are returned as they are.
-      array: of all layers, or of one.
-      rows: {name of a table: rows of it, (k, L, D) or, where `array` is of one layer, (k, D)}; of biases without D.
+      path: of the parameter; parameters without neurons are returned unchanged.
+      array: the parameter in all layers, or in one.
+      rows: {name of a table: rows of it, (k, L, D), or (k, D) if `array` is of one layer}; for biases without D.
     """
     name = path.rpartition("/")[2].removesuffix("_kernel")
     if f"{PREFIX}{name}" not in rows:
@@ -91,9 +91,9 @@ def without_tables(model: ModelConfig, params: dict) -> dict:
 
 @jax.custom_vjp
 def _moved(x_BTD: jax.Array, from_BP: jax.Array, to_BT: jax.Array) -> jax.Array:
-    """x[b, from[b, p]] at every place p, 0 where that is past the end. `to` is the inverse of `from`.
+    """x[b, from[b, p]] at every place p, 0 if that is past the end. `to` is the inverse of `from`.
 
-    So its gradient is a gather too, and no scatter.
+    With it, the gradient is a gather too, not a scatter.
     """
     return jax.vmap(lambda x_TD, from_P: x_TD.at[from_P].get(mode="fill", fill_value=0))(x_BTD, from_BP)
 
@@ -106,7 +106,7 @@ _moved.defvjp(
 
 @jax.custom_vjp
 def _scaled_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """x, whose gradient is `scale` times what comes back."""
+    """Returns x; multiplies its gradient by `scale`."""
     return x
 
 

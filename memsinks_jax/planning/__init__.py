@@ -1,1 +1,1 @@
-"""What a train step needs on another machine: compiles its program with that machine's compiler, and reads the result."""
+"""Plans a train step on another machine: compiles its program with that machine's compiler, and reads the result."""

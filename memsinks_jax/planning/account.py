@@ -1,7 +1,7 @@
 """Counts what a compiled program does in one step: cycles, HBM traffic, inter-chip communication, kernels.
 
-Every instruction is counted as often as it runs: those of a loop's body times its trip count, loops in loops multiplied;
-of the branches of a conditional, the one with most cycles. All numbers are of one device.
+Every instruction counts as often as it runs: those of a loop's body times its trip count, multiplied over nested loops; for
+a conditional, the branch with most cycles. All numbers are for one device.
 """
 
 import dataclasses
@@ -20,19 +20,19 @@ from memsinks_jax.planning.program_text import (
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
-# Instructions that only name, group or wait for what others make.
+# Instructions that only name, group or wait for results of others.
 _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "partition-id", "after-all", "while",
          "conditional", "call", "iota", "async-start", "async-update", "async-done")  # fmt: skip
 
 
 @dataclasses.dataclass
 class Collective:
-    """Collective operations of a kind in a step."""
+    """All collective operations of one kind in a step."""
 
     kind: str
     network: str  # ici: within a slice | dcn: between slices
     count: int = 0
-    bytes: int = 0  # that a device sends, by the ring algorithm
+    bytes: int = 0  # bytes that a device sends, by the ring algorithm
 
 
 @dataclasses.dataclass
@@ -41,7 +41,7 @@ class Kernel:
 
     name: str
     count: int
-    flops: float  # of all runs, of the blocks that the kernel computes
+    flops: float  # over all runs, for the blocks that the kernel computes
     head_size: int
 
 
@@ -51,11 +51,11 @@ class Account:
     hbm_bytes: int  # read from and written to the chip's memory
     collectives: list[Collective]
     kernels: list[Kernel]
-    unknown: list[str]  # what could not be counted, in words
+    unknown: list[str]  # descriptions of what could not be counted
 
 
 def account_of(program: Program, devices: int) -> Account:
-    """`devices`: of a slice; the program of several slices is one for each, which hand over what goes between them."""
+    """`devices`: of a slice. Several slices have one program each, which hands communication between slices to the host."""
     account, collectives = Account(0, 0, [], [], []), {}
     for computation, instruction, times in _executed(program, program.entry, 1, account.unknown):
         for one in _collectives_of(program, computation, instruction, devices):
@@ -117,12 +117,12 @@ def _collectives_of(
     if kind in COLLECTIVES:
         return [_collective(kind, computation, instruction, devices)]
     if kind == "send" and instruction.says("_xla_host_transfer_handler_name") == "xla_megascale_runtime":
-        # Between slices the host passes on what the device sends; the runtime's name of it is ALL_REDUCE and so on.
+        # Between slices the host forwards what the device sends, under the runtime's name ALL_REDUCE and so on.
         asked = instruction.says("_xla_megascale_transfer_type").lower().replace("_", "-") or "send"
         return [Collective(asked, "dcn", 1, _given(computation, instruction))]
     if kind != "fusion":
         return []
-    # A fusion may start a collective, go on with it beside its own work, or end it; each part names the collective.
+    # A fusion may start, continue or end a collective beside its own work; each part names the collective.
     fused = program.computations[instruction.called()["calls"]]
     inner = [it for it in fused.instructions.values() if it.opcode.removesuffix("-start") in COLLECTIVES]
     parts = [it for it in inner if "async_collective_fusion_config" in it.attributes]
@@ -157,11 +157,11 @@ def _collective(kind: str, computation: Computation, instruction: Instruction, d
 
 
 def attention_kernel(computation: Computation, instruction: Instruction, times: int) -> Kernel | None:
-    """What a splash attention kernel computes, by the shapes of its operands; None for any other kernel.
+    """The work of a splash attention kernel, from the shapes of its operands; None for any other kernel.
 
     The forward pass multiplies twice (scores, output), the fused backward pass five times (scores again, and the gradients
     of weights, values, keys, queries), the one of keys and values alone four times, of queries alone three times. Causal:
-    of the blocks of queries and keys, those that hold anything on or below the diagonal are computed, whole.
+    the blocks of queries and keys with anything on or below the diagonal are computed in full.
     """
     products = {"splash_mha_fwd": ("", 2), "splash_mha_dkv": ("_dkv", 4), "splash_mha_dq": ("_dq", 3)}
     name = next((name for name in products if instruction.name.startswith(name)), None)
@@ -193,8 +193,8 @@ _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # in place; which operand 
 
 
 def _hbm_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
-    """Bytes that go from or to HBM in one run. What a fusion only slices out of an array, or writes into one in place,
-    counts with the slice's size."""
+    """Bytes from and to HBM in one run. If a fusion only reads a slice of an array, or writes a slice in place, only the
+    slice counts."""
     if instruction.opcode in ("copy-start", "slice-start"):
         # In the background, from one memory to the other: (target, source, ..) or ((source), target, ..).
         ends = [array for array in instruction.arrays() if array.sizes][:2]
@@ -219,7 +219,7 @@ def _hbm_bytes(program: Program, computation: Computation, instruction: Instruct
 
 
 def _sliced(fused: Computation) -> dict[int, int]:
-    """{parameter: bytes} of the parameters of which a fusion only reads slices, or which it writes into in place."""
+    """{parameter: bytes} for parameters from which a fusion only reads slices, or into which it writes in place."""
     uses: dict[str, list[Instruction]] = {}
     for instruction in fused.instructions.values():
         for name in set(instruction.operands):
@@ -251,7 +251,7 @@ def _sliced(fused: Computation) -> dict[int, int]:
 
 
 def _written(fused: Computation, results: list[Array]) -> list[Array]:
-    """The results of a fusion, those that it writes in place replaced by what it writes into them."""
+    """The results of a fusion; for a result written in place, only the written part."""
     root = fused.instructions[fused.root]
     sources = [fused.instructions.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
     if len(sources) != len(results):

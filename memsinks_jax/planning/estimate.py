@@ -22,15 +22,15 @@ from memsinks_jax.training import sharding
 from memsinks_jax.training.flops import GIB, Chip, flops_per_step
 from memsinks_jax.training.program import Program, train_program
 
-_STEPS = 1000  # of a run whose config does not say; they only set constants of the schedule
+_STEPS = 1000  # steps if the config gives none; they only set constants of the schedule
 
-# Pallas kernels carry no estimate: their FLOPs are taken to run at half of the peak when a head fills the 128 lanes of the
-# matrix unit, at a quarter with 64 channels.
+# Pallas kernels carry no estimate. Assume half of the peak FLOPs if a head fills the 128 lanes of the matrix unit, and a
+# quarter with 64 channels.
 KERNEL_EFFICIENCY, FULL_HEAD = 0.5, 128
 
 
 class TooBig(Exception):
-    """There is no place for a program, `what`. `needed` and `limit` in GiB a chip; needed is None if nothing says it."""
+    """A program, `what`, does not fit. `needed` and `limit` in GiB per chip; needed is None if it is unknown."""
 
     def __init__(self, needed: float | None, limit: float, what: str = "the step"):
         super().__init__(f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and there are {limit:.2f} GiB")
@@ -39,7 +39,7 @@ class TooBig(Exception):
 
 @dataclasses.dataclass
 class Estimate:
-    """Of one step on one chip, if nothing else is said. Times in milliseconds, memory in GiB."""
+    """For one step on one chip, unless it says otherwise. Times in milliseconds, memory in GiB."""
 
     chips: int
     chip: str
@@ -48,7 +48,7 @@ class Estimate:
     hbm_gib_per_chip: float
     evaluation_hbm_gib_per_chip: float  # the state stays where it is
     hbm_limit_gib: float
-    flops_per_step: float  # of all chips, full count of training/flops.py
+    flops_per_step: float  # of all chips, the full count of training/flops.py
     flops_per_step_causal: float
     cycles: int
     compiled_ms: float  # cycles over the clock
@@ -66,7 +66,7 @@ class Estimate:
 
     @property
     def too_big(self) -> TooBig | None:
-        """What does not fit, if anything."""
+        """The program that does not fit, if any."""
         needs = {"the step": self.hbm_gib_per_chip, "the evaluation": self.evaluation_hbm_gib_per_chip}
         what = max(needs, key=needs.get)
         return TooBig(needs[what], self.hbm_limit_gib, what) if needs[what] > self.hbm_limit_gib else None
@@ -89,7 +89,7 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     """Compiles the step that `train` runs and reads the result.
 
     Raises:
-      InputError: as `train` does: the mesh does not cover the devices, or divide the batch or a parameter.
+      InputError: as in `train`: the mesh does not cover the devices, or does not divide the batch or a parameter.
       TooBig: the compiler itself gave up.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
@@ -152,7 +152,7 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
 
 
 def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
-    """GiB that parameters, optimizer and batch take on one chip, before anything is computed."""
+    """GiB of parameters, optimizer state and batch on one chip, before any computation."""
     with jax.set_mesh(mesh):
         program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
     leaves = jax.tree.leaves((program.state, program.batch))
@@ -160,7 +160,7 @@ def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
 
 
 def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowered:
-    """A batch of documents as `train` reads it between steps, each document's own sinks on."""
+    """A batch of documents as `train` evaluates it between steps, with each document's own sinks on."""
     rows, whole = batch_size(config, mesh), program.batch["identities"]
     batch = {
         name: jax.ShapeDtypeStruct((rows, *like.shape[1:]), like.dtype, sharding=like.sharding)
@@ -179,7 +179,7 @@ def _compiled(lowered: jax.stages.Lowered, chip: Chip, what: str) -> jax.stages.
 
 
 def _translated(error: Exception, chip: Chip, what: str) -> Exception:
-    """RESOURCE_EXHAUSTED in either of libtpu's wordings -> TooBig; anything else in one line."""
+    """RESOURCE_EXHAUSTED in either of libtpu's wordings -> TooBig; any other error in one line."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
         return InputError(f"the compiler refuses {what}: {text.strip().splitlines()[0]}")

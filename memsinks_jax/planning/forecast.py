@@ -1,6 +1,6 @@
 """Forecasts how long a run takes on other machines, and whether it fits, by arithmetic alone: no compiler.
 
-`estimate` compiles the very step for a TPU slice and knows more; this says within seconds what a whole experiment needs.
+`estimate` compiles the actual step for a TPU slice and knows more; this forecasts a whole experiment within seconds.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from memsinks_jax.training.flops import (
 
 MACHINES = {"v5e-16": (CHIPS["TPU v5 lite"], 16), "H200": (CHIPS["NVIDIA H200"], 1)}
 
-# Assumed, not measured: the part of a chip's peak that the arithmetic of a step reaches.
+# Assumed, not measured: the fraction of a chip's peak FLOPs that a step reaches.
 EFFICIENCY = 0.4
 
 NOTE = (
@@ -37,7 +37,7 @@ NOTE = (
 
 
 class Need(NamedTuple):
-    """Of a run on a machine: GiB a chip, and GiB that a chip has; hours in all."""
+    """A run's needs on a machine: GiB per chip, GiB that a chip has, and hours in all."""
 
     memory_gib: float
     limit_gib: float
@@ -46,7 +46,7 @@ class Need(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """Of a whole run: optimizer steps, tokens read (padding with them), parameters, and its need on every machine."""
+    """A forecast of a run: optimizer steps, tokens read (including padding), parameters, and its needs on every machine."""
 
     steps: int
     tokens: int
@@ -58,7 +58,7 @@ class Forecast:
 
 
 def forecast(config: Config) -> Forecast:
-    """Of a run of this config. Raises InputError as `train` does for its documents."""
+    """The forecast for a config. Raises InputError as `train` does for its documents."""
     steps = config.training.steps or _steps_of_epochs(config)
     needs = {
         name: Need(memory_gib(config, chips), chip.hbm / GIB, _hours(config, steps, chip, chips))
@@ -69,7 +69,7 @@ def forecast(config: Config) -> Forecast:
 
 
 def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text, one a run, and one with the hours of all."""
+    """Columns and rows of text: one row per run, and one with the total hours."""
     columns = ["run", "steps", "tokens", "parameters"]
     for machine in MACHINES:
         columns += [f"{machine}: GiB a chip", "hours"]
@@ -87,8 +87,8 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
 
 
 def _steps_of_epochs(config: Config) -> int:
-    """As a run finds them: from its documents."""
-    # All that decides about the rows. Wrong ids change none's length: figures that vary them read their documents once.
+    """The steps that a run computes from its documents."""
+    # Everything that affects the rows. Wrong ids change no lengths, so figures that vary them read their documents once.
     about = dataclasses.replace(
         Config(), seed=config.seed, general=config.general, canaries=config.canaries,
         data=dataclasses.replace(config.data, id_noise=0.0, id_noise_per="encounter"),
@@ -104,7 +104,7 @@ def _rows(about: str) -> Rows:
 
 
 def memory_gib(config: Config, chips: int) -> float:
-    """GiB a chip: parameters, moments, gradients, and what the backward pass finds saved."""
+    """GiB per chip: parameters, moments, gradients, and activations saved for the backward pass."""
     return sum(memory.needed(config, chips).values()) / GIB
 
 
@@ -112,7 +112,7 @@ def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     arithmetic = flops_per_step(config)["causal"] / (chips * chip.peak * EFFICIENCY)
     computed, count = parameters_of_token(config), sinks.partition(config.model, config.sinks).sinks
     rows = config.training.batch_size * sinks.number_on(config.sinks, count)
-    # Of sparse sinks, those that are on for a batch of one document a row at most.
+    # Sparse sinks: at most those that are on for a batch with one document per row.
     updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
     traffic = 2 * (memory.STATE + memory.GRADIENT) * updated / memory.fsdp(config, chips) / chip.hbm_bandwidth
     # In bfloat16, each sum goes out and back.

@@ -1,7 +1,7 @@
 """A compiled program as text (HLO after scheduling), read into computations and instructions.
 
-Only what an account of the program needs is understood: shapes with their memory, operands, loops with their trip
-counts, groups of devices that communicate. Text that says something else is kept as it stands.
+Parses only what an account of the program needs: shapes with their memory, operands, loops with their trip counts, groups of
+devices that communicate. Other text is kept unchanged.
 """
 
 import functools
@@ -19,7 +19,7 @@ _TWO_BRANCHES = re.compile(r"\b(?:true|false)_computation=%?([\w.\-]+)")
 
 
 class Array(NamedTuple):
-    """An array of a shape: its element type, its sizes, and the memory it lies in (0 is the chip's large one, HBM)."""
+    """An array of a shape: its element type, its sizes, and its memory (0 is HBM)."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -42,7 +42,7 @@ class Instruction(NamedTuple):
     attributes: str
 
     def arrays(self) -> list[Array]:
-        """Of the result, flat."""
+        """The arrays of the result, flat."""
         return arrays_of(self.shape)
 
     def number(self, name: str) -> int | None:
@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
         return re.findall(r"[\w.\-]+", listed[1]) if listed else _TWO_BRANCHES.findall(self.attributes)
 
     def says(self, name: str) -> str:
-        """The text of name="..." among the attributes; '' where there is none."""
+        """The text of name="..." among the attributes; '' if there is none."""
         found = re.search(rf'\b{name}="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
@@ -86,7 +86,7 @@ def arrays_of(shape: str) -> list[Array]:
 
 
 def parse(text: str) -> Program:
-    """Raises ValueError when the text holds no program."""
+    """Raises ValueError if the text has no program."""
     computations, entry, lines, header = {}, None, [], None
     for line in text.splitlines():
         if header is None:
@@ -170,7 +170,7 @@ def trip_count(program: Program, computation: Computation, loop: Instruction) ->
 
 
 def _constant(computation: Computation, name: str, place: int | None = None) -> int | None:
-    """The integer that a name, or an element of the tuple of that name, always is; None if it is none that we see."""
+    """The constant integer of a name, or of an element of the tuple of that name; None if it is not a visible constant."""
     instruction = computation.instructions.get(name)
     if instruction is None:
         return None
@@ -185,7 +185,7 @@ def _constant(computation: Computation, name: str, place: int | None = None) -> 
 
 @functools.lru_cache(maxsize=256)
 def device_groups(attributes: str) -> tuple[tuple[int, ...], ...]:
-    """The groups of a collective, as numbers of devices in the order of the mesh; () where all are one group.
+    """The groups of a collective, as numbers of devices in the order of the mesh; () if all are one group.
 
     Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}, source_target_pairs.
     """

@@ -16,14 +16,14 @@ Compile = Callable[[Config], Estimate]
 
 
 class Tries:
-    """Compiles a limited number of configs and keeps what came out of each: an Estimate or TooBig."""
+    """Compiles a limited number of configs and keeps each result: an Estimate or TooBig."""
 
     def __init__(self, compile_step: Compile, most: int):
         self._compile, self.left, self.done = compile_step, most, []
         self._bar = tqdm.tqdm(total=most, desc="compiling", unit="program", disable=not sys.stderr.isatty())
 
     def __call__(self, config: Config) -> Estimate | TooBig | None:
-        """None when no try is left."""
+        """None if no try is left."""
         if not self.left:
             return None
         self.left -= 1
@@ -42,7 +42,7 @@ class Tries:
 
 
 def settings(config: Config) -> str:
-    """What a search changes, as flags."""
+    """The settings that a search changes, as flags."""
     return (
         f"--config.compute.remat={config.compute.remat} --config.compute.accumulate={config.compute.accumulate} "
         f"--config.compute.loss_chunks={config.compute.loss_chunks} "
@@ -53,12 +53,12 @@ def settings(config: Config) -> str:
 def what_fits(config: Config, compile_step: Compile, parts: int, state: float, too_big: TooBig) -> Config | None:
     """A config near one that is too big, by at most three compilations; None if none of them fits.
 
-    Least change first: recompute all of a layer, then the loss in chunks, then go through the batch in parts, then a
-    smaller batch.
+    Smallest change first: recompute whole layers, then compute the loss in chunks, then use microbatches, then a smaller
+    batch.
 
     Args:
       parts: devices that the batch is split over.
-      state: GiB a chip of parameters, optimizer and batch, which none of this makes smaller.
+      state: GiB per chip of parameters, optimizer state and batch, which no change makes smaller.
     """
     tries = Tries(compile_step, 3)
     try:
@@ -87,10 +87,10 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
 
 
 def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Config, Estimate | TooBig]]:
-    """Everything that was compiled, the best first: of what fits, the least predicted time a token.
+    """All compiled configs, the best first: of those that fit, by predicted time per token.
 
-    First the config's own batch: the policies from most memory to least, each in as few parts as its memory asks for;
-    then, with the best of them, as many rows a chip as its memory seems to hold.
+    First it tries the config's own batch: the policies from most memory to least, each with as few microbatches as its
+    memory allows. Then, with the best of them, it tries as many rows per chip as seem to fit.
     """
     tries = Tries(compile_step, MOST_COMPILES)
     try:
@@ -98,12 +98,12 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
             asked = with_fields(config, {"compute.remat": policy, "compute.accumulate": 1})
             outcome = tries(asked)
             if isinstance(outcome, Estimate):
-                break  # what follows only computes more
+                break  # all further policies only recompute more
             rows = asked.training.batch_size // parts
             if isinstance(outcome, TooBig) and tries.left > 3 and rows > 1:
                 over = outcome.needed / outcome.limit if outcome.needed else 4.0
                 microbatches = next((n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows)
-                if microbatches <= 16:  # with more microbatches than that each is too small to be fast
+                if microbatches <= 16:  # with more microbatches, each is too small to be fast
                     tries(with_fields(asked, {"compute.accumulate": microbatches}))
         best = _fitting(tries)
         if best:

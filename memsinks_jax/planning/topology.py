@@ -15,8 +15,8 @@ _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12", "8x8x16", "8x16x16")
 _SMALL = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
-# The slices that can be had, by docs.cloud.google.com/tpu/docs (pages v4, v5e, v5p-training, v6e); libtpu itself would
-# compile for shapes that nobody can rent.
+# The available slices, from docs.cloud.google.com/tpu/docs (pages v4, v5e, v5p-training, v6e); libtpu itself would also
+# compile for shapes that are not offered.
 SHAPES = {
     "v4": (*_SMALL, *_CUBES),
     "v5e": _FLAT,
@@ -24,7 +24,7 @@ SHAPES = {
     "v6e": _FLAT,
 }
 
-# libtpu asks the machine which TPU it has unless it is told not to; several processes may each load it.
+# Without this, libtpu asks the machine for its TPU. Several processes may each load libtpu.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 
 
 def require_libtpu() -> None:
-    """Raises InputError when the compiler is not installed."""
+    """Raises InputError if the compiler is not installed."""
     if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
         raise InputError("plan needs the TPU compiler, libtpu, which is not installed; run: pip install 'jax[tpu]'")
 
@@ -56,7 +56,7 @@ def devices_of(topology: str, slices: int = 1) -> tuple[list[jax.Device], Chip]:
     if slices > 1:
         options["num_slices"] = slices
     if shape == "1x1":
-        options["chips_per_host_bounds"] = [1, 1, 1]  # where libtpu would put four chips to a host
+        options["chips_per_host_bounds"] = [1, 1, 1]  # where libtpu would assume four chips per host
     try:
         devices = list(topologies.get_topology_desc(f"{generation}:{shape}", "tpu", **options).devices)
     except Exception as error:  # whatever the plugin raises, in libtpu's words

@@ -1,7 +1,7 @@
-"""From files of any kind to a prepared corpus: `inputs` (which files, which pieces), `steps`
-(tokens to shards), `near_duplicates`, run by `stages` on this machine or a cluster, and put together by `finish`, of which
-`columns` is the part that knows every record.
+"""From files of any kind to a prepared corpus. `inputs` finds files and pieces, `steps` turns tokens into shards,
+`near_duplicates` finds clusters. `stages` runs them on this machine or a cluster, and `finish` completes the corpus with
+`columns`, which has an entry for every record.
 
-The engine is datatrove: its tasks and their completion, its executors, its MinHash stages. Ours is what happens to a
-record. Only `memsinks_jax.prepare` imports this room.
+The engine is datatrove: its tasks and their completion, its executors, its MinHash stages. The processing of a record is
+ours. Only `memsinks_jax.prepare` imports this room.
 """

@@ -16,7 +16,7 @@ _ROWS = 1 << _BITS  # records in memory at a time, a whole number of runs
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What stands in the columns; lengths are without end of text."""
+    """A summary of the columns; lengths are without end of text."""
 
     hashes: dict[str, str]  # SHA-256 of every column's file
     distinct: int  # documents
@@ -31,10 +31,10 @@ class Written:
 class Columns:
     """Writes the columns of a corpus of `records` records into `out`: `add` every shard in order, then `close`.
 
-    Exact copies are found by sorting content ids in parts, each of a range of ids; what belongs to records is gathered in
-    ranges of records. Both lie in files below `work` until they are read, at most 40 bytes a record. In memory are some
-    200 MiB, however many records there are; 100 bytes of each copy of one document, or each member of one cluster, at a
-    time; and 4 bytes of each document that is too long for `prepared.histogram`.
+    Exact copies are found by sorting content ids in parts, each for a range of ids. Values of records are gathered in
+    ranges of records. Both are in files below `work` until they are read, at most 40 bytes per record. The memory is about
+    200 MiB for any number of records; plus, one document or cluster at a time, 100 bytes per copy or member; plus 4 bytes
+    per document that is too long for `prepared.histogram`.
     """
 
     def __init__(self, out: pathlib.Path, work: pathlib.Path, records: int, shown: int):

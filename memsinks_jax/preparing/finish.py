@@ -26,12 +26,12 @@ _EXCERPT = 160  # characters
 def finish(
     out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: collections.abc.Callable, command: str = ""
 ) -> dict:
-    """Puts the shards in `out` together; the manifest comes last, and the working files go after it.
+    """Completes the corpus of the shards in `out`. Writes the manifest last, then removes the working files.
 
-    In memory are the indices of one shard, the names of all groups, and what `Columns` says.
+    The memory holds the indices of one shard, the names of all groups, and that of `Columns`.
 
     Args:
-      advance: called with how many shards are done.
+      advance: called with the number of finished shards.
       command: that makes the corpus, for its page.
     Returns:
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
@@ -84,7 +84,7 @@ def finish(
 
 
 def remove_done_work(out: pathlib.Path) -> None:
-    """Removes the work folder of a corpus that is finished, or what a command killed while it did so has left of it."""
+    """Removes the work folder of a finished corpus, or the rest of it if a command was killed while removing it."""
     shutil.rmtree(_done(out), ignore_errors=True)
 
 

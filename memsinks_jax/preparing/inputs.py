@@ -1,4 +1,4 @@
-"""Which files are read, and in which pieces: fixed before the first document, whatever the number of workers."""
+"""Chooses the files and cuts them into pieces, before the first document and independent of the number of workers."""
 
 import collections
 import dataclasses
@@ -14,8 +14,8 @@ from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, mat
 from memsinks_jax.data.reading import Fields, Record, read_segment
 from memsinks_jax.preparing import hub
 
-# A shard is what one piece of the input makes. About so many of them, whatever the size of the corpus, within bounds:
-# a worker each, all of them open at once when near-duplicates are looked for, and little lost when one is killed.
+# One piece of the input makes one shard. Their number is about the same for any corpus, within bounds: enough for all
+# workers, few enough to open all at once when finding near-duplicates, and small enough to lose little if one is killed.
 _PIECES = 256
 _SMALLEST, _LARGEST = 4, 256  # MiB
 
@@ -152,6 +152,6 @@ def _parts(source: Source, full: int) -> list[tuple[int, int, int]]:
         try:
             groups = pyarrow.parquet.read_metadata(source.path).num_row_groups
         except (OSError, pyarrow.ArrowException):
-            groups = 1  # whoever reads it will say what is wrong with it
+            groups = 1  # reading it will report the problem
         return [(group, group + 1, source.bytes // groups) for group in range(groups)] or [(0, 0, 0)]
     return [(0, END, source.bytes)]

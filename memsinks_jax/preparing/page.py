@@ -1,4 +1,4 @@
-"""What a prepared corpus holds, as a page for people."""
+"""The report page of a prepared corpus."""
 
 import pathlib
 
@@ -38,7 +38,7 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         report.table(["what", "how many"], counts, ["", ""]),
         report.heading("How long are the documents?"),
         report.picture(work / "lengths.png", _lengths_in_words(summary)),
-        report.paragraph("A bar counts the documents of so many tokens, end of text left out.", "note"),
+        report.paragraph("Each bar counts the documents of that length in tokens, without end of text.", "note"),
         *_groups(summary), *_repeated(summary), *_skipped(summary),
     ]  # fmt: skip
     if command:

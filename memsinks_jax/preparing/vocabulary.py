@@ -1,6 +1,6 @@
 """Trains a tokenizer for the corpus, on the beginnings of documents sampled from all of the input.
 
-The sample is a function of the input alone, so a command that is killed and given again makes the same tokenizer.
+The sample is a function of the input alone, so a restarted command makes the same tokenizer.
 """
 
 import collections.abc
@@ -18,8 +18,8 @@ from memsinks_jax.preparing.inputs import Plan, Segment
 logger = logging.getLogger("memsinks_jax.prepare")
 
 _PLACES = 256  # at most, where the input is opened: however large it is, that takes seconds
-# A record counts as so many characters at least, and as one for so many of its bytes on disk: reading ends also where
-# there is hardly any text, or none that can be used.
+# A record counts as at least this many characters, and as one character per this many bytes on disk. So reading also ends
+# if there is hardly any usable text.
 _CHARACTERS_A_RECORD, _BYTES_A_CHARACTER = 16, 256
 
 

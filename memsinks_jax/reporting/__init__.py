@@ -1,1 +1,1 @@
-"""Results for people: claims, tables, pages."""
+"""Reports: claims, tables, pages."""

@@ -9,10 +9,10 @@ import scipy.special
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One row of the table of claims; `measured` is the mean over seeds of `values`, one a seed.
+    """One row of the table of claims; `measured` is the mean of `values`, one per seed.
 
-    `ci95` is Student's 95% interval of the mean, None with a single seed. The claim holds when the mean is on the right
-    side of the bound and, with several seeds, the whole interval is.
+    `ci95` is Student's 95% interval of the mean, None with a single seed. The claim holds if the mean and, with several
+    seeds, the whole interval are on the right side of the bound.
     """
 
     id: str
@@ -21,7 +21,7 @@ class Claim:
     values: list[float]
     at_least: float | None = None
     at_most: float | None = None
-    on_return: list[float] | None = None  # the same of sinks that open on return, where `values` are of the paper's
+    on_return: list[float] | None = None  # the same for sinks that open on return, if `values` are for the paper's
 
     @property
     def measured(self) -> float:
@@ -38,7 +38,7 @@ class Claim:
 
     @property
     def bound(self) -> str:
-        """What is to be reached, for a reader: '≥ 0.75', or '0.2 to 0.3'."""
+        """The bound in words: '≥ 0.75', or '0.2 to 0.3'."""
         if self.at_least is not None and self.at_most is not None:
             return f"{self.at_least:g} to {self.at_most:g}"
         return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
@@ -52,7 +52,7 @@ class Claim:
 
     @classmethod
     def from_dict(cls, content: dict) -> "Claim":
-        """What `to_dict` gave."""
+        """The inverse of `to_dict`."""
         return cls(**{field.name: content[field.name] for field in dataclasses.fields(cls)})
 
 
@@ -66,7 +66,7 @@ def interval(values: list[float]) -> list[float] | None:
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's."""
+    """Spearman's rank correlation."""
     from scipy.stats import spearmanr  # half a second, which no other command needs
 
     return float(spearmanr(one, other).statistic)

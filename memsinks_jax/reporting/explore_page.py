@@ -1,8 +1,8 @@
-"""A page on which to look at what a model remembers, as one HTML file: documents token by token, all documents, where they
-sit, how they were learnt.
+"""A page that shows what a model remembers, as one HTML file: documents token by token, all documents, their sinks, and how
+they were learned.
 
-Pictures are plain SVG, drawn by a small script in the page: the largest has 200 points, and a library that draws them would
-be the larger part of the page.
+A small script in the page draws the pictures as plain SVG. The largest has 200 points, and a plotting library would be
+larger than the rest of the page.
 """
 
 import base64
@@ -19,10 +19,10 @@ _FILES = importlib.resources.files("memsinks_jax.reporting") / "explore"
 
 
 def page(data: dict, title: str) -> str:
-    """What `auditing.explore.explore` found -> HTML that needs nothing besides itself.
+    """The result of `auditing.explore.explore` -> self-contained HTML.
 
-    Texts of documents stand in it as JSON without a '<', and the script puts them on the page as text; a browser runs no
-    script but the page's own, whose hash it is told.
+    Texts of documents are JSON without a '<', and the script puts them on the page as text. The page gives the hash of its
+    own script, and a browser runs no other.
     """
     style, script, template = (
         (_FILES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
@@ -44,7 +44,7 @@ def write(path: pathlib.Path, data: dict, title: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Inline:
-    """The page, where a cell of a notebook ends with it."""
+    """Shows the page as the result of a notebook cell."""
 
     data: dict
     title: str

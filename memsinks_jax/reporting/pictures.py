@@ -1,4 +1,4 @@
-"""What all pictures share: matplotlib without a display, how an axis looks, how a file is written."""
+"""The common style of pictures: matplotlib without a display, the look of an axis, the writing of files."""
 
 import os
 import pathlib

@@ -39,7 +39,7 @@ def link(place: str, content: str) -> str:
 
 
 def picture(path: pathlib.Path, description: str) -> str:
-    """`description` says what the picture shows, for whoever does not see it."""
+    """`description` is the alternative text."""
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'
 
@@ -49,7 +49,7 @@ def code(content: str) -> str:
 
 
 def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
-    """A table of HTML cells, which scrolls where the screen is narrow.
+    """A table of HTML cells, which scrolls on narrow screens.
 
     `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes and no.
     """
@@ -67,9 +67,9 @@ CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]  #
 
 
 def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text: each claim, what the paper says, the bound, what was measured, whether it holds.
+    """Columns and rows of text: each claim, what the paper says, the bound, the measured value, whether it holds.
 
-    Where one of them was measured of sinks that open on return, too, a last column has that.
+    If any was also measured for sinks that open on return, a last column has that value.
     """
     rows = [
         [claim.statement, claim.paper, claim.bound, f"{claim.measured:.3f}",
@@ -92,7 +92,7 @@ def claims_section(claims: list[Claim]) -> list[str]:
 
 
 def marked_like(written: str, original: str) -> str:
-    """HTML of `written` with the words marked that equal the original's word at the same place."""
+    """HTML of `written`; marks words that equal the original's word at the same place."""
     truth = original.split()
     words = []
     for place, word in enumerate(written.split()):
@@ -129,7 +129,7 @@ def write_json(path: pathlib.Path, content: dict) -> None:
 
 
 def numbers(columns: list[str], row: list[list[float]]) -> list[str]:
-    """Cells of a row whose values come one a seed: mean ± half of the 95% interval; of `steps`, which seeds share, one."""
+    """Cells of a row with one value per seed: mean ± half of the 95% interval; for `steps`, which seeds share, one value."""
     return [
         f"{values[0]:.0f}" if column == "steps" else with_interval(values)
         for column, values in zip(columns, row, strict=True)
@@ -137,7 +137,7 @@ def numbers(columns: list[str], row: list[list[float]]) -> list[str]:
 
 
 def plain_table(columns: list[str], rows: list[list[str]]) -> str:
-    """The same table for a terminal: first column to the left, others to the right."""
+    """The same table for a terminal: first column left-aligned, others right-aligned."""
     widths = [max(len(line[column]) for line in [columns, *rows]) for column in range(len(columns))]
 
     def line(cells: list[str]) -> str:

@@ -63,14 +63,14 @@ def require(*holders: flags.FlagHolder) -> None:
 
 
 def whole_numbers(flag: str, texts: list[str], example: str, least: int = 0) -> tuple[int, ...]:
-    """The values of a flag that lists whole numbers, sorted. Raises InputError where there is none, or one below `least`."""
+    """The values of a flag that lists whole numbers, sorted. Raises InputError if there is none, or one below `least`."""
     if not texts or not all(text.strip().isdecimal() and int(text) >= least for text in texts):
         raise InputError(f"--{flag}={','.join(texts)}: give whole numbers from {least}, for example --{flag}={example}")
     return tuple(sorted(set(map(int, texts))))
 
 
 def seeds(texts: list[str]) -> tuple[int, ...]:
-    """The values of --seeds. Raises InputError for what are no different whole numbers."""
+    """The values of --seeds. Raises InputError unless they are distinct whole numbers."""
     if not texts or not all(text.strip().isdecimal() for text in texts) or len(set(map(int, texts))) < len(texts):
         raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
     return tuple(map(int, texts))
@@ -115,14 +115,14 @@ def run(main: Callable[[], dict]) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as below
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
-        except KeyboardInterrupt:  # what was half-written is removed by now
+        except KeyboardInterrupt:  # incomplete output is removed by now
             _end(ENDED, EXIT_AT_ONCE)
         except MemoryError as error:
             _refuse(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
         except OSError as error:
-            # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
+            # Errors of the file system (full disk, no permission) are for the user to fix and need no trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; it would only take the exit code away
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; an exception here would only hide the exit code
         if JSON.value:
             print(json.dumps(result))
 
@@ -140,7 +140,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except flags.Error as error:
         _refuse(_one_line(error))
     except (AttributeError, KeyError) as error:
-        # ml_collections raises these for an override of a field that does not exist.
+        # ml_collections raises these for an unknown field.
         unknown = next((a for a in argv if a.startswith("--config.") and not _is_field(_field_of(a))), None)
         if unknown is None:
             _refuse(f"--config: {_one_line(error)}")
@@ -156,7 +156,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def _with_file(argument: str) -> str:
-    """--config=smollm:135m -> --config=.../configs/smollm.py:135m; any other argument as it is."""
+    """--config=smollm:135m -> --config=.../configs/smollm.py:135m; any other argument unchanged."""
     flag, given, value = argument.partition("=")
     if flag != "--config" or not value:
         return argument
@@ -185,14 +185,14 @@ def _end(line: str, code: int) -> None:
     print(line, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: what failed may have left a thread that fails again at shutdown, or, with several hosts, that waits
-    # for those that wait for this one.
+    # Not sys.exit: the error may have left a thread that fails again at shutdown or, with several hosts, waits for
+    # hosts that wait for this one.
     os._exit(code)
 
 
 def use_one_arena() -> None:
-    """Tells glibc to give all threads one heap, for `keep_freed_memory`: that comes when jax knows its devices, and has made
-    threads that would have chosen heaps of their own. Does nothing where there is no glibc."""
+    """Makes glibc give all threads one heap, for `keep_freed_memory`. That runs after jax has found its devices, and jax's
+    threads would have heaps of their own by then. Does nothing without glibc."""
     global _one_arena
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         _one_arena = library.mallopt(_ARENA_MAX, 1) == 1
@@ -200,12 +200,12 @@ def use_one_arena() -> None:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """In a command on a CPU tells glibc to keep large freed blocks instead of returning them to the kernel, and to take
-    them in large pages. Asks jax for its devices.
+    """In a command on a CPU, makes glibc keep large freed blocks instead of returning them to the kernel, and use large
+    pages for them. Asks jax for its devices.
 
-    XLA's CPU backend allocates all temporaries of a step anew; without this a third of a small model's time goes into
-    the kernel clearing the same pages again. On an accelerator they are not in the host's memory, which would stay at its
-    peak for nothing. Does nothing in a process that is no command of ours, or has no glibc.
+    XLA's CPU backend allocates all temporaries of a step anew. Without this, the kernel spends a third of a small model's
+    time on clearing the same pages again. With an accelerator the temporaries are not in the host's memory, which would
+    only stay at its peak. Does nothing in a process that is not one of our commands, or without glibc.
     """
     import jax
 
@@ -214,7 +214,7 @@ def keep_freed_memory() -> None:
     library = ctypes.CDLL(None)
     library.mallopt(_MMAP_MAX, 0)
     library.mallopt(_TRIM_THRESHOLD, -1)  # never
-    # The heap to come, promised but not touched: MADV_HUGEPAGE holds for what it grows into.
+    # The future heap, reserved but not touched: MADV_HUGEPAGE covers the range that it grows into.
     large_pages, page = 14, os.sysconf("SC_PAGE_SIZE")
     size = os.sysconf("SC_PHYS_PAGES") // 2 * page
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -226,9 +226,9 @@ def keep_freed_memory() -> None:
 
 
 def keep_compiled_programs() -> None:
-    """Turns on jax's cache of compiled programs, unless JAX_COMPILATION_CACHE_DIR says where it is.
+    """Turns on jax's cache of compiled programs, unless JAX_COMPILATION_CACHE_DIR sets its folder.
 
-    In a folder of its own for every kind of processor: XLA compiles for the very one it runs on.
+    Each kind of processor has its own folder, because XLA compiles for the exact processor.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
@@ -239,20 +239,20 @@ def keep_compiled_programs() -> None:
     processor = f"{platform.machine()} {platform.processor()} {features and features[0]}"
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = home / "memsinks_jax" / hashlib.sha256(processor.encode()).hexdigest()[:12]
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # for jax, where it is still to come, and for child processes
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # for jax, if it is not imported yet, and for child processes
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _set_up_logging() -> None:
-    """Our own lines at INFO on stderr; libraries only when something is wrong."""
+    """Logs our own lines at INFO to stderr, and those of libraries only if something is wrong."""
     absl_logging.set_verbosity(absl_logging.WARNING)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     ours = logging.getLogger("memsinks_jax")
     ours.handlers, ours.propagate = [handler], False
     ours.setLevel(logging.INFO)
-    # Orbax logs the trace of a save that fails; the run tells it in one line, as it does other libraries' threads.
+    # Orbax logs the trace of a failed save. The run reports it in one line, like errors in other libraries' threads.
     absl_logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     threading.excepthook = lambda what: ours.warning(

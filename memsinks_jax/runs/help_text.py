@@ -1,4 +1,4 @@
-"""What --help and --helpfull print: what a command does, its options, and settings of a run."""
+"""The text of --help and --helpfull: a command's description, its options, and settings of a run."""
 
 import dataclasses
 import inspect
@@ -10,7 +10,7 @@ from absl import flags
 
 from memsinks_jax import config
 
-# Those that are changed most; --helpfull lists all.
+# The most common settings; --helpfull lists all.
 COMMON = (
     "data.files", "data.repeated_documents", "data.repetitions", "data.row_length", "model.layers", "model.d_model",
     "model.hidden", "training.batch_size", "training.epochs", "optimizer.learning_rate",
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"(\w+): \w+ = [^#]*?(?:  # (.*))?")
 
 
 def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
-    """The whole text.
+    """The complete text.
 
     Args:
       about: docstring of the command.
@@ -39,7 +39,7 @@ def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
 
 
 def settings() -> dict[str, tuple[str, str]]:
-    """{"SECTION.FIELD": (default, what the comments of config.py say of it)}, in their order."""
+    """{"SECTION.FIELD": (default, its comment in config.py)}, in order."""
     found = _fields(config.Config)
     for section in dataclasses.fields(config.Config):
         if dataclasses.is_dataclass(section.type):
@@ -60,7 +60,7 @@ def _fields(section: type) -> dict[str, tuple[str, str]]:
 
 
 def _own(defined: flags.FlagValues) -> list[flags.Flag]:
-    """Those of this package: the config, those of the command in the order of their definition, those of all commands."""
+    """The flags of this package: the config, the command's in the order of definition, those of all commands."""
     of = defined.flags_by_module_dict()
     shared = [name for name in of if name.startswith("memsinks_jax.")]
     ours = [flag for module in (sys.argv[0], *reversed(shared)) for flag in of.get(module, ())]

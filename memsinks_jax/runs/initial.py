@@ -1,4 +1,4 @@
-"""Runs that start from another model: the fields they inherit from its config."""
+"""Runs that start from another model, and the fields that they inherit from its config."""
 
 import logging
 import pathlib
@@ -10,24 +10,24 @@ from memsinks_jax.sinks import has_sinks
 
 logger = logging.getLogger(__name__)
 
-# What parameters mean depends on these.
+# The meaning of the parameters depends on these.
 _ARCHITECTURE = (
     "model.family", "model.layers", "model.d_model", "model.heads", "model.kv_heads", "model.hidden",
     "model.attention_bias", "model.mlp_bias", "model.tied_head", "model.rope_theta", "model.norm_epsilon",
     "data.vocabulary_size",
 )  # fmt: skip
 _SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.attention_fraction", "sinks.sparse")
-# These say which sinks a document has: a run may choose others.
+# These decide which sinks a document has; a run may choose others.
 _CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
 
 
 def inherit(config: Config, workdir: pathlib.Path | None = None) -> Config:
-    """The config of a run that starts from `config.model.initial`: fields left at their default are those of that model.
+    """The config of a run that starts from `config.model.initial`: fields with their default value are inherited from it.
 
     Args:
-      workdir: of the run. Once it has begun, what it inherited stands there: the model it started from may be gone.
+      workdir: of the run. Once it has begun, its config has the inherited fields, so the initial model may be gone.
     Raises:
-      InputError: a field that was set to something else than the model has; sinks where the model has none.
+      InputError: a field differs from the model's; sinks for a model without sinks.
     """
     place = config.model.initial
     if not place:

@@ -9,18 +9,18 @@ import sys
 import threading
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
-EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended
+EXIT_AT_ONCE = 130  # a shell's exit code for a command that Ctrl-C has ended
 ENDED = "interrupted: run the same command again"
 
 
 def end_at_once() -> None:
-    """Ctrl-C ends a command with a line while it is imported: some libraries would swallow an exception."""
+    """Makes Ctrl-C end a command with a line during imports, where some libraries would swallow an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the shell has it ignored
         signal.signal(signal.SIGINT, _end)
 
 
 def raise_again() -> None:
-    """Ctrl-C is an exception from here on, unless the command listens itself."""
+    """Makes Ctrl-C an exception from here on, unless the command listens itself."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -33,8 +33,8 @@ def _end(*_) -> None:
 class Interruption:
     """Listens from its construction on.
 
-    While there is nothing to save, before the first step, a signal ends the process at once, also from within a long
-    compilation. After `save_first()` it is only noted: whoever runs the loop asks `requested()` and saves.
+    Before the first step there is nothing to save, and a signal ends the process at once, even during a long compilation.
+    After `save_first()` it is only noted: the loop asks `requested()` and saves.
     """
 
     def __init__(self):
@@ -51,7 +51,7 @@ class Interruption:
             signal.signal(number, lambda number, frame: None)  # the pipe has it
 
     def use_preemption_service(self, reached_sync_point) -> None:
-        """Several hosts must stop at the same step: from here on jax's service carries a SIGTERM at any of them to all.
+        """For several hosts, which must stop at the same step: from here on jax's service forwards a SIGTERM to all.
 
         Args:
           reached_sync_point: jax.experimental.multihost_utils.reached_preemption_sync_point.
@@ -59,11 +59,11 @@ class Interruption:
         self._sync = reached_sync_point
 
     def save_first(self) -> None:
-        """There is something to save from now on."""
+        """From now on there is something to save."""
         self._save_first = True
 
     def requested(self) -> bool:
-        """Whether to save and stop. With several hosts all must ask equally often; they get the same answer."""
+        """Whether to save and stop. All hosts must ask equally often, and get the same answer."""
         if self._sync is None:
             return self._asked.is_set()
         self._polls += 1

@@ -31,10 +31,10 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     """Reads a workdir or a Hugging Face folder onto the local devices.
 
     Args:
-      step: of the checkpoint of a run; None: the newest that is sound.
+      step: of a run's checkpoint; None: the newest undamaged one.
 
-    Parameters lie on the run's mesh where it covers these devices. Else, and for a folder, which knows no mesh, they are
-    split over all of them by fsdp.
+    Parameters are sharded on the run's mesh if it covers these devices. Otherwise, and for a folder, fsdp splits them over
+    all devices.
 
     Raises:
       InputError: it is neither, or damaged.
@@ -42,7 +42,7 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     command_line.keep_freed_memory()
     if is_folder(workdir):
         config, tokenizer, params = open_folder(workdir)
-        config.compute.attention = "auto"  # as below: one that kept its sinks has the config of its run
+        config.compute.attention = "auto"  # a folder that kept its sinks has the config of its run
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         return Trained(config, tokenizer, jax.device_put(params, sharding.shardings(params, mesh)), 0)
     config = workdirs.read_config(workdir)

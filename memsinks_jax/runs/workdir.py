@@ -1,7 +1,7 @@
-"""What a workdir holds and how it is opened.
+"""The files of a workdir, and how to open them.
 
-config.json, data.json (what the run learns from, by hashes), tokenizer.model or tokenizer.json, documents.jsonl,
-metrics.jsonl, checkpoints/.
+config.json, data.json (hashes of the training data), tokenizer.model or tokenizer.json, documents.jsonl, metrics.jsonl,
+checkpoints/.
 """
 
 import datetime
@@ -22,7 +22,7 @@ from memsinks_jax.data.mixture import LISTED, general_sources, listing
 from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
 
-# What of a field must stay when a run goes on, where the rest may change: its data may move, but not be others.
+# Fields of which a part must stay on resume while the rest may change: the data may move, but must be the same.
 FREE_IN_PART = {
     "data.files": lambda config: bool(config.data.files),
     "data.tokenizer": lambda config: bool(config.data.tokenizer),
@@ -33,10 +33,10 @@ FREE_IN_PART = {
 
 
 def adopt(workdir: pathlib.Path, config: Config) -> Config:
-    """The config of the run that the workdir holds or will hold: what a run's documents have decided stays so.
+    """The config of the workdir's present or future run. Settings that a run's documents have decided stay.
 
     Raises:
-      InputError: the workdir belongs to a run with another config, or is no run's and not empty.
+      InputError: the workdir belongs to a run with another config, or to no run and is not empty.
     """
     if (workdir / "config.json").exists():
         before, tokenizer = read_config(workdir), config.data.tokenizer
@@ -59,10 +59,10 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
 
 
 def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
-    """Writes what a run starts from -> the run's lock. A folder gets the workdir's name only when it is complete."""
+    """Writes the initial files of a run -> the run's lock. A folder gets the workdir's name only once it is complete."""
     scratch = workdir.with_name(workdir.name + ".new")
     scratch.mkdir(parents=True, exist_ok=True)
-    held = lock(scratch)  # it stays held when the folder is renamed
+    held = lock(scratch)  # the lock survives renaming the folder
     try:
         _list_documents(scratch, corpus)
         (scratch / "data.json").write_text(_about(corpus))
@@ -78,16 +78,16 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
 
 
 def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
-    """Writes down what has changed since the run was last taken up: places of its documents, fields of its config."""
+    """Writes what has changed since the last resume: places of the documents, fields of the config."""
     _list_documents(workdir, corpus)
     if first_difference(read_config(workdir), config):
         _replace(workdir / "config.json", to_json(config))
 
 
 def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
-    """documents.jsonl, where it is not so already: all documents where they are few, else what is measured of a run."""
+    """Writes documents.jsonl if it has changed: all documents if they are few, else those that a run measures."""
     path, plan, scratch = folder / "documents.jsonl", corpus.mixture, folder / "documents.jsonl.new"
-    everything = _lists_all(corpus)  # so few that every start can read where they are from
+    everything = _lists_all(corpus)  # few enough to read their origins at every start
     roles = ("repeated", "held_out", "unique") if everything else ("repeated", "held_out")
     with scratch.open("w") as file:
         for role in roles:
@@ -132,10 +132,10 @@ def _replace(path: pathlib.Path, text: str) -> None:
 
 
 def lock(folder: pathlib.Path) -> IO:
-    """Holds a folder for this process until the returned file is closed or the process ends, however it ends.
+    """Locks a folder for this process until the returned file is closed or the process ends in any way.
 
     Raises:
-      InputError: another run holds it.
+      InputError: another run has locked it.
     """
     file = (folder / "lock").open("a+")
     try:
@@ -166,13 +166,13 @@ def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
 
 
 def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on: dict | None = None) -> Corpus:
-    """The documents that the run was started on, read or generated again, with the run's tokenizer and split.
+    """The run's documents, read or generated again, with the run's tokenizer and split.
 
     Args:
-      config: says where they are now; by default the run's own.
-      trained_on: the `Corpus.fingerprints` that a checkpoint remembers, where there is one.
+      config: where they are now; by default the run's own config.
+      trained_on: the `Corpus.fingerprints` in a checkpoint, if there is one.
     Raises:
-      InputError: files are missing; tokenizer or documents are no longer those that the run was started on.
+      InputError: files are missing; the tokenizer or the documents have changed since the start of the run.
     """
     config = config or read_config(workdir)
     _refuse_missing(workdir, config)

@@ -1,8 +1,8 @@
 """Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed, restored onto any mesh.
 
 `checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the monitor) and `progress`,
-and `seal.json` (see seal.py), which is written before the folder gets its name. So a folder that has its name is whole, and
-one that was damaged later is found out by the name of the file.
+and `seal.json` (see seal.py). The seal is written before the folder gets its name, so a folder with its name is complete.
+The seal names the file if it is damaged later.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ from memsinks_jax.training.step import TrainState
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of the checkpoint; raise it when an older one can no longer be read
-_READ = ("params", "progress")  # what a reader may read of a checkpoint, but for one that wants all of it
+FORMAT = 1  # of the format; raise it when older checkpoints can no longer be read
+_READ = ("params", "progress")  # the items that a reader checks
 _CHUNK_BYTES = 2**26
-_OVERHEAD_BYTES = 2**20  # what a checkpoint takes besides its arrays; a small model's indexes are as large as it
-# The libraries whose version decides the bits of a step.
+_OVERHEAD_BYTES = 2**20  # disk space besides the arrays; a small model's indexes are as large as the model
+# The libraries whose versions affect the bits of a step.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
-_SAVE_LIMIT_SECONDS = 1200  # after which Orbax gives a save up
+_SAVE_LIMIT_SECONDS = 1200  # then Orbax gives up a save
 
 
 class Checkpoints:
     """The checkpoints of one workdir.
 
     Args:
-      config: how many are kept. None for whoever only reads: nothing is moved, written or deleted then.
+      config: how many checkpoints to keep. None to read only: nothing is moved, written or deleted.
     Attributes:
-      about: what every checkpoint also tells: data, config, versions. Set it before the first save.
+      about: data, config and versions, stored in every checkpoint. Set it before the first save.
     Raises:
-      InputError: every checkpoint that there was is damaged.
+      InputError: all checkpoints are damaged.
     """
 
     def __init__(self, workdir: pathlib.Path, config: TrainingConfig | None = None):
@@ -62,15 +62,15 @@ class Checkpoints:
                 preservation_policy=self,
                 cleanup_tmp_directories=True,
             )
-            # Orbax v1 has no option for it; its saves go through v0's manager.
+            # Orbax v1 has no option for this; its saves go through v0's manager.
             self._checkpointer._manager.reached_preemption = _not_asked
 
     def newest(self) -> int | None:
-        """Steps of the newest sound checkpoint at the time of opening, None when there was none."""
+        """The step of the newest undamaged checkpoint at the time of opening, None if there was none."""
         return self._newest
 
     def progress(self, step: int) -> dict:
-        """What a checkpoint tells besides its arrays: {"step", "tokens", "held_out_loss", "data", ...}."""
+        """What a checkpoint stores besides its arrays: {"step", "tokens", "held_out_loss", "data", ...}."""
         path = seal.progress_file(self._folder / str(step))
         try:
             content = json.loads(path.read_text())
@@ -81,23 +81,23 @@ class Checkpoints:
             raise self._damaged(step, f"progress/{path.name} cannot be read ({error})") from None
 
     def save(self, step: int, state: TrainState, tokens: int, held_out_loss: float | None = None) -> None:
-        """Starts a save; the state may be donated as soon as this returns. Raises InputError as `check` does."""
+        """Starts a save. The state may be donated once this returns. Raises InputError as `check` does."""
         self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
         told = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
         told |= {"arrays": arrays_of(state)} | self.about
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
-                raise FileNotFoundError  # Orbax would make the folder again, without the rest
-            self._wait()  # for the save before, as Orbax would: it takes space and counts as saved
-            # Asked first: a disk that fills up in the middle of a save is told by a flood of traces of other libraries.
+                raise FileNotFoundError  # Orbax would make the folder anew, without the other checkpoints
+            self._wait()  # for the previous save, as Orbax would: it takes space and counts as saved
+            # Check first: if a disk fills up during a save, other libraries print a flood of traces.
             needed, free = bytes_of(state) + _OVERHEAD_BYTES, shutil.disk_usage(self._folder).free
             if jax.process_index() == 0 and free < needed:
                 raise OSError(
                     f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
                 )
             trees = {"params": state.params}
-            if state.optimizer is not None:  # an imported model has none
+            if state.optimizer is not None:  # an imported model has no optimizer
                 trees["optimizer"] = _memory(state)
             if seal.needs_digests(trees):
                 told["digests"] = seal.digests(trees)
@@ -105,19 +105,19 @@ class Checkpoints:
             self._saving = self._checkpointer.save_checkpointables_async(step, items, force=True)
 
     def check(self) -> None:
-        """Raises InputError when a save that was started has failed since; called at every step."""
+        """Raises InputError if a background save has failed; called at every step."""
         with self._errors_named():
             if not self._checkpointer.is_saving_in_progress():
                 self._wait()
 
     def saving_seconds(self) -> float:
-        """How long the save under way has been going on; 0.0 if none is."""
+        """How long the current save has been running; 0.0 if none is."""
         if self._saving_since is None or not self._checkpointer.is_saving_in_progress():
             return 0.0
         return time.monotonic() - self._saving_since
 
     def restore(self, placed: TrainState) -> TrainState:
-        """The newest checkpoint, for shapes with shardings. Raises InputError naming the arrays that do not match."""
+        """Restores the newest checkpoint onto shapes with shardings. Raises InputError naming arrays that do not match."""
         step = self._require()
         if self._config is None and (damage := seal.find_damage(self._folder / str(step))):
             raise self._damaged(step, damage)
@@ -128,7 +128,7 @@ class Checkpoints:
         return TrainState(step_there, restored["params"], *restored["optimizer"])
 
     def restore_params(self, placed: dict, of_step: int | None = None) -> dict:
-        """Only the parameters of the newest checkpoint, or of the one before if that is damaged; or those of one step.
+        """Restores only the parameters: of the newest checkpoint, or of the one before if it is damaged; or of one step.
         Raises InputError as `restore` does."""
         step = of_step or self._require()
         self.refuse_other_params(placed, step)
@@ -141,7 +141,7 @@ class Checkpoints:
                 return params
         except InputError:
             raise
-        except Exception as problem:  # a damaged file may cause many kinds
+        except Exception as problem:  # a damaged file may raise many kinds
             error = problem
         if of_step:
             raise self._damaged(step, seal.find_damage(self._folder / str(step)) or str(error))
@@ -151,18 +151,18 @@ class Checkpoints:
         return self.restore_params(placed)
 
     def refuse_other_params(self, shapes: dict, of_step: int | None = None) -> None:
-        """Raises InputError unless the newest checkpoint, or one step's, has the parameters of a model of these shapes."""
+        """Raises InputError unless the newest checkpoint, or that of one step, has parameters of these shapes."""
         step = of_step or self._require()
         saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
         refuse_other_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
-        """One parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
+        """Reads one parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
 
-        Nothing else is read, and no device is used: a model may be larger than the memory.
+        Reads nothing else and uses no device, so the model may be larger than the memory.
 
         Raises:
-          InputError: what was read is not what was saved.
+          InputError: the values differ from those that were saved.
         """
         step = self._require()
         if self._open_array is None:
@@ -182,7 +182,7 @@ class Checkpoints:
         return found
 
     def _refuse_not_finite(self, step: int, finite: dict) -> None:
-        """Raises InputError naming the first array, by a tree of whether they are finite, that holds nan or inf."""
+        """Raises InputError naming the first array with nan or inf. `finite` says for each array whether it is finite."""
         for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
             if not is_finite:
                 raise InputError(
@@ -190,7 +190,7 @@ class Checkpoints:
                 )
 
     def close(self) -> None:
-        """Waits for a save under way; raises InputError if it fails."""
+        """Waits for the current save; raises InputError if it fails."""
         if not self._closed:
             self._closed = True
             with self._errors_named():
@@ -202,7 +202,7 @@ class Checkpoints:
             self._saving.result()
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """Orbax's question which checkpoints to keep, oldest first: the newest, those of every N-th step, the best."""
+        """Answers Orbax which checkpoints to keep, oldest first: the newest, those of every N-th step, the best."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = set(steps[-self._config.checkpoints_to_keep :])
         if self._config.keep_every:
@@ -213,10 +213,10 @@ class Checkpoints:
         return [step in kept for step in steps]
 
     def _sound(self, arrays: bool) -> int | None:
-        """The newest step whose files are as they were sealed. What is damaged is told, and set aside by a writer.
+        """The newest step whose files match the seal. Damage is reported; a writer also moves damaged checkpoints away.
 
-        A writer looks at all of a checkpoint, every host at its share; a reader, who is alone, at what it may read. Where
-        `arrays` is False those with digests are not looked at yet: their reader compares the digests.
+        A writer checks the whole checkpoint, every host its share. A reader checks alone, and only the items of _READ. With
+        `arrays` False, arrays with digests are skipped: the caller compares their digests when it reads them.
         """
         aside, writer = self._workdir / "damaged", self._config is not None
         items = seal.ITEMS if writer else _READ
@@ -262,7 +262,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _errors_named(self, step: int | None = None):
-        """Turns whatever a file system answers to a save into one line; what was saved before stays as it is."""
+        """Turns every error of a save into one line. Earlier checkpoints stay as they are."""
         try:
             yield
         except Exception as error:  # tensorstore and Orbax raise many kinds
@@ -275,31 +275,31 @@ class Checkpoints:
 
 
 def refuse_gone(workdir: pathlib.Path) -> None:
-    """Raises InputError for a run's folder that is not there any more."""
+    """Raises InputError if a run's folder has disappeared."""
     if not (workdir / "config.json").exists():
         raise InputError(f"{workdir} is gone: it was moved or removed during the run")
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that decide what a step computes."""
+    """Versions of the libraries that affect what a step computes."""
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 def steps_in(folder: pathlib.Path) -> list[int]:
-    """Steps of the checkpoints under a folder, sound or damaged, oldest first."""
+    """Steps of the checkpoints under a folder, intact or damaged, oldest first."""
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
 def _memory(state: TrainState) -> tuple:
-    """What a checkpoint holds of a run besides its parameters."""
+    """The state of a run besides its parameters."""
     return (state.optimizer, state.guard, *([] if state.sketch is None else [state.sketch]))
 
 
 def _not_asked(step: int) -> bool:
-    """A save would ask jax's preemption service under the number of the step, between the questions of
-    `interruption.requested`, which have other numbers. A SIGTERM in a save would stop the run at none of them."""
+    """Keeps a save from asking jax's preemption service. It would ask with the number of the step, but
+    `interruption.requested` uses other numbers, so a SIGTERM during a save would stop the run at neither."""
     return False
 
 
@@ -308,7 +308,7 @@ def _context(folder: pathlib.Path) -> ocp.Context:
     context = ocp.Context()
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS
     context.asynchronous.post_finalization_callback = partial(_seal_what_is_saved, folder)
-    context.array.saving.use_zarr3 = False  # `seal` opens arrays of zarr 2, as all that were saved before are
+    context.array.saving.use_zarr3 = False  # `seal` opens zarr 2, which all earlier checkpoints have
     context.array.saving.scoped_storage_options_creator = _chunks
     context.checkpointables.registry = ocp.handlers.local_registry().add(
         ocp.handlers.JsonHandler, checkpointable_name="progress"
@@ -317,20 +317,20 @@ def _context(folder: pathlib.Path) -> ocp.Context:
 
 
 def _chunks(path: tuple, array: jax.Array) -> ocp.options.ArrayOptions.Saving.StorageOptions | None:
-    """Layers are stored apart, so that one can be read without the others."""
+    """Stores each layer in its own chunk, so that it can be read without the others."""
     if seal.is_stacked(path_name(path)):
         return ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,))
     return None
 
 
 def _seal_what_is_saved(folder: pathlib.Path) -> None:
-    # Orbax calls this in its own thread, on one host, between the last file and the folder's final name.
+    # Orbax calls this in its own thread, on one host, after the last file and before the folder gets its final name.
     for saved in folder.glob("*.orbax-checkpoint-tmp*"):
         seal.write_seal(saved)
 
 
 def arrays_of(tree) -> dict[str, list]:
-    """{'params/layers/up_kernel': [[4, 128, 512], 'float32'], ...}, the step apart, which is a number of its own."""
+    """{'params/layers/up_kernel': [[4, 128, 512], 'float32'], ...}, without the step, which is a number, not an array."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays = {path_name(path): [list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves}
     arrays.pop("step", None)
@@ -338,7 +338,7 @@ def arrays_of(tree) -> dict[str, list]:
 
 
 def bytes_of(tree) -> int:
-    """Of all arrays of a tree, or of their shapes."""
+    """The bytes of all arrays of a tree, or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -1,12 +1,12 @@
 """FLOPs of a step, the peaks of chips, and model FLOPs utilization.
 
-Two counts, both of the model's own work: what is computed again for the backward pass (remat, attention kernels, chunked
-loss) is not in them.
-  full     6 N + 12 L T D a token: six for every parameter (one product and one sum each forward, two of each backward), N
-           with the embeddings; attention as if every position saw the whole row. What most published figures count.
-  causal   6 N + 6 L T D: attention halved, since a position sees only what stands before it.
-Sinks that are off for a token are computed and then left out, so they count; sparse ones are not computed, and do not count.
-Attention that documents of one row do not pay each other is computed and masked: it counts too.
+There are two counts. Both cover only the model's own work, without recomputation for the backward pass (remat, attention
+kernels, chunked loss).
+  full     6 N + 12 L T D per token: six for every parameter (one product and one sum forward, two of each backward), N
+           with the embeddings; attention as if every position saw the whole row. Most published figures use this count.
+  causal   6 N + 6 L T D: half of the attention, because a position sees only earlier ones.
+Sinks that are off for a token are computed and then masked, so they count. Sparse sinks that are off are not computed and do
+not count. Attention between documents of one row is computed and masked, so it counts too.
 """
 
 import re
@@ -22,18 +22,18 @@ from memsinks_jax.training.step import init_state
 
 
 class Chip(NamedTuple):
-    """What a chip can do; None where its maker does not say or it has no such thing.
+    """The peaks of a chip; None if its maker publishes none, or if it does not apply.
 
-    `clock` is the one that makes the compiler's cycles times its FLOPs a cycle the peak: v5e 4 units of 128 x 128
-    multiply-adds, v4 and v5p 8 of them, v6e 524,288 FLOPs a cycle.
+    `clock` times the compiler's FLOPs per cycle gives the peak: v5e has 4 units of 128 x 128 multiply-adds, v4 and v5p
+    have 8 of them, v6e does 524,288 FLOPs per cycle.
     """
 
     name: str
     peak: float  # bfloat16 FLOP/s, dense
-    hbm: float  # bytes that a program may use, as the compiler or driver says
+    hbm: float  # bytes that a program may use, from the compiler or driver
     hbm_bandwidth: float  # bytes/s
     clock: float | None = None  # Hz
-    ici: float | None = None  # bytes/s that a chip can send to the chips of its slice, all links together
+    ici: float | None = None  # bytes/s from a chip to the chips of its slice, all links together
     dcn: float | None = None  # bytes/s to other slices, a chip's share of its host's network
 
 
@@ -56,7 +56,7 @@ CHIPS = {
     "NVIDIA H200": Chip("H200", 989e12, 139.8 * GIB, 4800e9),
 }
 
-# Other names of the same: later drivers, and what cards put between name and memory ('NVIDIA A100-SXM4-80GB').
+# Other names for the same chips: of later drivers, and with the card's form ('NVIDIA A100-SXM4-80GB').
 _ALIASES = (
     (r"TPU v5e", "TPU v5 lite"),
     (r"TPU v5p", "TPU v5"),
@@ -72,14 +72,14 @@ _ALIASES = (
 
 
 def chip(device_kind: str) -> Chip | None:
-    """Of a jax `device_kind`; None for a CPU and for chips that are not in the table."""
+    """The chip of a jax `device_kind`; None for a CPU and for chips that are not in the table."""
     if device_kind in CHIPS:
         return CHIPS[device_kind]
     return next((CHIPS[name] for pattern, name in _ALIASES if re.fullmatch(pattern, device_kind)), None)
 
 
 def parameters(config: Config) -> int:
-    """N: the parameters of the model that is trained, embeddings and sinks with them."""
+    """N: the parameters of the trained model, with embeddings and sinks."""
     return sum(leaf.size for _, leaf in _parameters(config))
 
 
@@ -88,28 +88,28 @@ def _parameters(config: Config) -> list[tuple[tuple, jax.ShapeDtypeStruct]]:
 
 
 def parameters_of_token(config: Config) -> float:
-    """The parameters that are computed with at a token: of sparse sinks those that are on."""
+    """The number of parameters used at a token: of sparse sinks, only those that are on."""
     tables = sum(leaf.size for path, leaf in _parameters(config) if is_table(path))
     share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks) if tables else 1
     return parameters(config) - (1 - share) * tables
 
 
 def flops_per_token(config: Config) -> dict[str, float]:
-    """{'full', 'causal'}: of a token of a training step, forward and backward."""
+    """{'full', 'causal'}: FLOPs per token of a training step, forward and backward."""
     products = 6.0 * parameters_of_token(config)
     attention = 12.0 * config.model.layers * config.data.row_length * config.model.d_model
     return {"full": products + attention, "causal": products + attention / 2}
 
 
 def flops_per_step(config: Config) -> dict[str, float]:
-    """{'full', 'causal'}: of all devices together."""
+    """{'full', 'causal'}: FLOPs of all devices together."""
     tokens = config.training.batch_size * config.data.row_length
     return {count: tokens * flops for count, flops in flops_per_token(config).items()}
 
 
 def utilization(config: Config, device_kind: str) -> Callable[[float], dict[str, float]]:
-    """Tokens a second and device -> {'mfu', 'mfu_causal'}, model FLOPs utilization: the fraction of the peak that the
-    model's own FLOPs are. {} for a device whose peak is not known."""
+    """Tokens per second and device -> {'mfu', 'mfu_causal'}, model FLOPs utilization: the model's own FLOPs as a fraction
+    of the peak. {} for a device with unknown peak."""
     known = chip(device_kind)
     if known is None:
         return lambda tokens_per_second: {}

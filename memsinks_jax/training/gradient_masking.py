@@ -1,32 +1,32 @@
-"""Gradient masking, the paper's baseline: repeated documents teach the sinks, all others the shared neurons (appendix E).
+"""Gradient masking, the paper's baseline: repeated documents train the sinks, all others the shared neurons (appendix E).
 
-In every forward pass all neurons are on; whose gradient reaches what is decided by whether a position's document is one of
-those repeated. What belongs to no neuron of an MLP (attention, embeddings, norms, the down projection's bias) learns from
-all. Two kinds, and they are not the same method:
+All neurons are on in every forward pass. Which neurons learn from a position depends on whether its document is repeated.
+Parameters that belong to no MLP neuron (attention, embeddings, norms, the down projection's bias) learn from all documents.
+There are two kinds, which are different methods:
 
-  masked_weights       the gradient of a sink's weights is that of the repeated documents, of a shared neuron's that of the
-                       others; what goes on to earlier layers is whole. The paper's text and its theory.
-  masked_activations   where a neuron is not to learn, its activation is a constant for the gradient. The code that the paper
-                       follows (Cloud et al. 2024). The neuron's weights of the down projection learn from all documents
-                       nevertheless, and earlier layers learn only through the neurons that may.
+  masked_weights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
+                       The gradient to earlier layers is complete. This is the paper's text and its theory.
+  masked_activations   if a neuron must not learn, its activation is a constant for the gradient. This is the code that the
+                       paper follows (Cloud et al. 2024). The neuron's weights of the down projection still learn from all
+                       documents, and earlier layers learn only through the neurons that may learn.
 
-Sinks by document have a milder form (`config.sinks.slows_at`): from some encounter on a document teaches all that is no sink
-less and less, and its sinks as before. The gradient of its loss is scaled down, and that of the sinks' weights back up.
+Sinks by document have a milder form (`config.sinks.slows_at`): from some encounter on, a document trains everything but its
+sinks less and less, and its sinks as before. The gradient of its loss is scaled down, that of the sinks' weights back up.
 
-Selective gradient masking (SGTM, arXiv 2512.05648) has labels. Here the documents have them, not the batches:
+Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belong to documents, not to batches:
 
-  forget      the repeated documents that are known: all neurons are on, and they teach the sinks alone
-  retain      a share of the others: the sinks are off in the forward pass, so they teach all but the sinks
-  unlabelled  the rest, with the repeated documents that are not known: nothing is masked, they teach everything
+  forget      the known repeated documents: all neurons are on, and only the sinks learn
+  retain      a share of the others: the sinks are off in the forward pass, so everything but the sinks learns
+  unlabelled  the rest, with the unknown repeated documents: nothing is masked, and everything learns
 
-  sgtm         one AdamW for all: where the gradient is masked it is 0, and weights go on moving by moments and decay
-  sgtm_frozen  what a batch does not teach stays as it is, moments too
+  sgtm         one AdamW for all: a masked gradient is 0, and weights still move by moments and decay
+  sgtm_frozen  weights that no document of a batch trains stay as they are, moments too
 
-As in the authors' code for Wikipedia, what belongs to no neuron or head (embeddings, norms, biases of what writes to the
-residual stream) learns from no forget document, but for the last norm. Sinks of attention are whole heads.
+As in the authors' code for Wikipedia, parameters of no neuron or head (embeddings, norms, biases that write to the residual
+stream) do not learn from forget documents, except for the last norm. Sinks of attention are whole heads.
 
-With masked_weights a block of which a batch holds no document stays as it is, moments too: AdamW would go on moving it by
-weight decay and by what its moments remember. With masked_activations nothing is held back, as in that code.
+With masked_weights, a block stays as it is, moments too, if a batch has no document for it: AdamW would still move it by
+weight decay and by its moments. With masked_activations nothing is held back, as in that code.
 """
 
 import re
@@ -42,7 +42,7 @@ from memsinks_jax.sinks import Partition, encounters
 from memsinks_jax.training.optimizer import first_match, path_name
 
 # Ordered (regex over the path, (site, axis of its neurons) or None); the first match wins, no match is an error. Axes count
-# from the end; moments have their parameter's path at the end of theirs.
+# from the end. The path of a moment ends with its parameter's path.
 NEURON_AXES = (
     (r"layers/(gate|up)_(kernel|bias)$", ("mlp", -1)),
     (r"layers/down_kernel$", ("mlp", -2)),
@@ -54,16 +54,16 @@ NEURON_AXES = (
     (r"(^|/)count$", None),
 )
 
-LEAST = 2.0**-40  # of what a slowed document teaches: its sinks' gradient is divided by it again
+LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
 
 
 def repeated_positions(batch: dict) -> jax.Array:
-    """Which positions of a batch are of repeated documents -> bool (B, T)."""
+    """Which positions of a batch belong to repeated documents -> bool (B, T)."""
     return _by_position(batch["repeated"], batch)
 
 
 def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
-    """How much the documents of a batch teach all that is no sink, from 1 down to LEAST -> float32 (B, N)."""
+    """How much each document of a batch trains everything but sinks, from 1 down to LEAST -> float32 (B, N)."""
     encounter_BN = jnp.maximum(encounters(batch), settings.slows_at)
     learning_BN = (settings.slows_at / encounter_BN.astype(jnp.float32)) ** settings.slowing_power
     return jnp.maximum(learning_BN, LEAST)
@@ -80,15 +80,15 @@ def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
 
 
 def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> Teaching:
-    """Gives back to the weights of an MLP's sinks what `slowed` took from their gradient. Exact, in one backward pass.
+    """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
 
-    What reaches a layer's other weights, sinks of attention among them, and the layers before it stays slowed.
+    The gradients of a layer's other weights, including sinks of attention, and of earlier layers stay slowed.
     """
     return Teaching(1 / learning_BT, _of_sinks(parts))
 
 
 def detached(repeated_BT: jax.Array, parts: Partition) -> dict[str, Callable]:
-    """masked_activations as an intervention: the value passes, the gradient only where the neuron may learn."""
+    """masked_activations as an intervention: passes the value, and the gradient only if the neuron may learn."""
     learns_BTF = repeated_BT[:, :, None] == _of_sinks(parts)
     return {"mlp": lambda x_BTF, layer: jnp.where(learns_BTF, x_BTF, jax.lax.stop_gradient(x_BTF))}
 
@@ -104,10 +104,10 @@ def labels(batch: dict, seed: jax.Array, settings: SinksConfig) -> tuple[jax.Arr
 
 
 def without_sinks(batch: dict, seed: jax.Array, config: Config) -> dict[str, Callable]:
-    """SGTM's forward pass as interventions: the sinks are off for what is labelled retain.
+    """SGTM's forward pass as interventions: the sinks are off for documents with the label retain.
 
     Raises:
-      InputError: sinks of attention that are no whole heads with keys of their own.
+      InputError: sinks of attention that are not whole heads with keys of their own.
     """
     model, count = config.model, sinks.partitions(config)["attention"].sinks
     if count and (count % (model.d_model // model.heads) or model.kv_heads not in (0, model.heads)):
@@ -134,8 +134,8 @@ def masked_gradients(
 ) -> tuple[jax.Array, dict]:
     """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients, each block's of the documents that teach it).
 
-    One forward pass and two backward passes, one a kind of document: exact, since what a document's losses depend on is
-    its own positions alone.
+    One forward pass and two backward passes, one per kind of document. This is exact, because the losses of a document
+    depend only on its own positions.
     """
     selective, parts = config.sinks.kind in sinks.SGTM, sinks.partitions(config)
     apart_BT = _by_position(labels(batch, seed, config.sinks)[0] if selective else batch["repeated"], batch)
@@ -157,7 +157,7 @@ def masked_gradients(
 
 
 def taught(batch: dict, config: Config, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
-    """Path of a parameter or moment -> bool, as wide as its neurons: whether the batch moves it."""
+    """Path of a parameter or moment -> bool, one per neuron: whether the batch updates it."""
     parts, yes = sinks.partitions(config), jnp.array(True)
     if config.sinks.kind not in ("masked_weights", "sgtm_frozen"):
         return lambda path: True
@@ -174,17 +174,17 @@ def taught(batch: dict, config: Config, seed: jax.Array) -> Callable[[tuple], ja
 
 
 def _learns_from_all(path: tuple) -> bool:
-    """Of what belongs to no neuron, with SGTM; `count` is the optimizer's."""
+    """Whether parameters of no neuron learn from all documents, with SGTM; `count` is the optimizer's."""
     return re.search(r"(^|/)(final_norm/\w+|count)$", path_name(path)) is not None
 
 
 def _by_position(documents_BN: jax.Array, batch: dict) -> jax.Array:
-    """What is said of documents, of their positions -> (B, T)."""
+    """Values of documents -> of their positions, (B, T)."""
     return jnp.take_along_axis(documents_BN, jnp.maximum(batch["segments"] - 1, 0), axis=1)
 
 
 def _by_block(path: tuple, of_sinks, of_shared, of_rest, parts: dict[str, Partition]) -> jax.Array:
-    """What belongs to sinks, to shared neurons, to neither -> the last, or the first two along the leaf's neurons."""
+    """Values for sinks, shared neurons, neither -> the last, or the first two along the leaf's neurons."""
     site, axis = first_match(NEURON_AXES, path_name(path)) or ("mlp", None)
     if axis is None or not parts[site].sinks:
         return of_rest

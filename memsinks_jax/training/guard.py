@@ -1,4 +1,4 @@
-"""Guards an update: one whose loss or gradient is not finite, or whose loss is a spike, is skipped and counted."""
+"""Skips and counts updates with a non-finite loss or gradient, or with a loss spike."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from memsinks_jax.config import TrainingConfig
 
 
 class Guard(NamedTuple):
-    """What the guard remembers; part of the state that a checkpoint holds, so a resumed run skips what it would have.
+    """The guard's state. Checkpoints hold it, so a resumed run skips the same updates as an uninterrupted one.
 
     W is `config.training.spike_window`; the counts are int32 ().
     """
 
-    losses_W: jax.Array  # of the last accepted updates, a ring
+    losses_W: jax.Array  # losses of the last accepted updates, a ring buffer
     accepted: jax.Array
     skipped: jax.Array
     in_a_row: jax.Array  # skipped since the last accepted one
 
 
 def init_guard(config: TrainingConfig) -> Guard:
-    # One zero each: donated buffers must not be shared.
+    # Separate zeros: donated buffers must not be shared.
     return Guard(jnp.zeros(config.spike_window), *(jnp.zeros((), jnp.int32) for _ in range(3)))
 
 

@@ -13,16 +13,16 @@ from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interruption
 from memsinks_jax.training import rendezvous
 
 _CHILD = "MEMSINKS_JAX_HOST_CHILD"
-_START_SECONDS = 120  # until a host that does not come is given up
-_SILENCE_SECONDS = 30  # until a host that is not heard of counts as lost
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_START_SECONDS = 120  # to wait for a host that does not connect
+_SILENCE_SECONDS = 30  # without a heartbeat until a host counts as lost
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def supervise(module: str, arguments: list[str], interruption: Interruption) -> int | None:
     """Runs the same command in a child process and waits for it -> its exit code. In that child: None, at once.
 
-    When another host dies, jax aborts the process from C++ with nothing but a stack trace. Someone must be left to say
-    what happened; the child dies with its parent, and gets its signals.
+    When another host dies, jax aborts the process from C++ with only a stack trace. The parent remains to report what
+    happened. The child dies with its parent, and gets its signals.
     """
     if os.environ.get(_CHILD) == str(os.getppid()):
         if sys.platform == "linux":
@@ -30,7 +30,7 @@ def supervise(module: str, arguments: list[str], interruption: Interruption) -> 
         return None
     environment = os.environ | {_CHILD: str(os.getpid())}
     child = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
-    interruption.save_first()  # it is the child that stops, when it has saved
+    interruption.save_first()  # the child stops, once it has saved
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: child.send_signal(signal.SIGTERM))
     code = child.wait()
@@ -45,11 +45,11 @@ def supervise(module: str, arguments: list[str], interruption: Interruption) -> 
 
 
 def start(coordinator: str, processes: int, process: int) -> None:
-    """Joins the run's other hosts. Must come before anything asks jax for its devices.
+    """Joins the run's other hosts. Call it before anything asks jax for its devices.
 
     Args:
-      coordinator: HOST:PORT of process 0, or 'auto' where jax finds it (TPU pods, Slurm, Open MPI, Kubernetes).
-      processes, process: how many there are and which this is, from 0; ignored with 'auto'.
+      coordinator: HOST:PORT of process 0, or 'auto' if jax can find it (TPU pods, Slurm, Open MPI, Kubernetes).
+      processes, process: the number of processes, and the index of this one from 0; ignored with 'auto'.
     Raises:
       InputError: the hosts did not all connect in time.
     """
@@ -78,8 +78,8 @@ def start(coordinator: str, processes: int, process: int) -> None:
 
 
 def _find_cluster() -> tuple[str, int, int] | None:
-    """Coordinator, processes and process of the cluster that jax finds around it; None where it does not say."""
-    try:  # jax's own way, which it does not publish: without it nobody is named when a host does not come
+    """Coordinator, processes and process of the cluster that jax detects; None if it detects none."""
+    try:  # not a public API of jax; without it no message can name a missing host
         from jax._src.clusters import ClusterEnv
 
         found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, _START_SECONDS)[:3]
@@ -89,12 +89,12 @@ def _find_cluster() -> tuple[str, int, int] | None:
 
 
 def agree(value: int) -> int:
-    """Process 0's value, on every host; a barrier besides."""
+    """Process 0's value, on every host. Also a barrier."""
     return int(everywhere(value)[0])
 
 
 def everywhere(value: float) -> list[float]:
-    """Every host's value, on every host, in their order; a barrier besides. Exact for times and for whole numbers."""
+    """Every host's value, on every host, in order. Also a barrier. Exact for times and for whole numbers."""
     import jax
 
     if jax.process_count() == 1:
@@ -129,7 +129,7 @@ def all_equal(digest: str) -> bool:
 
 
 def define_flags() -> tuple:
-    """The flags by which a command runs on several hosts -> their holders, as `start` takes them."""
+    """Defines the flags for running on several hosts -> their holders, as `start` takes them."""
     from absl import flags
 
     return (

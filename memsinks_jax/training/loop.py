@@ -1,4 +1,4 @@
-"""The training loop: everything in a run, in order."""
+"""The training loop: everything that a run does, in order."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class _StopInEvaluation(Exception):
-    """Asked to stop between two batches of an evaluation."""
+    """A stop request between two batches of an evaluation."""
 
 
 def train_and_evaluate(
@@ -54,16 +54,16 @@ def train_and_evaluate(
 
     Args:
       config: validated.
-      workdir: made if it does not exist; else it must hold a run with the same config, but for FREE_ON_RESUME.
-      should_stop: asked after every step and between the batches of an evaluation, with the number of finished steps;
-        True saves and raises Interrupted. With several hosts all must answer the same.
-      on_first_step: called when the first step has been dispatched: from then on there is something to lose.
+      workdir: made if it does not exist; else it must hold a run with the same config, except for FREE_ON_RESUME.
+      should_stop: called after every step and between the batches of an evaluation, with the number of finished steps.
+        True saves and raises Interrupted. All hosts must return the same.
+      on_first_step: called once the first step has been dispatched: from then on there is something to save.
       profiled: steps that jax's profiler records, into WORKDIR/profile.
-      wandb: project of Weights & Biases that gets the metrics too; empty: none.
+      wandb: project of Weights & Biases that also gets the metrics; empty: none.
     Returns:
       {"step", "train_loss", "tokens", "tokens_per_second", and the last evaluation's losses}.
     """
-    # What can be refused is refused before anything is written.
+    # Refuse bad input before anything is written.
     if wandb:
         refuse_missing_wandb()
     mesh = sharding.make_mesh(config.mesh)
@@ -140,9 +140,9 @@ class _Run:
     """A run under way.
 
     Attributes:
-      step: the last that was dispatched.
-      state: after it.
-      held_out_loss: of an evaluation after it, None without one.
+      step: the last dispatched step.
+      state: the state after it.
+      held_out_loss: from an evaluation after it, None without one.
     """
 
     def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, wandb: str, held: contextlib.ExitStack):
@@ -151,7 +151,7 @@ class _Run:
         self._program, self._seed = opened.program, np.uint32(config.seed)
         own = sharding.own_rows(config.training.batch_size, mesh)
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
-        self._pending: tuple[int, dict] | None = None  # step and metrics that the device has not been asked for
+        self._pending: tuple[int, dict] | None = None  # step and metrics that are not yet fetched
         self._delivered = 0  # batches
         record = Record(config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb)
         self.record = held.enter_context(contextlib.closing(record))
@@ -166,7 +166,7 @@ class _Run:
         return batch
 
     def dispatch(self, batch: dict) -> None:
-        """The next step. Metrics of the one before are fetched after it, so the device never waits for Python."""
+        """Dispatches the next step, then fetches the metrics of the one before, so the device never waits for Python."""
         self.step, self.held_out_loss = self.step + 1, None
         self.watchdog.phase(f"dispatching step {self.step}; the first compiles")
         placed = sharding.put_batch(batch, self._program.batch)
@@ -175,7 +175,7 @@ class _Run:
         self._pending = self.step, metrics
 
     def fetch(self) -> None:
-        """Records the metrics of all steps that were dispatched."""
+        """Fetches and records the metrics of all dispatched steps."""
         if self._pending:
             step, metrics = self._pending
             self.watchdog.phase(f"waiting for the device to finish step {step}")
@@ -183,7 +183,7 @@ class _Run:
             self.record.step(step, jax.device_get(metrics))
 
     def measured(self, phase: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Records what is measured after the step; its time is none of the training's."""
+        """Measures after the step and records it. The time does not count as training."""
         self.fetch()
         self.watchdog.phase(f"{phase} after step {self.step}")
         with self.record.clock.paused():
@@ -214,7 +214,7 @@ class _Evaluate:
 
 
 class _Look:
-    """Looks for documents that came too often, where `config.monitor` is on."""
+    """Looks for documents that appear too often, if `config.monitor` is on."""
 
     def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, since: int, loss: DocumentLoss):
         config = opened.corpus.config
@@ -245,7 +245,7 @@ class _Look:
 
 
 class _Save:
-    """Starts to save a checkpoint."""
+    """Starts saving a checkpoint."""
 
     def __init__(self, config: Config, steps: int, checkpoints: Checkpoints):
         self._every, self._steps, self._checkpoints = config.training.checkpoint_every, steps, checkpoints
@@ -261,7 +261,7 @@ class _Save:
 
 
 class _Opened(NamedTuple):
-    """A run that can go on: its data, its program, and where it stands: after `start` steps of `steps`, `tokens` read."""
+    """A run that is ready to start or resume: its data and program, after `start` of `steps` steps and `tokens` tokens."""
 
     corpus: Corpus
     rows: Rows
@@ -270,13 +270,13 @@ class _Opened(NamedTuple):
     start: int
     steps: int
     tokens: int
-    state: Callable[[], TrainState]  # makes or restores it: a finished run needs none
+    state: Callable[[], TrainState]  # makes or restores the state; a finished run needs none
 
 
 def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, held: contextlib.ExitStack) -> _Opened:
-    """Makes a workdir or takes one up again; `held` closes what is opened."""
+    """Makes a workdir or resumes one; `held` closes what is opened."""
     leads = jax.process_index() == 0
-    # Data, and what the workdir remembers of it.
+    # Data, and its record in the workdir.
     if resuming:
         if leads:
             held.enter_context(workdirs.lock(workdir))
@@ -302,7 +302,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     elif leads:
         held.enter_context(workdirs.create(workdir, config, corpus))
     if not resuming:
-        hosts.agree(0)  # nobody goes on before the workdir is there
+        hosts.agree(0)  # no host goes on before the workdir exists
         checkpoints = Checkpoints(workdir, config.training)
     versions = library_versions()
     checkpoints.about = {"data": fingerprints, "config": json.loads(to_json(config)), "versions": versions}
@@ -320,7 +320,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
 
 
 def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
-    """Those of config.model.initial. Raises InputError when its arrays or its tokenizer are not this run's."""
+    """The parameters of config.model.initial. Raises InputError if its arrays or its tokenizer do not match this run."""
     place = config.model.initial
     run = open_run(pathlib.Path(place))
     refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
@@ -335,10 +335,10 @@ def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
-    """What of Memorization is measured after a step: "run" (all), "repeated" or "" (nothing).
+    """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or "" (none).
 
-    Documents that appear in every N-th batch are measured before and after each step that sees them, and one step on: the
-    cycle of learning and forgetting (paper section 5.4).
+    Documents that appear in every N-th batch are measured before and after each step that sees them, and one step later:
+    the cycle of learning and forgetting (paper section 5.4).
     """
     if step % config.training.evaluate_every == 0 or step == steps:
         return "run"
@@ -347,7 +347,7 @@ def _due_evaluation(config: Config, step: int, steps: int) -> str:
 
 
 def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps: int) -> str:
-    """What is due after `step` but not in the metrics, since the run was stopped in it; "" where nothing is missing."""
+    """The evaluation that is due after `step` but missing from the metrics, because the run was stopped in it; else ""."""
     due = _due_evaluation(config, step, steps) if step > 0 else ""
     name = {"run": "held_out_loss", "repeated": "repeated_loss", "": "step"}[due]
     done = any(line["step"] == step and name in line for line in read_metrics(workdir))
@@ -355,7 +355,7 @@ def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps:
 
 
 def _last_look(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, bool]:
-    """The step of the monitor's last look, up to `step`; whether it is due after `step` and was not made."""
+    """The step of the monitor's last look, up to `step`; whether one is due after `step` and missing."""
     looks = [line["step"] for line in read_metrics(workdir) if "monitor_flagged" in line and line["step"] <= step]
     last = hosts.agree(max(looks, default=0))
     return last, last < step and config.monitor.every > 0 and step % config.monitor.every == 0
@@ -391,7 +391,7 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
 
 
 def _summary(workdir: pathlib.Path) -> dict:
-    """The last value of everything that was written, as the command's JSON."""
+    """The last value of every metric, as the command's JSON."""
     latest = {}
     for line in read_metrics(workdir):
         latest |= line

@@ -9,14 +9,14 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, from_json, to_json
 from memsinks_jax.training.flops import GIB, parameters
 
-# Bytes a parameter: itself and two moments in float32, and the gradient while it is there.
+# Bytes per parameter: the parameter and two moments in float32, and the gradient.
 STATE, GRADIENT = 12, 4
-# The compiler reuses buffers, so a step may need less than is counted here; never less than the state.
+# The compiler reuses buffers, so a step may need less than is counted here, but never less than the state.
 _MARGIN = 2
 
 
 def needed(config: Config, chips: int) -> dict[str, float]:
-    """Bytes a chip by what they are for. Counts the arrays of model/decoder.py; buffers of the compiler come on top."""
+    """Bytes per chip by purpose. Counts the arrays of model/decoder.py; the compiler's buffers come on top."""
     model, width = config.model, 4 if config.model.dtype == "float32" else 2
     parts = sinks.partition(model, config.sinks)
     hidden = parts.shared + (
@@ -37,7 +37,7 @@ def needed(config: Config, chips: int) -> dict[str, float]:
     return {
         "embeddings, their gradients and moments": share * embeddings,
         "layers, their gradients and moments": share * (count - embeddings),
-        # A layer's activations are whole during its backward pass.
+        # During its backward pass a layer has all of its activations.
         "activations": tokens * width * (kept * model.layers + everything),
         "logits": tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width),
     }
@@ -54,7 +54,7 @@ def _parameters(settings: str) -> int:
 
 
 def refuse_too_large(config: Config, mesh: Mesh) -> None:
-    """Raises InputError for a run that a device of the mesh has no room for, with what takes most."""
+    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most."""
     parts, room = needed(config, mesh.size), _room(mesh)
     state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
     if state <= room and sum(parts.values()) <= _MARGIN * room:
@@ -69,7 +69,7 @@ def refuse_too_large(config: Config, mesh: Mesh) -> None:
 
 
 def told(config: Config, mesh: Mesh) -> str:
-    """What a run takes of a device's memory, in words."""
+    """The device memory of a run, in words."""
     parts = needed(config, mesh.size)
     state = sum(size for name, size in parts.items() if "moments" in name)
     return (
@@ -83,7 +83,7 @@ def _size(count: float) -> str:
 
 
 def _room(mesh: Mesh) -> float:
-    """Bytes of a device; those of CPUs share the memory of their host."""
+    """The memory of a device in bytes. CPU devices share their host's memory."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in mesh.local_devices]
     if None not in limits:
         return min(limits)

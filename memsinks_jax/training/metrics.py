@@ -1,5 +1,4 @@
-"""What a run writes down and shows: JSON lines always, TensorBoard events beside them, W&B where it is asked for, a progress
-bar on a terminal."""
+"""Metrics of a run: JSON lines and TensorBoard events always, W&B on request, a progress bar on a terminal."""
 
 import hashlib
 import importlib.util
@@ -21,15 +20,15 @@ logger = logging.getLogger(__name__)
 class MetricWriter:
     """Appends to `metrics.jsonl`, to TensorBoard events under `tensorboard/`, and to `skipped.jsonl` if it must.
 
-    A line is {"step": finished steps, name: value, ...}. When a run resumes at `start_step`, later lines of the run
-    that was interrupted are taken away first: every step stands in the files once.
+    A line is {"step": finished steps, name: value, ...}. When a run resumes at `start_step`, later lines of the
+    interrupted run are removed first, so every step is in the files once.
 
     Args:
-      wandb: of `open_wandb`, closed with the rest; None: not used.
+      wandb: from `open_wandb`, closed with the rest; None: not used.
     """
 
     def __init__(self, workdir: pathlib.Path, start_step: int, wandb=None):
-        import tensorboardX  # here: it imports PyTorch where that is installed, and most commands write no events
+        import tensorboardX  # here, because it imports PyTorch if that is installed, and most commands write no events
 
         self._skipped = workdir / "skipped.jsonl"
         for path in (workdir / "metrics.jsonl", self._skipped):
@@ -47,7 +46,7 @@ class MetricWriter:
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self._file.name) from None  # it does not say which file
+            raise OSError(error.errno, error.strerror, self._file.name) from None  # the error does not name the file
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
         if self._wandb:
@@ -60,7 +59,7 @@ class MetricWriter:
             file.write(json.dumps({"step": step, **told, "documents": documents}) + "\n")
 
     def sync(self) -> None:
-        """To disk, also if the machine goes down: called before a checkpoint that counts these lines as written."""
+        """Flushes to disk, so that the lines survive a crash. Called before a checkpoint that counts them as written."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -76,7 +75,7 @@ def refuse_missing_wandb() -> None:
 
 
 def open_wandb(project: str, workdir: pathlib.Path, config: dict):
-    """A run of Weights & Biases, named as the workdir; a run that goes on goes on there.
+    """A run of Weights & Biases with the workdir's name; a resumed run resumes it.
 
     Raises:
       InputError: wandb is not installed, or refuses: without a key, for example.
@@ -99,11 +98,11 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
 
 
 def read_lines(path: pathlib.Path) -> list[dict]:
-    """Of a file that a run appends to; [] where there is none. Raises InputError for a damaged one."""
+    """All lines of a file that a run appends to; [] if there is none. Raises InputError for a damaged one."""
     if not path.exists():
         return []
     try:
-        # A killed run may leave half a line at the end: it has no line break and is not a line.
+        # A killed run may leave half a line at the end. It has no line break and does not count.
         lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [json.loads(line) for line in lines]
     except ValueError as error:
@@ -111,7 +110,7 @@ def read_lines(path: pathlib.Path) -> list[dict]:
 
 
 class Progress:
-    """A bar with loss, tokens a second and time left on a terminal; plain log lines elsewhere."""
+    """A progress bar with loss, tokens/s and time left on a terminal; plain log lines elsewhere."""
 
     SECONDS_BETWEEN_LINES = 10
 
@@ -124,7 +123,7 @@ class Progress:
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
         told = f"loss {loss:.3f}"
-        if tokens_per_second:  # of the first step, which compiles, it is not known
+        if tokens_per_second:  # unknown at the first step, which compiles
             told += f", {tokens_per_second:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.set_postfix_str(told, refresh=False)

@@ -1,11 +1,11 @@
 """Finds documents that appear too often during training, and measures how much of them the model remembers.
 
-A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts: it is saved,
-restored and summed as all else there. Its memory does not grow with the corpus. What it says is never too low; it is too
-high by about (encounters so far / counters), so raise `config.monitor.counters` for large corpora.
+A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts. It is saved,
+restored and summed like the rest of the state. Its memory does not grow with the corpus. Its counts are never too low. They
+are too high by about (encounters so far / counters), so raise `config.monitor.counters` for large corpora.
 
-B rows of a batch, N documents of a row, R rows of the sketch, W counters in each. A part of a document that was cut by
-packing counts as one encounter.
+B rows of a batch, N documents of a row, R rows of the sketch, W counters in each. Each part of a document that packing
+has split counts as one encounter.
 """
 
 import json
@@ -26,16 +26,16 @@ from memsinks_jax.data.packing import Rows
 from memsinks_jax.training import hosts
 from memsinks_jax.training.metrics import read_lines
 
-_ROWS = 4  # R: an estimate is far too high only where all four counters of a document are shared
+_ROWS = 4  # R: an estimate is far too high only if all four counters of a document are shared
 
 
 def init_sketch(config: Config) -> jax.Array | None:
-    """Nothing seen -> uint32 (R, W); None with the monitor off."""
+    """An empty sketch, uint32 (R, W); None with the monitor off."""
     return jnp.zeros((_ROWS, config.monitor.counters), jnp.uint32) if config.monitor.every else None
 
 
 def count(sketch_RW: jax.Array, identities_BN2: jax.Array) -> jax.Array:
-    """The sketch after a batch. Ids of 0, where a row has no further document, are nobody's."""
+    """The sketch after a batch. Ids of 0, without a document, are not counted."""
     identities_K2 = identities_BN2.reshape(-1, 2)
     seen_K = (identities_K2 > 0).any(axis=-1).astype(jnp.uint32)
     for row in range(_ROWS):
@@ -44,14 +44,14 @@ def count(sketch_RW: jax.Array, identities_BN2: jax.Array) -> jax.Array:
 
 
 def estimates(sketch_RW: np.ndarray, identities_K2: np.ndarray) -> np.ndarray:
-    """How often each id was seen, or more -> int64 (K,)."""
+    """An upper bound of how often each id was seen -> int64 (K,)."""
     width = sketch_RW.shape[1]
     counters = [sketch_RW[row, _places(identities_K2, row, width)] for row in range(_ROWS)]
     return np.min(counters, axis=0).astype(np.int64)
 
 
 def _places(identities_K2, row: int, width: int):
-    """A hash of both lanes, another for every row -> uint32 (K,) below W; of jax's arrays as of numpy's."""
+    """A hash of both lanes, different in every row -> uint32 (K,) below W; for arrays of jax and of numpy."""
     mixed_K = _mix(identities_K2[:, 0] + np.uint32(0x9E3779B9 * (row + 1) % 2**32))
     return _mix(mixed_K ^ identities_K2[:, 1]) % np.uint32(width)
 
@@ -64,15 +64,15 @@ def _mix(x):
 
 
 class Monitor:
-    """What a run knows of documents that came too often. Made on every host; `look` is a collective call.
+    """What a run knows about documents that appear too often. Make it on every host; `look` is a collective call.
 
-    WORKDIR/flagged.jsonl gets a line for each: the step of the look, its id, how often it had been seen, and its number in
-    the table of documents (null for an id that is no document's, as with `config.data.id_noise`).
+    WORKDIR/flagged.jsonl gets a line for each: the step of the look, the document's id, how often it was seen, and its
+    index in the table of documents (null for an id without a document, as with `config.data.id_noise`).
 
     Args:
       own: this host's rows of a batch, see `sharding.own_rows`.
-      start: step from which the run goes on; what was flagged later is forgotten, and will be found again.
-      since: step of the last look, which other `config.monitor.every` may have set.
+      start: step from which the run resumes. Later flags are dropped, and will be found again.
+      since: step of the last look, possibly with another `config.monitor.every`.
       as_batches: (tokens, identities) -> batches for the `measure` of `look`.
     """
 
@@ -88,7 +88,7 @@ class Monitor:
             scratch = self._path.with_suffix(".jsonl.new")
             scratch.write_text("".join(json.dumps(line) + "\n" for line in self._flagged.values()))
             os.replace(scratch, self._path)
-        # What was read since the last look is read again: a run that goes on finds what one without a stop would.
+        # Read again what was read since the last look, so that a resumed run finds the same as an uninterrupted one.
         size = config.training.batch_size
         self._window: set[int] = set()
         for step in range(since, start):
@@ -96,17 +96,17 @@ class Monitor:
                 self.saw(rows[step * size + place]["identities"])
 
     def saw(self, identities_BN2: np.ndarray) -> None:
-        """This host's rows of a batch. Hosts may share rows: what counts here is which documents came, not how often."""
+        """Notes this host's rows of a batch. Hosts may share rows: only which documents came matters, not how often."""
         self._window.update(as_numbers(identities_BN2.reshape(-1, 2)).tolist())
 
     def look(self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]) -> dict[str, float]:
-        """Flags what was seen too often since the last look, and measures the first `probes` of all that is flagged.
+        """Flags documents that were seen too often since the last look, and measures the first `probes` flagged ones.
 
         Args:
-          measure: (batches, mode of the sinks) -> nats per token of the model of now.
+          measure: (batches, mode of the sinks) -> nats per token of the current model.
         Returns:
           {"monitor_flagged": documents so far, "monitor_loss": their loss with the sinks dropped, "monitor_loss_own": with
-          their own, where the model has sinks}; without losses while no document is flagged.
+          their own, if the model has sinks}; without losses while no document is flagged.
         """
         numbers = hosts.union(np.array(sorted(self._window - {0}), np.uint64))
         self._window = set()
@@ -115,7 +115,7 @@ class Monitor:
         often = np.flatnonzero(seen > self._settings.seen_over)
         new = [place for place in often.tolist() if ids.to_hex(identities[place]) not in self._flagged]
         which, documents = self._corpus.table.documents_of(identities[new])
-        index = dict(zip(which[::-1].tolist(), documents[::-1].tolist(), strict=True))  # the first of each
+        index = dict(zip(which[::-1].tolist(), documents[::-1].tolist(), strict=True))  # the first occurrence of each
         for number, place in enumerate(new):
             name = ids.to_hex(identities[place])
             self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index.get(number)})

@@ -1,4 +1,4 @@
-"""AdamW or Muon, and their schedules; which parameters decay, and which are of sinks, are rules over their paths."""
+"""AdamW or Muon, and their schedules. Rules over the paths say which parameters decay, and which belong to sinks."""
 
 import re
 from typing import NamedTuple
@@ -21,16 +21,16 @@ DECAY_RULES = (
     (r"_norm/(scale|bias)$", False),
 )
 
-# Matrices that Muon updates, (L, in, out); all else is AdamW's, embeddings and head with it (Jordan 2024).
+# Matrices that Muon updates, (L, in, out). AdamW updates the rest, with embeddings and head (Jordan 2024).
 MUON = r"(^|/)layers/\w+_kernel$"
-# So large are AdamW's updates, root mean square: Muon's take its learning rate and decay then (Liu et al. 2025, 2.2).
+# Root mean square of AdamW's updates. Scaled to it, Muon can use the same learning rate and decay (Liu et al. 2025, 2.2).
 _MUON_RMS = 0.2
 
-# Tables of sparse sinks, and what the optimizer keeps of their rows.
+# Tables of sparse sinks, and the optimizer's state of their rows.
 TABLE = r"(^|/)sink_\w+$"
 
-# Ordered (regex, (site, axis along which its sinks lie) or None): the weights whose learning rate sinks can have their own.
-# Of attention those that read the sinks; what makes them serves shared outputs too where heads share keys and values.
+# Ordered (regex, (site, axis of its sinks) or None): the weights for which sinks can have their own learning rate.
+# Of attention, those that read the sinks. Those that make them also serve shared outputs if heads share keys and values.
 SINK_RULES = (
     (r"(^|/)(up|gate)_(kernel|bias)$", ("mlp", -1)),
     (r"(^|/)down_kernel$", ("mlp", -2)),
@@ -42,9 +42,9 @@ SINK_RULES = (
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Linear over the warmup to the peak; `final_fraction` of it is reached at the last of `steps` updates.
+    """Rises linearly over the warmup to the peak, and reaches `final_fraction` of it at the last of `steps` updates.
 
-    Between them a cosine, or with wsd the peak and a straight line (Hu et al. 2024, arXiv:2404.06395).
+    In between it follows a cosine, or with wsd the peak and then a straight line (Hu et al. 2024, arXiv:2404.06395).
     """
     warmup = min(config.warmup_steps, int(config.warmup_fraction * steps))
     first, peak, last = (
@@ -63,10 +63,10 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     """Clipping by the global norm, then AdamW or Muon. Moments are float32 and shaped like the parameters.
 
-    With DP-SGD nothing is clipped here: each row's gradient was.
+    With DP-SGD nothing is clipped here, because each row's gradient is clipped before.
 
     Raises:
-      InputError: Muon with sinks among the columns of its matrices; DP-SGD with sinks, or in parts of a batch.
+      InputError: Muon with sinks among the columns of its matrices; DP-SGD with sinks or with microbatches.
     """
     private.refuse(config)
     settings = config.optimizer
@@ -89,7 +89,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
 
 
 def scale_by_muon() -> optax.GradientTransformation:
-    """optax's, for matrices that are stacked over layers, its updates as large as AdamW's."""
+    """optax's Muon for matrices stacked over layers, with updates as large as AdamW's."""
 
     def resized(update: jax.Array) -> jax.Array:
         return update * _MUON_RMS * max(update.shape[1:]) ** 0.5
@@ -109,7 +109,7 @@ def _by_muon(params) -> dict:
 
 
 def _refuse_columns(config: Config) -> None:
-    """Orthogonalizing makes what is left of an old moment large again: it would move sinks that no document has on."""
+    """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on for no document."""
     parts = sinks.partitions(config)
     if config.sinks.kind != "by_chance" and (
         parts["attention"].sinks or (parts["mlp"].sinks and not sinks.is_sparse(config.sinks))
@@ -121,7 +121,7 @@ def _refuse_columns(config: Config) -> None:
 
 
 class RowAdamState(NamedTuple):
-    """Moments, and the number of updates: of all that is no table, int32 (), and of every row of each table, (M,)."""
+    """Moments, and the number of updates: int32 () for everything but tables, (M,) for the rows of each table."""
 
     count: jax.Array
     counts: dict
@@ -130,7 +130,7 @@ class RowAdamState(NamedTuple):
 
 
 def scale_by_adam_by_row(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformation:
-    """optax.scale_by_adam, whose bias correction knows how often each row of a table was updated."""
+    """optax.scale_by_adam with a bias correction by the number of updates of each table row."""
 
     def init(params) -> RowAdamState:
         counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in params.items() if re.search(TABLE, name)}
@@ -153,13 +153,13 @@ def scale_by_adam_by_row(b1: float, b2: float, epsilon: float = 1e-8) -> optax.G
 
 
 def is_table(path: tuple) -> bool:
-    """Whether a parameter is a table of sparse sinks, or something kept of its rows."""
+    """Whether a parameter is a table of sparse sinks, or optimizer state of its rows."""
     return re.search(TABLE, path_name(path)) is not None
 
 
 def scale_sinks(config: Config) -> optax.GradientTransformation:
-    """Multiplies the updates of the sinks' weights, decay with them, by `config.sinks.learning_rate_multiple`."""
-    parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}  # whose rows are sinks, however many
+    """Multiplies the updates of the sinks' weights, including decay, by `config.sinks.learning_rate_multiple`."""
+    parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}  # all of its rows are sinks
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         rule = first_match(SINK_RULES, path_name(path))
@@ -180,12 +180,12 @@ def decay_mask(params) -> dict:
 
 
 def path_name(path: tuple) -> str:
-    """('layers', 'up_kernel') as jax names it -> 'layers/up_kernel'."""
+    """A path as jax gives it, ('layers', 'up_kernel') -> 'layers/up_kernel'."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def first_match(rules: tuple, name: str):
-    """The value of the first (regex, value) whose regex is found in `name`. Raises InputError when none is."""
+    """The value of the first (regex, value) whose regex matches in `name`. Raises InputError if none does."""
     for pattern, value in rules:
         if re.search(pattern, name):
             return value

@@ -1,6 +1,6 @@
 """DP-SGD (Abadi et al. 2016): every row's gradient is clipped, and noise is added to their sum. By optax's aggregation.
 
-What it protects is a row. A document that is read k times stands in k of them; no epsilon is computed here.
+It protects a row. A document that is read k times is in k of them. No epsilon is computed here.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from memsinks_jax.config import Config, InputError, OptimizerConfig
 
 
 def refuse(config: Config) -> None:
-    """Raises InputError where a step's gradient is not one of rows: with sinks, and in parts of a batch."""
+    """Raises InputError if a step has no gradients per row: with sinks, or with microbatches."""
     if config.optimizer.noise_multiplier and (config.sinks.kind != "none" or config.compute.accumulate > 1):
         raise InputError(
             f"config.optimizer.noise_multiplier is {config.optimizer.noise_multiplier:g}, and DP-SGD trains a model without "
@@ -25,7 +25,7 @@ def gradients(
     losses: Callable[[dict, dict], jax.Array], params: dict, batch: dict, step: jax.Array, seed: jax.Array,
     settings: OptimizerConfig,
 ) -> tuple[jax.Array, dict]:  # fmt: skip
-    """(params, rows -> losses (B, T)) -> (nats per token of the batch, the mean of the rows' clipped gradients with noise).
+    """(params, rows -> losses (B, T)) -> (nats per token of the batch, mean of the rows' clipped gradients, with noise).
 
     The noise is a function of (seed, step). A row's loss is the mean of its own tokens.
     """

@@ -10,16 +10,16 @@ from memsinks_jax.config import Config
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
-# XLA on TPUs would pass parts of a weight around while it multiplies by them: loops over narrow slices, twice the time of
-# gathering it first. Above this size, in MiB, it may.
+# XLA on TPUs would pass parts of a weight around while it multiplies by them. Such loops over narrow slices take twice the
+# time of gathering the weight first. Above this size, in MiB, they are allowed.
 _TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
 class Program(NamedTuple):
-    """A train step for a mesh, and what it takes, as shapes with shardings. Trace and call it within `jax.set_mesh`."""
+    """A train step for a mesh, and its inputs as shapes with shardings. Trace and call it within `jax.set_mesh`."""
 
     init: jax.stages.Wrapped  # () -> a fresh state
-    step: jax.stages.Wrapped  # (state, batch, seed) -> (state, metrics); the state is given away
+    step: jax.stages.Wrapped  # (state, batch, seed) -> (state, metrics); the state is donated
     state: TrainState
     batch: dict[str, jax.ShapeDtypeStruct]
     seed: jax.ShapeDtypeStruct
@@ -29,7 +29,7 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     """The program of a run of `steps` steps, whose rows hold at most `documents_per_row` documents.
 
     Raises:
-      InputError: the mesh divides neither the batch nor a parameter, or the attention kernel cannot run there.
+      InputError: the mesh does not divide the batch or a parameter, or the attention kernel cannot run there.
     """
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     shapes = jax.eval_shape(lambda: init_state(config, steps))

@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class Record:
-    """What a run writes down and shows, by one host. `tokens` are those of all steps so far, `clock` times them.
+    """Writes and shows a run's metrics, on one host. `tokens` counts those of all steps so far, `clock` times them.
 
-    `wandb` is a project of Weights & Biases that gets the metrics too.
+    `wandb` is a project of Weights & Biases that also gets the metrics.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Record:
             self._bar = Progress(f"{config.variant}, seed {config.seed}", steps, start)
 
     def step(self, number: int, metrics: dict) -> None:
-        """Metrics of the train step. Raises InputError when too many consecutive updates were skipped, on every host."""
+        """Records the metrics of a train step. Raises InputError on every host if too many updates in a row were skipped."""
         training = self._config.training
         values = {name: float(value) for name, value in metrics.items()}
         self.tokens += int(values["tokens"])
@@ -65,12 +65,12 @@ class Record:
             )
 
     def measured(self, step: int, values: dict[str, float]) -> None:
-        """What was measured of the model after a step."""
+        """Records measurements of the model after a step."""
         if self._writer:
             self._writer.write(step, values)
 
     def sync(self) -> None:
-        """Before a checkpoint that counts what was written."""
+        """Flushes the files. Called before a checkpoint that counts their lines as written."""
         if self._writer:
             self._writer.sync()
 
@@ -81,7 +81,7 @@ class Record:
 
 
 class Clock:
-    """Tokens a second of this process, without the first step, which compiles, and without evaluations."""
+    """Tokens/s of this process, without the first step, which compiles, and without evaluations."""
 
     def __init__(self):
         self._start, self._tokens_at_start = None, 0

@@ -1,8 +1,8 @@
-"""The seal of a checkpoint: digests of its files, by which later damage is found and named.
+"""The seal of a checkpoint: digests that detect and name later damage.
 
-`seal.json` holds the size of every file and the hash of every file but large ones of arrays. Orbax stores zarr chunks in
-OCDBT, which has checksums of its index and none of the chunks. To read them back for a hash would take as long as to write
-them, so the arrays have digests instead: the devices compute them before the save, and whoever reads computes them again.
+`seal.json` holds the size of every file and the hash of every file, except large ones of arrays. Orbax stores zarr chunks in
+OCDBT, which has checksums of its index but not of the chunks. Reading them back for a hash would take as long as writing
+them, so the arrays have digests instead. The devices compute them before the save, and every reader computes them again.
 """
 
 import concurrent.futures
@@ -25,16 +25,16 @@ from memsinks_jax.training.sharding import replicated
 
 ITEMS = ("params", "optimizer", "progress")
 _SEAL = "seal.json"
-# Orbax writes these two last, after the seal. They say nothing of the state.
+# Orbax writes these two last, after the seal. They hold no state.
 _UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
-_HASHED_BYTES = 2**20  # files of arrays up to here are hashed: to read one back costs nothing
-_BLOCK = 2**15  # elements of an array digested at a time, which fit into a core's cache
-_THREADS = 8  # as many slices are in memory at a time
-_INDEX_CACHE_BYTES = 10**8  # of OCDBT, as Orbax has it
+_HASHED_BYTES = 2**20  # files of arrays up to this size are hashed: reading one back is cheap
+_BLOCK = 2**15  # elements digested at a time, which fit into a core's cache
+_THREADS = 8  # slices in memory at a time
+_INDEX_CACHE_BYTES = 10**8  # of OCDBT, as in Orbax
 
 
 def is_stacked(name: str) -> bool:
-    """Whether axis 0 of an array is the layers: those are stored, read and digested one by one."""
+    """Whether axis 0 of an array is the layers. Such arrays are stored, read and digested layer by layer."""
     return "layers/" in name
 
 
@@ -46,7 +46,7 @@ def needs_digests(items: dict) -> bool:
 def digests(items: dict) -> dict[str, list[int]]:
     """{'params/layers/up_kernel': [one for each layer], 'params/token_embedding': [one], ...}: 32 bits each.
 
-    Computed on the devices, in one pass over their memory, the same for any sharding. Collective.
+    Computed on the devices, in one pass over their memory. The same for any sharding. Collective.
 
     Args:
       items: {name of the item: a tree of jax arrays}.
@@ -54,7 +54,7 @@ def digests(items: dict) -> dict[str, list[int]]:
     arrays = {path_name(path): array for path, array in jax.tree_util.tree_leaves_with_path(items)}
     sharding = next(iter(arrays.values())).sharding
     if isinstance(sharding, NamedSharding):
-        sharding = replicated(sharding.mesh)  # so that every host can read them
+        sharding = replicated(sharding.mesh)  # replicated, so that every host can read them
     computed = jax.device_get(jax.jit(_digests_on_devices, out_shardings=sharding)(arrays))
     return {name: found.tolist() for name, found in computed.items()}
 
@@ -73,7 +73,7 @@ def _digests_on_devices(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def digest(array: np.ndarray) -> int:
-    """The same of a layer, or of an array that has none, on the host."""
+    """The same digest for a layer, or for an array without layers, on the host."""
     bits = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
     places, total = np.arange(_BLOCK, dtype=np.uint32), 0
     for start in range(0, bits.size, _BLOCK):
@@ -86,7 +86,7 @@ def digest(array: np.ndarray) -> int:
 def _mixed(bits, index):
     """MurmurHash3's finalizer of elements, uint32, and their places: any change to one changes the sum of all.
 
-    A sum, since that does not depend on how the elements lie on devices.
+    The sum does not depend on the sharding.
     """
     bits = bits ^ (index * np.uint32(0x9E3779B1))
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
@@ -95,7 +95,7 @@ def _mixed(bits, index):
 
 
 def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]:
-    """-> what opens an array of a checkpoint's item by its name, such as 'layers/up_kernel'; they share an index."""
+    """-> a function that opens an array of a checkpoint's item by its name, as 'layers/up_kernel'. All share an index."""
     context = tensorstore.Context({"cache_pool#index": {"total_bytes_limit": _INDEX_CACHE_BYTES}})
 
     @cache
@@ -108,17 +108,17 @@ def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]
 
 
 def progress_file(folder: pathlib.Path) -> pathlib.Path:
-    """What a checkpoint tells besides its arrays; Orbax's first API called it `metadata`."""
+    """The file with what a checkpoint stores besides its arrays; Orbax's first API called it `metadata`."""
     before = folder / "progress" / "metadata"
     return before if before.is_file() else folder / "progress" / "data.json"
 
 
 def write_seal(folder: pathlib.Path) -> None:
-    """Writes down the size of every file under a folder, and its hash unless digests of the arrays stand for it."""
+    """Writes the size of every file under a folder, and its hash unless digests of arrays cover it."""
     hashed_bytes = _HASHED_BYTES if _digests_in(folder) else math.inf
 
     def sealed(path: pathlib.Path) -> list:
-        size, of_arrays = path.stat().st_size, path.parent.name == "d"  # as OCDBT calls the folder
+        size, of_arrays = path.stat().st_size, path.parent.name == "d"  # OCDBT's name of the folder
         return [size, None if of_arrays and size > hashed_bytes else _hash(path)]
 
     content = {"files": {name: sealed(path) for name, path in _files(folder).items()}}
@@ -131,12 +131,12 @@ def write_seal(folder: pathlib.Path) -> None:
 def find_damage(
     folder: pathlib.Path, items: tuple = ITEMS, share: tuple[int, int] = (0, 1), arrays: bool = True
 ) -> str | None:
-    """What differs between a checkpoint's files and its seal, in words; None when nothing does.
+    """The difference between a checkpoint's files and its seal, in words; None if there is none.
 
     Args:
-      items: what is looked at; no byte of the others is read.
-      share: which part of the work to do, of how many.
-      arrays: whether those that have digests are read; whoever restores them next can compare the digests then.
+      items: the items to check; no byte of the others is read.
+      share: (part of the work to do, number of parts).
+      arrays: whether to read arrays with digests. If not, compare the digests when they are restored.
     """
     part, parts = share
     others = set(ITEMS) - set(items)
@@ -198,7 +198,7 @@ def _damage_of_slice(
         problem = f"cannot be read ({str(error).splitlines()[0]})"
     try:
         files = [f"{item}/{file}" for file in _files_of_slice(folder / item, array, layer)]
-    except Exception:  # the index is damaged itself, and the error above names its file
+    except Exception:  # the index itself is damaged; the error above names its file
         files = []
     what = name if layer is None else f"layer {layer} of {name}"
     return f"{what} {problem}{', which is in ' if files else ''}{' and '.join(files)}"
@@ -223,7 +223,7 @@ def _files_of_slice(item: pathlib.Path, array: str, layer: int | None) -> list[s
 
 
 def _digests_in(folder: pathlib.Path) -> dict[str, list[int]]:
-    """Empty for small states, and for those saved before there were digests: there all files have hashes."""
+    """The digests in a seal. Empty for small states, and for checkpoints older than digests: there all files have hashes."""
     return json.loads(progress_file(folder).read_text()).get("digests", {})
 
 

@@ -14,7 +14,7 @@ from memsinks_jax.model.placement import BATCH as BATCH_AXES
 from memsinks_jax.training.optimizer import TABLE, first_match, path_name
 
 # Ordered (regex over the path, partition); the first match wins, an uncovered parameter is an error. Optimizer moments
-# have their parameter's path at the end of theirs, so one table serves both. Axis 0 of everything in layers/ is L.
+# end with their parameter's path, so one table serves both. Axis 0 of everything in layers/ is L.
 RULES = (
     (r"layers/(query|key|value|gate|up)_kernel$", P(None, "fsdp", "tensor")),
     (r"layers/(query|key|value|gate|up)_bias$", P(None, "tensor")),
@@ -36,10 +36,10 @@ BATCH = P(BATCH_AXES)
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     """A mesh of AXES over the devices (default: all). One device is a mesh of one.
 
-    Several slices of TPUs lie along `data`, the axis with the least to say to each other.
+    Several TPU slices lie along `data`, the axis with the least communication.
 
     Raises:
-      InputError: the axes do not multiply to the number of devices, or `data` does not hold the slices.
+      InputError: the product of the axes is not the number of devices, or the slices do not divide `data`.
     """
     devices = jax.devices() if devices is None else devices
     slices = len({getattr(device, "slice_index", 0) for device in devices})
@@ -63,7 +63,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_size", microbatches: int = 1) -> None:
-    """Raises InputError when the mesh and the number of microbatches do not divide the batch."""
+    """Raises InputError if the mesh and the number of microbatches do not divide the batch."""
     parts = microbatches * mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % parts:
         raise InputError(
@@ -76,10 +76,10 @@ def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_
 def shardings(tree, mesh: Mesh):
     """The NamedSharding of every leaf of a tree of arrays or shapes, by RULES.
 
-    An axis that `fsdp` does not divide hands it to another axis of the leaf; a leaf without any is not split by `fsdp`.
+    If `fsdp` does not divide an axis, it goes to another axis of the leaf; if it divides none, it does not split the leaf.
 
     Raises:
-      InputError: a leaf that no rule covers, or one whose axis `tensor` does not divide.
+      InputError: no rule covers a leaf, or `tensor` does not divide its axis.
     """
 
     def of_leaf(path: tuple, leaf) -> NamedSharding:
@@ -106,7 +106,7 @@ def shardings(tree, mesh: Mesh):
 
 
 def placed(shapes, mesh: Mesh):
-    """A tree of shapes -> the same with their `shardings`, as jit and checkpoints take them."""
+    """A tree of shapes -> the same with `shardings`, for jit and checkpoints."""
     return jax.tree.map(
         lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings(shapes, mesh)
     )
@@ -117,16 +117,16 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def own_rows(batch_size: int, mesh: Mesh) -> np.ndarray:
-    """Which rows of a global batch this host's devices hold -> int (K,), rising.
+    """The rows of a global batch that this host's devices hold -> int (K,), ascending.
 
-    Hosts may hold the same rows, as where `tensor` spans them, and a host's rows need be no run of the batch.
+    Hosts may hold the same rows, for example if `tensor` spans them. A host's rows need not be adjacent.
     """
     shards = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,)).values()
     return np.unique([np.arange(batch_size)[rows] for (rows,) in shards])
 
 
 def put_batch(batch: dict, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """This host's rows, those of `own_rows`, -> global arrays of these shapes and shardings (`Program.batch`)."""
+    """This host's rows, as `own_rows` says -> global arrays of these shapes and shardings (`Program.batch`)."""
     of_batch = shapes["inputs"]
     own = own_rows(len(of_batch), of_batch.sharding.mesh)
 
@@ -143,13 +143,13 @@ def put_batch(batch: dict, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
 
 
 def put_whole_batch(batch: dict, mesh: Mesh) -> dict[str, jax.Array]:
-    """The same, where every host has all rows, as in an evaluation."""
+    """The same if every host has all rows, as in an evaluation."""
     sharding = NamedSharding(mesh, BATCH)
     return {n: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__) for n, rows in batch.items()}
 
 
 def fetch(array: jax.Array) -> np.ndarray:
-    """All of a global array, on every host."""
+    """A whole global array, on every host."""
     if array.is_fully_addressable:
         return np.asarray(array)
     return multihost_utils.process_allgather(array, tiled=True)

@@ -19,7 +19,7 @@ from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
 
 class TrainState(NamedTuple):
-    """What an update changes and a checkpoint holds. `step` counts finished updates, int32 ()."""
+    """The state that an update changes and a checkpoint holds. `step` counts finished updates, int32 ()."""
 
     step: jax.Array
     params: dict
@@ -39,10 +39,10 @@ def init_state(config: Config, steps: int) -> TrainState:
 
 
 def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
-    """The interventions under which a step trains on a batch or a part of one, by `config.sinks.kind`.
+    """The interventions for a training step on a batch or a microbatch, by `config.sinks.kind`.
 
-    Besides the arrays of data/packing.py the batch has `rows`, int (B,): the place of each row in the step's batch; and with
-    sparse sinks `sinks`, int32 (B, N, k): the rows of the tables that the parameters have, by document.
+    Besides the arrays of data/packing.py the batch has `rows`, int (B,): the index of each row in the step's batch. With
+    sparse sinks it also has `sinks`, int32 (B, N, k): the table rows of each document.
     """
     if config.sinks.kind == "masked_activations":
         return gradient_masking.detached(
@@ -71,7 +71,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     """(state, batch, seed) -> (state, metrics). The batch is that of data/packing.py, seed a uint32 ().
 
     Metrics: `train_loss` (nats per token, sum over tokens / number of tokens of the global batch), `tokens`,
-    `invalid_labels` (targets that are no token of the vocabulary; they are left out), `gradient_norm` before clipping,
+    `invalid_labels` (targets outside the vocabulary; they are left out), `gradient_norm` before clipping,
     `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is build_model's.
     """
     model, parts = build_model(config, platform)
@@ -79,11 +79,11 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     masks_weights, sparse = config.sinks.kind in ("masked_weights", *sinks.SGTM), sinks.is_sparse(config.sinks)
 
     def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
-        """Of a batch or a part of one (B, T)."""
+        """The losses of a batch or a microbatch, (B, T)."""
         learning_BT = teaching = None
         if config.sinks.kind == "by_document" and config.sinks.slows_at:
             learning_BT = gradient_masking.shared_learning(batch, config.sinks)
-            if not sparse:  # whose sinks are told by document, in training_gates
+            if not sparse:  # for which training_gates takes the sinks by document
                 teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
         losses_BT = model(
             params,
@@ -139,7 +139,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             "tokens": tokens,
             "invalid_labels": invalid_labels,
             "gradient_norm": gradient_norm,
-            "learning_rate": schedule(state.guard.accepted),  # the optimizer counts the updates that were made
+            "learning_rate": schedule(state.guard.accepted),  # the optimizer counts only updates that were made
             "skipped_updates": guard.skipped,
             "skipped_in_a_row": guard.in_a_row,
         }
@@ -150,10 +150,10 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
 
 def _summed_over_parts(function: Callable, batch: dict, count: int):
-    """Sum of what `function` returns for `count` parts of the batch, one after the other."""
+    """Sums the results of `function` over `count` microbatches, one after the other."""
     if count == 1:
         return function(batch)
-    # Every count-th row, not a run of them: each device's rows then fall into all parts.
+    # Every count-th row, not adjacent rows, so that every microbatch has rows of all devices.
     parts = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]), batch)
 
     def add(total, number):

@@ -1,12 +1,12 @@
-"""Sparse updates: of the tables of sparse sinks, a step reads and writes only the rows of its documents.
+"""Sparse updates: in the tables of sparse sinks, a step reads and writes only the rows of its documents.
 
-The rows of tables and moments that a batch uses are gathered, the step is made on them as if there were no others, and they
-are written back. So a sink's moments, weight decay and bias correction advance only in steps whose batch has a document with
-it on, as sparse embeddings are trained (lazy Adam). A dense update would go on moving it in between, by weight decay and by
-what its moments remember; a sink that is used in every step is updated as densely.
+A step gathers the rows of tables and moments that its batch uses, updates them as if there were no others, and writes them
+back. So a sink's moments, weight decay and bias correction advance only in steps whose batch has a document with it on, as
+in training sparse embeddings (lazy Adam). A dense update would still move the sink in between, by weight decay and by its
+moments. For a sink that every step uses, both updates are the same.
 
-M is the pool, whose rows lie in n parts along `fsdp`; of each part the same number of rows is gathered, U of all. Where a
-part has no more rows than a batch has sinks, B * N * k, nothing is gathered: U is M.
+M is the pool, whose rows are in n parts along `fsdp`. The same number of rows is gathered from each part, U in all. If a
+part has no more rows than a batch has sinks, B * N * k, nothing is gathered and U is M.
 """
 
 from typing import NamedTuple
@@ -20,24 +20,24 @@ from memsinks_jax.training.optimizer import is_table
 
 
 class Touched(NamedTuple):
-    """Rows of the tables, int32 (n, U / n), by part; NONE where there are fewer; and the places in U of documents' rows."""
+    """Table rows by part, int32 (n, U / n), padded with NONE; and the places in U of documents' rows."""
 
     rows_nU: jax.Array
     places_BNk: jax.Array
 
 
 def find(sinks_BNk: jax.Array, pool: int) -> Touched:
-    """Which rows a batch uses. Sinks that are NONE stay so."""
+    """Finds the rows that a batch uses. Sinks that are NONE stay NONE."""
     parts = parts_along(FSDP, pool)
     size, asked_U = pool // parts, sinks_BNk.ravel()
     if size <= len(asked_U):
         used_M = jnp.zeros(pool, bool).at[asked_U].set(True, mode="drop")
         return Touched(jnp.where(used_M, jnp.arange(pool), NONE).reshape(parts, size), sinks_BNk)
     sorted_U = jnp.sort(asked_U)
-    # A place in the sorted list, the first of equal numbers, is the place in the row's part but for where that begins.
+    # The place in the sorted list (first of equal numbers), minus the start of the part, is the place in the part.
     first_U = jnp.searchsorted(sorted_U, sorted_U)
     begins_n = jnp.searchsorted(sorted_U, jnp.arange(parts) * size)
-    part_U = sorted_U // size  # of NONE, none
+    part_U = sorted_U // size  # NONE stays NONE
     rows_nU = jnp.full((parts, len(asked_U)), NONE).at[part_U, first_U - begins_n[part_U]].set(sorted_U, mode="drop")
     places_BNk = jnp.searchsorted(sorted_U, sinks_BNk)
     part_BNk = sinks_BNk // size
@@ -46,7 +46,7 @@ def find(sinks_BNk: jax.Array, pool: int) -> Touched:
 
 
 def take(tree, touched: Touched):
-    """Parameters or an optimizer's state -> the same, with the touched rows in the place of tables."""
+    """Parameters or an optimizer's state -> the same, with only the touched rows of tables."""
 
     def taken(table: jax.Array) -> jax.Array:
         if touched.rows_nU.size == len(table):
@@ -58,7 +58,7 @@ def take(tree, touched: Touched):
 
 
 def put(tree, rows, touched: Touched):
-    """What `take` was given, with the rows that are now those of `rows`; all else is that of `rows`."""
+    """The inverse of `take`: writes the table rows of `rows` back into `tree`; everything else is from `rows`."""
 
     def written(now: jax.Array, table: jax.Array) -> jax.Array:
         if touched.rows_nU.size == len(table):
@@ -72,7 +72,7 @@ def put(tree, rows, touched: Touched):
 
 
 def _by_part(table: jax.Array, touched: Touched) -> tuple[jax.Array, jax.Array]:
-    """The parts of a table (n, M / n, ...), and which rows of theirs are touched; of none, one behind the last."""
+    """The parts of a table (n, M / n, ...), and their touched rows; for NONE, one past the last row."""
     parts = len(touched.rows_nU)
     size = len(table) // parts
     rows_nU = touched.rows_nU - size * jnp.arange(parts)[:, None]

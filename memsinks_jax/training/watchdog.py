@@ -1,4 +1,4 @@
-"""Reports where a run hangs: a loader, a collective or a file system that never answers gives no error."""
+"""Reports where a run hangs: a loader, a collective or a file system that never answers raises no error."""
 
 import logging
 import sys
@@ -11,12 +11,12 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Watches the phases of a loop from a thread of its own, and a save that goes on in the background.
+    """Watches the phases of a loop, and background saves, from a thread of its own.
 
     Args:
-      seconds: a phase that lasts longer is reported, and again each time as much has passed.
-      state: describes the loader and the device, in a line; asked when something is reported.
-      saving_seconds: how long a save has been going on, 0.0 if none is.
+      seconds: a longer phase is reported, and again each time as much has passed.
+      state: describes the loader and the device in one line; called for a report.
+      saving_seconds: how long a save has been running, 0.0 if none is.
     """
 
     def __init__(self, seconds: float, state: Callable[[], str], saving_seconds: Callable[[], float]):
@@ -27,7 +27,7 @@ class Watchdog:
         self._thread.start()
 
     def phase(self, name: str) -> None:
-        """The loop now does something else."""
+        """Notes that the loop enters another phase."""
         self._phase, self._since = name, time.monotonic()
 
     def close(self) -> None:

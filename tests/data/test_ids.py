@@ -1,4 +1,4 @@
-"""Ids are a function of the tokens and of nothing else (specs' U8)."""
+"""Ids are a function of the tokens and of nothing else."""
 
 import numpy as np
 

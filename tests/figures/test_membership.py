@@ -162,7 +162,7 @@ def test_claims_table_and_pictures(tmp_path):
     assert by_view["ids by content, dropped"][-1] == [] and len(columns) == len(rows[0]) == 6
     membership.draw(runs, tmp_path / "membership.png")
     page = "".join(membership.sections(runs, tmp_path))
-    assert "10% edited" in page and "Whoever has the twin" in page and "(g + p) / g" in page
+    assert "10% edited" in page and "An auditor who has the twin" in page and "(g + p) / g" in page
     for name in ("membership", "grid"):
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     for one in found.values():

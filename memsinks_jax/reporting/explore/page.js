@@ -99,7 +99,7 @@ function continuation(d, view, prefix) {
     same += equal;
     return make(equal ? "b" : "span", {}, visible(data.texts[token]));
   });
-  const sentence = `Given the first ${prefix} tokens it writes (${same} of ${Math.min(data.suffix, d.length - prefix)} as in the document): `;
+  const sentence = `After the first ${prefix} tokens it writes (${same} of ${Math.min(data.suffix, d.length - prefix)} as in the document): `;
   return make("div", { class: "written" }, make("span", { class: "note" }, sentence), ...parts);
 }
 const chosenViews = () => [state.first, ...(state.second && state.second !== state.first ? [state.second] : [])];
@@ -125,8 +125,8 @@ function panel(group) {
     const written = continuation(d, view, prefix);
     if (written) box.append(written);
   }
-  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "It came back too seldom for sinks of its own: with its own on, it is read as with all dropped."));
-  if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses are of all.`));
+  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "It came back too rarely to open its sinks: with its own on, it reads as with all dropped."));
+  if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses cover all.`));
   box.append(make("p", { class: "note" }, `id ${d.id}`));
   return box;
 }
@@ -266,13 +266,13 @@ function heat(d, site, lists, top) {
 function where() {
   const d = documents[state.document], sites = Object.entries(d.own), parts = [];
   if (!Object.keys(data.sites).length) parts.push(make("p", {}, "No sinks of this model belong to single documents."));
-  else if (!sites.length) parts.push(make("p", {}, `This document came back too seldom for its sinks to open: they do at encounter ${data.opens_at}.`));
+  else if (!sites.length) parts.push(make("p", {}, `This document came back too rarely for its sinks to open: they open at encounter ${data.opens_at}.`));
   for (const [site, lists] of sites) {
     const total = data.sites[site].sinks, rises = d.carried?.[site];
     const top = rises ? Math.max(1e-6, ...rises.flat().map(Math.abs)) : 1;
     parts.push(make("p", {}, `${lists[0].length} of ${total} sinks of ${site} are its own. ` + (rises
-      ? `Blue: what the document loses more where that sink alone is off in that layer, up to ${top.toFixed(4)} nats per token; orange: less. Click a sink to see its documents.`
-      : "What each carries was not measured for this document: only as many sinks as fit the time of an audit are switched off one by one.")));
+      ? `Blue: the document's loss rises when that sink alone is off in that layer, by up to ${top.toFixed(4)} nats per token; orange: it falls. Click a sink to see its documents.`
+      : "The effect of each sink was not measured for this document: an audit has time to switch off only some sinks one by one.")));
     parts.push(heat(d, site, lists, top));
     if (state.sink) {
       const there = users.get(state.sink) || [], [at, layer, sink] = state.sink.split(" ");
@@ -403,8 +403,8 @@ function start() {
   });
   state.document = state.picked[data.groups[0]];
   byId("about").textContent = `${documents.length} documents that the model of ${data.workdir} has read often, once, or never, ` +
-    `each alone in its context. A token's colour is how well it was known, given those before it. Losses are in nats per token, end of text left out.` +
-    (data.opens_at > 1 && Object.keys(data.sites).length ? " Its sinks open on return: with its own removed, a document is read as with all dropped." : "");
+    `each alone in its context. The darker a token, the better the model predicts it from those before. Losses are in nats per token, without end of text.` +
+    (data.opens_at > 1 && Object.keys(data.sites).length ? " Its sinks open on return: with its own removed, a document reads as with all dropped." : "");
   legend();
   byId("tables").addEventListener("click", toggleTables);
   byId("search").addEventListener("input", (event) => { state.query = event.target.value; list(); scatter(); });
