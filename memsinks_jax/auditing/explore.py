@@ -70,7 +70,7 @@ def explore(
       InputError: models or documents that cannot be compared.
     """
     subjects = [s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"]
-    subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers, then the one to hand over
+    subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers
     first = subjects[0].run
     groups = _groups(workdir, first, members_files, non_members_files)
     members, *_, others = groups.values()

@@ -15,7 +15,8 @@ from memsinks_jax.data.order import Bijection
 from memsinks_jax.data.roles import Units, Window, chunks, draw_roles, take
 from memsinks_jax.data.table import Table, is_in, truncated
 
-LISTED = 2**17  # documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out ones
+# documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out ones
+LISTED = 2**17
 
 
 class Sums(NamedTuple):

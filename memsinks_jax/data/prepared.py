@@ -270,7 +270,7 @@ class _Readers:
         return reader
 
     def _reader(self, shard: int):
-        from array_record.python.array_record_module import ArrayRecordReader  # takes seconds, and many commands never read
+        from array_record.python.array_record_module import ArrayRecordReader  # takes seconds; many commands never read
 
         path = self._folder / f"{shard:05d}.array_record"
         try:

@@ -166,7 +166,8 @@ class Table:
     def clusters(self, records: np.ndarray) -> np.ndarray:
         """The first record of the near-duplicates of each; without any, its first copy."""
         clusters = self._clusters[self.firsts(records)]
-        for _ in self.sources[1:]:  # a cluster whose first document is in an earlier source belongs to that source's cluster
+        # A cluster whose first document is in an earlier source belongs to that source's cluster.
+        for _ in self.sources[1:]:
             clusters = self._clusters[self._patched(clusters)]
         return clusters
 

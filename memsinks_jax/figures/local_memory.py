@@ -227,7 +227,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     pictures.draw_examples(runs[0], picture)
     return [
         report.heading("Examples of patch maps"),
-        report.picture(picture, "Loss of the target by layer and token when that activation is moved, one panel per site."),
+        report.picture(
+            picture, "Loss of the target by layer and token when that activation is moved, one panel per site."
+        ),
         report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
         *pictures.compared(runs),
     ]

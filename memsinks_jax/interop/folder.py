@@ -76,7 +76,7 @@ def write_folder(
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(folder)) from None  # the error of a full disk does not name the file
+        raise OSError(error.errno, error.strerror, str(folder)) from None  # a full disk's names no file
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors")
