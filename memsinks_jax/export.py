@@ -7,8 +7,10 @@ or one table of sparse sinks.
 """
 
 import logging
+import os
 import pathlib
 import re
+import shutil
 import sys
 import time
 
@@ -61,6 +63,8 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     """
     if is_folder(workdir):
         raise InputError(f"{workdir} is a Hugging Face folder already")
+    if out.exists():
+        raise InputError(f"{out} exists; use another --out, or remove it first")
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
@@ -71,10 +75,16 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     checkpoints = Checkpoints(workdir)
     checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
-    written = write_folder(out, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
-    checkpoints.close()
-    small = before["parameters"] * 4 <= _MEASURED_UP_TO
-    before["tokens_per_second"], after = _speeds(workdir, out) if small else (None, None)
+    scratch = out.with_name(out.name + ".exporting")  # whoever interrupts the measuring can run the same command again
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        written = write_folder(scratch, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
+        checkpoints.close()
+        small = before["parameters"] * 4 <= _MEASURED_UP_TO
+        before["tokens_per_second"], after = _speeds(workdir, scratch) if small else (None, None)
+        os.replace(scratch, out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return written | {"before": before, "tokens_per_second": after}
 
 

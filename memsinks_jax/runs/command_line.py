@@ -10,7 +10,6 @@ import os
 import pathlib
 import platform
 import re
-import signal
 import sys
 import threading
 import traceback
@@ -109,20 +108,20 @@ def run(main: Callable[[], dict]) -> None:
         try:
             interruption.raise_again()
             result = main()
+            interruption.ignore()
         except InputError as error:
             _refuse(str(error))
         except Interrupted as error:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as below
+            interruption.ignore()
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
-        except KeyboardInterrupt:  # what was half-written is removed by now
-            _end(ENDED, EXIT_AT_ONCE)
+        except KeyboardInterrupt as error:  # what was half-written is removed by now
+            _end(ENDED, 128 + error.args[0] if error.args else EXIT_AT_ONCE)
         except MemoryError as error:
             _refuse(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
         except OSError as error:
             # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; it would only take the exit code away
         if JSON.value:
             print(json.dumps(result))
 

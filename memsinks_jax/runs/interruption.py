@@ -9,25 +9,40 @@ import sys
 import threading
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
-EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended
+EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended; 143 if SIGTERM has
 ENDED = "interrupted: run the same command again"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def end_at_once() -> None:
-    """Ctrl-C ends a command with a line while it is imported: some libraries would swallow an exception."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the shell has it ignored
-        signal.signal(signal.SIGINT, _end)
+    """Ctrl-C or SIGTERM ends a command with a line while it is imported: some libraries would swallow an exception."""
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # else the shell has it ignored
+            signal.signal(number, _end)
 
 
 def raise_again() -> None:
-    """Ctrl-C is an exception from here on, unless the command listens itself."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Both are a KeyboardInterrupt from here on, whose argument is the signal, unless the command listens itself."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is _end:
+            signal.signal(number, _raise)
 
 
-def _end(*_) -> None:
+def ignore() -> None:
+    """All is done or said: a signal would only take the exit code away, or end the interpreter's own end in a trace."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _raise(number: int, frame) -> None:
+    for each in SIGNALS:
+        signal.signal(each, _end)  # another one does not wait until what is half-written is removed
+    raise KeyboardInterrupt(number)
+
+
+def _end(number: int, frame) -> None:
     os.write(sys.__stderr__.fileno(), f"{ENDED}\n".encode())
-    os._exit(EXIT_AT_ONCE)
+    os._exit(128 + number)
 
 
 class Interruption:

@@ -87,32 +87,48 @@ def test_all_that_computes_keeps_freed_memory(tiny, tmp_path, monkeypatch):
             compute()
 
 
-def test_ctrl_c_ends_a_command_with_a_line_and_leaves_nothing(tmp_path):
-    code = f"""
+SIGNALS = pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+
+
+@SIGNALS
+def test_a_signal_ends_a_command_with_a_line_and_leaves_nothing(tmp_path, number, code):
+    program = f"""
 import os, signal, tempfile
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import command_line, interruption
+interruption.end_at_once()
 def main():
     with tempfile.TemporaryDirectory(dir="{tmp_path}"):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.{number})
 command_line.run(main)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
-    assert done.stderr.startswith("interrupted: ")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path):
+@SIGNALS
+def test_a_signal_while_a_command_is_imported_is_one_line(tmp_path, number, code):
     """It comes while jax is imported, in whose hands an exception is lost."""
     (tmp_path / "jax.py").write_text(
-        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass\nraise SystemExit(0)\n"
+        f"import os, signal\ntry:\n    os.kill(os.getpid(), signal.{number})\nexcept BaseException: pass\nraise SystemExit(0)\n"
     )
-    for command in ("evaluate", "audit"):
-        done = subprocess.run(
-            [sys.executable, "-m", f"memsinks_jax.{command}"], capture_output=True, text=True, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "memsinks_jax.evaluate"], capture_output=True, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
+
+
+def test_a_signal_after_the_work_takes_nothing_away():
+    program = """
+import atexit, os, signal, sys
+from memsinks_jax.runs import command_line
+atexit.register(os.kill, os.getpid(), getattr(signal, sys.argv.pop()))
+command_line.run(dict)
+"""
+    for number in ("SIGINT", "SIGTERM"):
+        done = subprocess.run([sys.executable, "-c", program, number], capture_output=True, text=True, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path):
