@@ -10,7 +10,6 @@ import logging
 import os
 import pathlib
 import re
-import shutil
 import sys
 import time
 
@@ -26,6 +25,7 @@ from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.sinks import (
     MASKED,
     document_masks,
@@ -75,16 +75,13 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     checkpoints = Checkpoints(workdir)
     checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
-    scratch = out.with_name(out.name + ".exporting")  # whoever interrupts the measuring can run the same command again
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        written = write_folder(scratch, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
+    with half_written(out) as scratch:
+        folder = scratch / out.name
+        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
         checkpoints.close()
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
-        before["tokens_per_second"], after = _speeds(workdir, scratch) if small else (None, None)
-        os.replace(scratch, out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
+        os.replace(folder, out)
     return written | {"before": before, "tokens_per_second": after}
 
 

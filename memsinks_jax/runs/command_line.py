@@ -23,7 +23,7 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
-from memsinks_jax.runs.interruption import ENDED, EXIT_AT_ONCE, EXIT_INTERRUPTED
+from memsinks_jax.runs.interruption import EXIT_INTERRUPTED
 from memsinks_jax.variants import CONFIGS, config_file
 
 EXIT_BAD_INPUT = 2
@@ -106,7 +106,7 @@ def run(main: Callable[[], dict]) -> None:
         use_one_arena()
         keep_compiled_programs()
         try:
-            interruption.raise_again()
+            interruption.end_at_once()  # unless the command listens itself
             result = main()
             interruption.ignore()
         except InputError as error:
@@ -115,8 +115,6 @@ def run(main: Callable[[], dict]) -> None:
             interruption.ignore()
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
-        except KeyboardInterrupt as error:  # what was half-written is removed by now
-            _end(ENDED, 128 + error.args[0] if error.args else EXIT_AT_ONCE)
         except MemoryError as error:
             _refuse(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
         except OSError as error:

@@ -1,31 +1,52 @@
-"""Requests to stop a run: SIGTERM or Ctrl-C on this host, or the preemption of any host.
+"""Requests to stop a command: SIGTERM or Ctrl-C on this host, or the preemption of any host.
 
 Standard library only: a command listens before it imports jax, which takes seconds in which no signal may be lost.
 """
 
+import contextlib
 import os
+import pathlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
 EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended; 143 if SIGTERM has
-ENDED = "interrupted: run the same command again"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_half_written: list[pathlib.Path] = []
+_saved = False
 
 
 def end_at_once() -> None:
-    """Ctrl-C or SIGTERM ends a command with a line while it is imported: some libraries would swallow an exception."""
+    """From here on a signal ends the command with one line, and removes what is half-written.
+
+    No exception: libraries lose those that come while they are imported, while garbage is collected or a checkpoint is read.
+    """
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # else the shell has it ignored
             signal.signal(number, _end)
 
 
-def raise_again() -> None:
-    """Both are a KeyboardInterrupt from here on, whose argument is the signal, unless the command listens itself."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is _end:
-            signal.signal(number, _raise)
+@contextlib.contextmanager
+def half_written(place: pathlib.Path) -> Iterator[pathlib.Path]:
+    """An empty folder beside `place` to write in, gone after the block, however that ends: what is complete is renamed."""
+    folder = place.with_name(f".{place.name}.half-written")
+    _remove(folder)  # of a command that was killed
+    _half_written.append(folder)
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        _remove(folder)
+        _half_written.remove(folder)
+
+
+def state_is_saved() -> None:
+    """From here on the same command goes on where it is ended, and the exit code says so."""
+    global _saved
+    _saved = True
 
 
 def ignore() -> None:
@@ -34,15 +55,19 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _raise(number: int, frame) -> None:
-    for each in SIGNALS:
-        signal.signal(each, _end)  # another one does not wait until what is half-written is removed
-    raise KeyboardInterrupt(number)
-
-
 def _end(number: int, frame) -> None:
-    os.write(sys.__stderr__.fileno(), f"{ENDED}\n".encode())
-    os._exit(128 + number)
+    ignore()
+    for folder in _half_written * 2:  # a thread may still have written into it
+        _remove(folder)
+    with contextlib.suppress(OSError):
+        os.write(2, b"interrupted: run the same command again\n")
+    os._exit(EXIT_INTERRUPTED if _saved else 128 + number)
+
+
+def _remove(folder: pathlib.Path) -> None:
+    import shutil  # not with the package, which imports this
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Interruption:

@@ -92,13 +92,18 @@ SIGNALS = pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTER
 
 @SIGNALS
 def test_a_signal_ends_a_command_with_a_line_and_leaves_nothing(tmp_path, number, code):
+    """It comes where Python would lose an exception."""
     program = f"""
-import os, signal, tempfile
-from memsinks_jax.runs import command_line, interruption
-interruption.end_at_once()
-def main():
-    with tempfile.TemporaryDirectory(dir="{tmp_path}"):
+import os, pathlib, signal
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
+class Collected:
+    def __del__(self):
         os.kill(os.getpid(), signal.{number})
+def main():
+    with half_written(pathlib.Path("{tmp_path}/out")) as folder:
+        (folder / "weights").write_text("half")
+        Collected()
 command_line.run(main)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
