@@ -1,21 +1,19 @@
 """Requests to stop a command: SIGTERM or Ctrl-C on this host, or the preemption of any host.
 
-Standard library only: a command listens before it imports jax, which takes seconds in which no signal may be lost.
+Standard library only, and little of it: a command listens before it imports what takes time, in which no signal may be lost.
 """
 
 import contextlib
 import os
-import pathlib
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
 EXIT_AT_ONCE = 130  # what a shell gives a command that Ctrl-C has ended; 143 if SIGTERM has
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_half_written: list[pathlib.Path] = []
+_half_written: list[os.PathLike] = []
 _saved = False
 
 
@@ -30,8 +28,8 @@ def end_at_once() -> None:
 
 
 @contextlib.contextmanager
-def half_written(place: pathlib.Path) -> Iterator[pathlib.Path]:
-    """An empty folder beside `place` to write in, gone after the block, however that ends: what is complete is renamed."""
+def half_written(place: os.PathLike) -> Iterator[os.PathLike]:
+    """An empty folder beside a path to write in, gone after the block, however that ends: what is complete is renamed."""
     folder = place.with_name(f".{place.name}.half-written")
     _remove(folder)  # of a command that was killed
     _half_written.append(folder)
@@ -64,8 +62,8 @@ def _end(number: int, frame) -> None:
     os._exit(EXIT_INTERRUPTED if _saved else 128 + number)
 
 
-def _remove(folder: pathlib.Path) -> None:
-    import shutil  # not with the package, which imports this
+def _remove(folder: os.PathLike) -> None:
+    import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -78,6 +76,8 @@ class Interruption:
     """
 
     def __init__(self):
+        import threading
+
         self._asked = threading.Event()
         self._save_first = False
         self._polls = 0
