@@ -192,8 +192,8 @@ def main() -> None:
         out = pathlib.Path(out_flag.value)
         outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
         for name, place in (("out", out), ("open_unlearning", outside)):
-            if place and place.exists():
-                raise InputError(f"--{name}={place} exists; remove it first, or choose another name")
+            if place:
+                command_line.refuse_taken(place, name)
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         asked = (
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,

@@ -34,8 +34,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     """Finds an edit and writes it -> the command's JSON. Raises InputError as `find` does, or when `out` exists."""
     written = out.with_suffix(".html")
     for path in (out, written):
-        if path.exists():
-            raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
+        command_line.refuse_taken(path)
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = search.find(run, probe, wish)

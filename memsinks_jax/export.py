@@ -63,8 +63,7 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     """
     if is_folder(workdir):
         raise InputError(f"{workdir} is a Hugging Face folder already")
-    if out.exists():
-        raise InputError(f"{out} exists; use another --out, or remove it first")
+    command_line.refuse_taken(out)
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()

@@ -47,8 +47,7 @@ def forget(
     Raises:
       InputError: nothing is written.
     """
-    if out.exists():
-        raise InputError(f"{out} exists; use another --out, or remove it first")
+    command_line.refuse_taken(out)
     tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)

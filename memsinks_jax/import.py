@@ -32,8 +32,7 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
     Raises:
       InputError: a folder that cannot be read exactly; `out` exists.
     """
-    if out.exists():
-        raise InputError(f"{out} exists; use another --out, or remove it first")
+    command_line.refuse_taken(out)
     config, tokenizer, params = open_folder(source)
     if sinks is not None:
         config, params = with_sinks(config, params, sinks, added, config.seed)

@@ -1,16 +1,20 @@
 """What all commands share: flags, JSON output, and one clear line with exit code 2 for bad input."""
 
+import contextlib
 import ctypes
 import errno
 import functools
 import hashlib
+import io
 import json
 import logging
 import os
 import pathlib
 import platform
 import re
+import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -37,6 +41,9 @@ _ADVICE = {
     errno.EFBIG: "; raise the limit of a file's size (ulimit -f) and run the same command again",
     errno.EDQUOT: "; free some of your quota and run the same command again",
     errno.EMFILE: "; raise the limit of open files (ulimit -n) and run the same command again",
+    errno.ENAMETOOLONG: "; choose a shorter name",
+    errno.ENOTDIR: "; choose a place below a folder",
+    errno.EPIPE: "; whoever read the output has ended",
     errno.EROFS: _WRITABLE,
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,
@@ -75,6 +82,19 @@ def seeds(texts: list[str]) -> tuple[int, ...]:
     return tuple(map(int, texts))
 
 
+def refuse_taken(place: pathlib.Path, flag: str = "out") -> None:
+    """Raises InputError where something is at a place to be written, OSError where nothing can be: before all work is done."""
+    if os.path.lexists(place):
+        raise InputError(f"{place} exists; use another --{flag}, or remove it first")
+    refuse_unwritable(place)
+
+
+def refuse_unwritable(place: pathlib.Path) -> None:
+    """Raises OSError where the folder that a place lies in, or will, takes no new one."""
+    folder = next(path for path in place.absolute().parents if os.path.lexists(path))
+    tempfile.TemporaryDirectory(dir=folder, prefix=f".{place.name}.").cleanup()
+
+
 def read_config(holder: flags.FlagHolder) -> Config:
     """The validated config of the command line."""
     if holder.value is None:
@@ -103,12 +123,16 @@ def run(main: Callable[[], dict]) -> None:
         if len(argv) > 1:
             _refuse(f"unexpected argument {argv[1]!r}; flags look like --name=value")
         _set_up_logging()
+        _mend_stdout()
         use_one_arena()
         keep_compiled_programs()
         try:
             interruption.end_at_once()  # unless the command listens itself
             result = main()
             interruption.ignore()
+            if JSON.value:
+                print(json.dumps(result))
+            sys.stdout.flush()
         except InputError as error:
             _refuse(str(error))
         except Interrupted as error:
@@ -120,8 +144,13 @@ def run(main: Callable[[], dict]) -> None:
         except OSError as error:
             # The file system's own refusals (full disk, no permission) are the user's to mend, not a bug's trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
-        if JSON.value:
-            print(json.dumps(result))
+        except Exception as error:
+            if not _without_devices(error):
+                raise
+            asked = os.environ.get("JAX_PLATFORMS")
+            _refuse(
+                f"jax does not start with JAX_PLATFORMS={asked}: {_one_line(error)}; unset it, or install what it names"
+            )
 
     app.run(guarded, flags_parser=_parse_flags)
 
@@ -129,12 +158,16 @@ def run(main: Callable[[], dict]) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     asked = set(argv[1:]) & {"--help", "-h", "--helpfull", "--version"}
     if asked:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends without a word
         full, about = "--helpfull" in asked, sys.modules["__main__"].__doc__ or ""
         print(__version__ if "--version" in asked else help_text(about, flags.FLAGS, full))
         sys.exit()
     try:
         return flags.FLAGS(list(map(_with_file, argv)))
     except flags.Error as error:
+        chosen = next((a for a in argv if re.fullmatch("--config=.*:.*", a)), None)
+        if chosen and "get_config() takes 0 positional arguments" in str(error):
+            _refuse(f"{chosen}: this config has no variants; leave out what follows the colon")
         _refuse(_one_line(error))
     except (AttributeError, KeyError) as error:
         # ml_collections raises these for an override of a field that does not exist.
@@ -180,11 +213,26 @@ def _refuse(message: str) -> None:
 
 def _end(line: str, code: int) -> None:
     print(line, file=sys.stderr)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: what failed may have left a thread that fails again at shutdown, or, with several hosts, that waits
     # for those that wait for this one.
     os._exit(code)
+
+
+def _without_devices(error: Exception) -> bool:
+    """Whether jax has found no device of those that it was told to take: it says so in errors of several kinds."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "JAX_PLATFORMS" in os.environ and frames[-1].filename.endswith("jax/_src/xla_bridge.py")
+
+
+def _mend_stdout() -> None:
+    """A closed one takes what is printed, and one that has no letter for a character its number."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def use_one_arena() -> None:
