@@ -34,7 +34,11 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     """Finds an edit and writes it -> the command's JSON. Raises InputError as `find` does, or when `out` exists."""
     written = out.with_suffix(".html")
     for path in (out, written):
-        command_line.refuse_taken(path)
+        if os.path.lexists(path):
+            raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
+    if out == written:
+        raise InputError(f"--out={out}: the page will have this name; end that of the memory in .safetensors")
+    command_line.refuse_unwritable(out)
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = search.find(run, probe, wish)

@@ -37,6 +37,11 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
     if sinks is not None:
         config, params = with_sinks(config, params, sinks, added, config.seed)
     validate(config)
+    if sinks is not None and not partition(config.model, config.sinks).sinks:
+        raise InputError(
+            f"--shared_fraction={sinks.shared_fraction} leaves no sinks among {config.model.hidden} neurons; lower it, "
+            "or give --added_sinks"
+        )
     with half_written(out) as scratch:
         (scratch / "config.json").write_text(to_json(config))
         (scratch / tokenizer.file_name).write_bytes(tokenizer.model)

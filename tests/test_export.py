@@ -171,6 +171,10 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
     export(tmp_path / "in", tmp_path / "out", drop=True, dtype="float32")
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
+    for no_sinks in (1.0, float("nan")):
+        with pytest.raises(InputError, match="shared_fraction"):
+            import_model(exported["keep"][0], tmp_path / "none", SinksConfig(shared_fraction=no_sinks), 0)
+    assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="exists; use another --out"):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
 
