@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import signal
 import sys
 
 from memsinks_jax import __doc__ as about
@@ -27,4 +28,5 @@ def _runs(tree: ast.Module) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `python -m memsinks_jax | head` ends without a word
     print(__version__ if "--version" in sys.argv[1:] else listing())

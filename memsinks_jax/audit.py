@@ -12,7 +12,6 @@ import logging
 import pathlib
 import shlex
 import sys
-import tempfile
 
 import numpy as np
 import tqdm
@@ -30,6 +29,7 @@ from memsinks_jax.export import export
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
 
 logger = logging.getLogger("memsinks_jax.audit")
 
@@ -120,9 +120,8 @@ def hand_over(
     """
     places = {"model": workdir} | ({"oracle": oracle} if oracle else {})
     models = {name: place if is_folder(place) else out / name for name, place in places.items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-        folder = pathlib.Path(scratch) / "files"
+    with half_written(out) as scratch:
+        folder = scratch / "files"
         folder.mkdir()
         for name, place in places.items():
             if not is_folder(place):
@@ -134,9 +133,8 @@ def hand_over(
 def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None:
     """results.json, pictures, index.html, and explore.html of what `explore` found. The folder gets its name when it is
     complete."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-        folder = pathlib.Path(scratch) / "audit"
+    with half_written(out) as scratch:
+        folder = scratch / "audit"
         folder.mkdir()
         report.write_json(folder / "results.json", result)
         drawn = pages.draw(result, folder)
@@ -194,8 +192,8 @@ def main() -> None:
         out = pathlib.Path(out_flag.value)
         outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
         for name, place in (("out", out), ("open_unlearning", outside)):
-            if place and place.exists():
-                raise InputError(f"--{name}={place} exists; remove it first, or choose another name")
+            if place:
+                command_line.refuse_taken(place, name)
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         asked = (
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,

@@ -8,9 +8,9 @@ Face folder, as --hf must be. A model with sinks is edited with its sinks droppe
 """
 
 import logging
+import os
 import pathlib
 import sys
-import tempfile
 
 import numpy as np
 from absl import flags
@@ -24,6 +24,7 @@ from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.edit")
@@ -33,8 +34,11 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     """Finds an edit and writes it -> the command's JSON. Raises InputError as `find` does, or when `out` exists."""
     written = out.with_suffix(".html")
     for path in (out, written):
-        if path.exists():
+        if os.path.lexists(path):
             raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
+    if out == written:
+        raise InputError(f"--out={out}: the page will have this name; end that of the memory in .safetensors")
+    command_line.refuse_unwritable(out)
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = search.find(run, probe, wish)
@@ -51,11 +55,12 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
         "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
     } | search.judged(rows, found.swept)  # fmt: skip
     about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        sections = page.sections(run, wish, found, rows, result, pathlib.Path(scratch), out)
-        report.write_page(written, f"“{wish.prompt}” → “{wish.target.strip()}”", sections)
-    memory_file.save(out, found.memory, memory_file.fingerprint(run.params), about)
+    with half_written(out) as scratch:
+        sections = page.sections(run, wish, found, rows, result, scratch, out)
+        report.write_page(scratch / written.name, f"“{wish.prompt}” → “{wish.target.strip()}”", sections)
+        memory_file.save(scratch / out.name, found.memory, memory_file.fingerprint(run.params), about)
+        for path in (out, written):
+            os.replace(scratch / path.name, path)
     return result | {"effects": rows, "memory": str(out), "page": str(written)}
 
 

@@ -7,6 +7,7 @@ or one table of sparse sinks.
 """
 
 import logging
+import os
 import pathlib
 import re
 import sys
@@ -24,6 +25,7 @@ from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.sinks import (
     MASKED,
     document_masks,
@@ -61,6 +63,7 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     """
     if is_folder(workdir):
         raise InputError(f"{workdir} is a Hugging Face folder already")
+    command_line.refuse_taken(out)
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
@@ -71,10 +74,13 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     checkpoints = Checkpoints(workdir)
     checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
-    written = write_folder(out, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
-    checkpoints.close()
-    small = before["parameters"] * 4 <= _MEASURED_UP_TO
-    before["tokens_per_second"], after = _speeds(workdir, out) if small else (None, None)
+    with half_written(out) as scratch:
+        folder = scratch / out.name
+        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
+        checkpoints.close()
+        small = before["parameters"] * 4 <= _MEASURED_UP_TO
+        before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
+        os.replace(folder, out)
     return written | {"before": before, "tokens_per_second": after}
 
 

@@ -9,14 +9,12 @@ held-out text.
 import logging
 import os
 import pathlib
-import shutil
 import sys
 
 import jax
 import numpy as np
 from absl import flags
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
@@ -25,6 +23,7 @@ from memsinks_jax.interop.folder import write_folder
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.forget")
@@ -47,8 +46,7 @@ def forget(
     Raises:
       InputError: nothing is written.
     """
-    if out.exists():
-        raise InputError(f"{out} exists; use another --out, or remove it first")
+    command_line.refuse_taken(out)
     tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)
@@ -56,27 +54,24 @@ def forget(
     refuse_all(run.config, removed, len(found.identities))
     if spare is not None:
         removed = spare_others(run.config, removed, found, spare)
-    scratch = out.with_name(out.name + ".forgetting")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
+    with half_written(out) as scratch:
+        folder = scratch / out.name
         params = neurons.without(run.config, run.params, removed)
         card = (
             f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
         )
         card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
-        write_folder(scratch, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
-        _verify(sparse_sinks.without_tables(run.config.model, params), open_run(scratch).params, scratch)
+        write_folder(folder, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
+        _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
         receipt |= receipts.measure(run, params, found, placebos(run.config, found, spare)) | tested
-        report.write_json(scratch / "receipt.json", receipt)
-        receipts.draw(receipt, scratch / "receipt.png")
-        report.write_page(
-            scratch / "index.html", f"Removed from {workdir.absolute().name}", receipts.page(receipt, scratch)
-        )
-        os.replace(scratch, out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        report.write_json(folder / "receipt.json", receipt)
+        picture = folder / "receipt.png"
+        receipts.draw(receipt, picture)
+        page = receipts.page(receipt, picture, out)
+        report.write_page(folder / "index.html", f"Removed from {workdir.absolute().name}", page)
+        os.replace(folder, out)
     return receipt
 
 

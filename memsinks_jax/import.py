@@ -7,7 +7,6 @@ can start from it: --config.model.initial=runs/smollm. --shared_fraction=0.7 tur
 
 import logging
 import pathlib
-import shutil
 
 import jax
 from absl import flags
@@ -15,6 +14,7 @@ from absl import flags
 from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
 from memsinks_jax.interop.folder import open_folder, with_sinks
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState
@@ -32,16 +32,17 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
     Raises:
       InputError: a folder that cannot be read exactly; `out` exists.
     """
-    if out.exists():
-        raise InputError(f"{out} exists; use another --out, or remove it first")
+    command_line.refuse_taken(out)
     config, tokenizer, params = open_folder(source)
     if sinks is not None:
         config, params = with_sinks(config, params, sinks, added, config.seed)
     validate(config)
-    scratch = out.with_name(out.name + ".new")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
+    if sinks is not None and not partition(config.model, config.sinks).sinks:
+        raise InputError(
+            f"--shared_fraction={sinks.shared_fraction} leaves no sinks among {config.model.hidden} neurons; lower it, "
+            "or give --added_sinks"
+        )
+    with half_written(out) as scratch:
         (scratch / "config.json").write_text(to_json(config))
         (scratch / tokenizer.file_name).write_bytes(tokenizer.model)
         checkpoints = Checkpoints(scratch, TrainingConfig())
@@ -49,8 +50,6 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
         checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), tokens=0)
         checkpoints.close()
         scratch.rename(out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     parts = partition(config.model, config.sinks)
     count = sum(array.size for array in jax.tree.leaves(params))
     return {"parameters": count, "shared": parts.shared, "sinks": parts.sinks}

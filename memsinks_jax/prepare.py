@@ -154,6 +154,7 @@ def main() -> None:
         f"Size of the tokenizer to train; default {DataConfig.vocabulary_size}. A run's config.data.vocabulary_size must "
         "not be smaller.",
         lower_bound=RANGES["data.vocabulary_size"][0],
+        upper_bound=2**22,  # four times the largest in use; a number in the billions would take minutes to refuse
     )
     out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
     text_field = flags.DEFINE_string(

@@ -8,6 +8,7 @@ of every run and trains nothing. Config fields can be set for all runs: --config
 import dataclasses
 import json
 import logging
+import os
 import pathlib
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from memsinks_jax.figures.runs import Job, Run, default_jobs, make_jobs, train_a
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.variants import CONFIGS
 
 logger = logging.getLogger("memsinks_jax.reproduce")
@@ -145,10 +147,10 @@ def dry_run(figures: list[str], asked: Request) -> dict:
     from memsinks_jax.planning import forecast  # jax takes seconds to import
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
-    with tempfile.TemporaryDirectory() as scratch:
+    with half_written(pathlib.Path(tempfile.gettempdir(), f"dry_run-{os.getpid()}")) as scratch:
         jobs = {}
         for figure in figures:
-            for job in jobs_of(figure, asked, pathlib.Path(scratch) / figure, workdirs):
+            for job in jobs_of(figure, asked, scratch / figure, workdirs):
                 jobs.setdefault(job.workdir, (figure, job))
         names = [f"{figure}: {job.variant}" for figure, job in jobs.values()]
         found = [forecast.forecast(job.config) for _, job in jobs.values()]

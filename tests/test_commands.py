@@ -119,7 +119,7 @@ def test_train_refuses(trained, tmp_path, flags, words):
     ("config", "words"),
     [
         ("configs/nothing.py", ["configs/nothing.py"]), ("configs/ts_repetition.py:sink", ["'sink'", "sinks, standard"]),
-        ("README.md", ["README.md"]),
+        ("README.md", ["README.md"]), ("smoke:sinks", ["--config=smoke:sinks", "has no variants"]),
     ],
 )  # fmt: skip
 def test_train_refuses_configs(tmp_path, config, words):

@@ -242,6 +242,8 @@ def test_nothing_is_written_over(place, target):
     folder, _ = place
     with pytest.raises(InputError, match="exists; remove it first"):
         edit(folder / "run", Wish(PROMPT, target, boundary=1.0), folder / "met.safetensors")
+    with pytest.raises(InputError, match="page.html: the page will have this name"):
+        edit(folder / "run", Wish(PROMPT, target, boundary=1.0), folder / "page.html")
 
 
 FACT = ("--prompt=a", "--target= b", "--out={x}")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
+from memsinks_jax import export as export_command
 from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.evaluate import evaluate
@@ -52,6 +53,16 @@ def test_a_folder_holds_all_that_transformers_wants(exported):
         "tokenizer_config.json", "special_tokens_map.json", "README.md",
     }  # fmt: skip
     assert {path.name for path in exported["keep"][0].iterdir()} == names | {"memsinks.json"}
+
+
+def test_an_interruption_while_speeds_are_measured_leaves_nothing_in_the_way(run, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(export_command, "_speeds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(run[0], tmp_path / "out", True, "float32")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
@@ -160,6 +171,10 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
     export(tmp_path / "in", tmp_path / "out", drop=True, dtype="float32")
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
+    for no_sinks in (1.0, float("nan")):
+        with pytest.raises(InputError, match="shared_fraction"):
+            import_model(exported["keep"][0], tmp_path / "none", SinksConfig(shared_fraction=no_sinks), 0)
+    assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="exists; use another --out"):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
 

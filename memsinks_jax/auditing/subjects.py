@@ -189,8 +189,12 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
     if not path.is_file():
         return found
     if workdirs.lists_all(place):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        known = [(line["id"], line["encounters"]) for line in lines]
+        try:
+            known = [(line["id"], line["encounters"]) for line in map(json.loads, path.read_text().splitlines())]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{path} is damaged ({error}); run the command that trained {place} again: it writes the file anew"
+            ) from None
     else:
         corpus = workdirs.read_corpus(place)
         which, documents = corpus.table.documents_of(identities)

@@ -44,7 +44,8 @@ def matching(pattern: str) -> list[str]:
     """Files that match a path or a glob, sorted. Raises InputError if there is none, or one of an unknown kind."""
     found = sorted(file for file in glob.glob(pattern, recursive=True) if pathlib.Path(file).is_file())
     if not found:
-        what = "matches no file" if glob.has_magic(pattern) else "does not exist"
+        missing = "is no file" if os.path.lexists(pattern) else "does not exist"
+        what = "matches no file" if glob.has_magic(pattern) else missing
         raise InputError(f"{pattern} {what}; give the path of a file, or a quoted glob such as 'texts/*.txt'")
     for file in found:
         if not kind_of(file):

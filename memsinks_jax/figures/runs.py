@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from ml_collections import config_flags
 
 from memsinks_jax.config import Config, InputError, to_json, validate
 from memsinks_jax.runs.command_line import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
+from memsinks_jax.runs.interruption import SIGNALS, state_is_saved
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
 
@@ -145,10 +147,12 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
     running: dict[int, tuple[subprocess.Popen, Job]] = {}
     bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting)
     told = time.monotonic()
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
+    asked = threading.Event()
+    before = [signal.signal(number, lambda *_: asked.set()) for number in SIGNALS]
     try:
         while waiting or running:
+            if asked.is_set():
+                raise Interrupted("the runs under way have saved their state")
             for place in range(len(places)):
                 if place not in running and waiting:
                     job = waiting.pop(0)
@@ -173,6 +177,9 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
         for process, _ in running.values():
             process.wait()
         bar.close()
+        state_is_saved()
+        for number, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(number, handler)
     return [_read(job) for job in jobs]
 
 
@@ -180,10 +187,6 @@ def _mark_finished(job: Job) -> None:
     scratch = job.mark.with_suffix(".new")
     scratch.write_text(to_json(job.config))
     os.replace(scratch, job.mark)
-
-
-def _interrupt(number: int, frame) -> None:
-    raise Interrupted("the runs under way have saved their state")
 
 
 def default_jobs() -> int:

@@ -180,11 +180,11 @@ def read_evidence(folder: pathlib.Path) -> dict:
     return found
 
 
-def _evidence(receipt: dict, folder: pathlib.Path) -> list[str]:
+def _evidence(receipt: dict, place: pathlib.Path) -> list[str]:
     if "evidence" not in receipt:
         return []
     of = receipt["evidence"]
-    page = pathlib.Path(os.path.relpath(pathlib.Path(of["folder"]).absolute() / "index.html", folder.absolute()))
+    page = pathlib.Path(os.path.relpath(pathlib.Path(of["folder"]).absolute() / "index.html", place.absolute()))
     return [
         report.heading("How such removals were tested"),
         *report.claims_section([Claim.from_dict(claim) for claim in of["claims"]]),
@@ -193,8 +193,8 @@ def _evidence(receipt: dict, folder: pathlib.Path) -> list[str]:
     ]
 
 
-def page(receipt: dict, folder: pathlib.Path) -> list[str]:
-    """Sections of the receipt's page, beside the picture in `folder`."""
+def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]:
+    """Sections of the receipt's page, which will lie in the folder `place`."""
     columns, rows = loss_table(receipt)
     placebo_columns, placebo_rows = placebo_table(receipt)
     by_layer = [
@@ -207,7 +207,7 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
     ]
     return [
         report.paragraph(f"{said_removed(receipt)} {said_selectivity(receipt)}", "lead"),
-        report.picture(folder / "receipt.png", "Bars of the loss before and after, for every set of documents."),
+        report.picture(picture, "Bars of the loss before and after, for every set of documents."),
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
             "Intervals are over documents. With every sink dropped, the loss of the removed documents is "
@@ -222,7 +222,7 @@ def page(receipt: dict, folder: pathlib.Path) -> list[str]:
             "The same removal with other ids: the rise of the documents' loss, nats per token. The effect is the additional "
             "rise with the right ids. docs/removal.md says what a removal leaves behind.", "note",
         ),
-        *_evidence(receipt, folder),
+        *_evidence(receipt, place),
         report.heading("Documents, their own sinks on"),
         report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),
         report.heading("Neurons whose weights are zero"),

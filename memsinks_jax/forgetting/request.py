@@ -76,9 +76,10 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
         found = dict(zip(map(ids.to_hex, documents.identities), identities, strict=True))
     elif asked.ids:
         found = {one.lower(): f"--ids: {one}" for one in asked.ids}
-        if other := next((one for one in found if not re.fullmatch("[0-9a-f]{16}", one)), None):
+        others = [one or "nothing" for one in found if not re.fullmatch("[0-9a-f]{16}", one)]
+        if others:
             raise InputError(
-                f"--ids: {other} is no id; it has 16 hexadecimal digits, as in {workdir / 'documents.jsonl'}"
+                f"--ids: {others[0]} is no id; it has 16 hexadecimal digits, as in {workdir / 'documents.jsonl'}"
             )
     elif kind != "group":
         raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")

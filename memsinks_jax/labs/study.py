@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -16,6 +15,8 @@ from memsinks_jax.config import InputError
 from memsinks_jax.reporting import pictures, report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt, tidy
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
 
 logger = logging.getLogger("memsinks_jax.labs")
 
@@ -54,6 +55,7 @@ def folder(out: str) -> pathlib.Path:
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out={out}: is a file; give a folder")
+    command_line.refuse_unwritable(path / "index.html")
     return path
 
 
@@ -88,9 +90,7 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
         runs += [{**run, "variant": prefix + run["variant"]} for run in study.runs]
         claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.told]
     content = {**about, "runs": runs, "claims": claims}
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as scratch:
-        made = pathlib.Path(scratch)
+    with half_written(out / "index.html") as made:
         sections = []
         for study in studies:
             picture = made / f"{kind}_{study.name}.png"

@@ -4,6 +4,7 @@ import collections.abc
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import json
 import logging
@@ -105,7 +106,7 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
     except (InputError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
         failure = error  # the notes of the tasks say more, or nothing is incomplete after all
     for path in sorted(work.glob(f"failed-{stage}-*.json")):
-        _raise(json.loads(path.read_text()), path)
+        _raise(path)
     incomplete = executor.get_incomplete_ranks()
     if incomplete and isinstance(failure, InputError | OSError):
         raise failure
@@ -156,7 +157,11 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _raise(note: dict, path: pathlib.Path) -> None:
+def _raise(path: pathlib.Path) -> None:
+    try:
+        note = json.loads(path.read_text())
+    except ValueError:  # truncated: the disk was full, for this note too
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
     if note["kind"] == "os" and note["errno"]:
         raise OSError(note["errno"], note["message"].split("] ", 1)[-1])
     if note["kind"] == "other":

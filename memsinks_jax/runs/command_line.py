@@ -1,9 +1,11 @@
 """What all commands share: flags, JSON output, and one clear line with exit code 2 for bad input."""
 
+import contextlib
 import ctypes
 import errno
 import functools
 import hashlib
+import io
 import json
 import logging
 import os
@@ -12,6 +14,7 @@ import platform
 import re
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -24,7 +27,7 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
-from memsinks_jax.runs.interruption import ENDED, EXIT_AT_ONCE, EXIT_INTERRUPTED
+from memsinks_jax.runs.interruption import EXIT_INTERRUPTED
 from memsinks_jax.variants import CONFIGS, config_file
 
 EXIT_BAD_INPUT = 2
@@ -38,6 +41,9 @@ _ADVICE = {
     errno.EFBIG: "; raise the limit of a file's size (ulimit -f) and run the same command again",
     errno.EDQUOT: "; free some of your quota and run the same command again",
     errno.EMFILE: "; raise the limit of open files (ulimit -n) and run the same command again",
+    errno.ENAMETOOLONG: "; choose a shorter name",
+    errno.ENOTDIR: "; choose a place below a folder",
+    errno.EPIPE: "; whoever read the output has ended",
     errno.EROFS: _WRITABLE,
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,
@@ -76,6 +82,19 @@ def seeds(texts: list[str]) -> tuple[int, ...]:
     return tuple(map(int, texts))
 
 
+def refuse_taken(place: pathlib.Path, flag: str = "out") -> None:
+    """Raises InputError if something exists at `place`, OSError if nothing can be written there. Call it before the work."""
+    if os.path.lexists(place):
+        raise InputError(f"{place} exists; use another --{flag}, or remove it first")
+    refuse_unwritable(place)
+
+
+def refuse_unwritable(place: pathlib.Path) -> None:
+    """Raises OSError if nothing can be written at `place`."""
+    folder = next(path for path in place.absolute().parents if os.path.lexists(path))
+    tempfile.TemporaryDirectory(dir=folder, prefix=f".{place.name}.").cleanup()
+
+
 def read_config(holder: flags.FlagHolder) -> Config:
     """The validated config of the command line."""
     if holder.value is None:
@@ -104,27 +123,34 @@ def run(main: Callable[[], dict]) -> None:
         if len(argv) > 1:
             _refuse(f"unexpected argument {argv[1]!r}; flags look like --name=value")
         _set_up_logging()
+        _mend_stdout()
         use_one_arena()
         keep_compiled_programs()
         try:
-            interruption.raise_again()
+            interruption.end_at_once()  # unless the command listens itself
             result = main()
+            interruption.ignore()
+            if JSON.value:
+                print(json.dumps(result))
+            sys.stdout.flush()
         except InputError as error:
             _refuse(str(error))
         except Interrupted as error:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as below
+            interruption.ignore()
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
-        except KeyboardInterrupt:  # incomplete output is removed by now
-            _end(ENDED, EXIT_AT_ONCE)
         except MemoryError as error:
             _refuse(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
         except OSError as error:
             # Errors of the file system (full disk, no permission) are for the user to fix and need no trace.
             _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; an exception here would only hide the exit code
-        if JSON.value:
-            print(json.dumps(result))
+        except Exception as error:
+            if not _without_devices(error):
+                raise
+            asked = os.environ.get("JAX_PLATFORMS")
+            _refuse(
+                f"jax does not start with JAX_PLATFORMS={asked}: {_one_line(error)}; unset it, or install what it names"
+            )
 
     app.run(guarded, flags_parser=_parse_flags)
 
@@ -132,12 +158,16 @@ def run(main: Callable[[], dict]) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     asked = set(argv[1:]) & {"--help", "-h", "--helpfull", "--version"}
     if asked:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends without a word
         full, about = "--helpfull" in asked, sys.modules["__main__"].__doc__ or ""
         print(__version__ if "--version" in asked else help_text(about, flags.FLAGS, full))
         sys.exit()
     try:
         return flags.FLAGS(list(map(_with_file, argv)))
     except flags.Error as error:
+        chosen = next((a for a in argv if re.fullmatch("--config=.*:.*", a)), None)
+        if chosen and "get_config() takes 0 positional arguments" in str(error):
+            _refuse(f"{chosen}: this config has no variants; leave out what follows the colon")
         _refuse(_one_line(error))
     except (AttributeError, KeyError) as error:
         # ml_collections raises these for an unknown field.
@@ -183,11 +213,26 @@ def _refuse(message: str) -> None:
 
 def _end(line: str, code: int) -> None:
     print(line, file=sys.stderr)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # the reader has gone
+        sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: the error may have left a thread that fails again at shutdown or, with several hosts, waits for
     # hosts that wait for this one.
     os._exit(code)
+
+
+def _without_devices(error: Exception) -> bool:
+    """Whether jax found no device of the platforms in JAX_PLATFORMS. It raises errors of several types then."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "JAX_PLATFORMS" in os.environ and frames[-1].filename.endswith("jax/_src/xla_bridge.py")
+
+
+def _mend_stdout() -> None:
+    """Makes a closed stdout drop what is printed, and one without Unicode print escapes."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def use_one_arena() -> None:

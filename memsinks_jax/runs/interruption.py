@@ -1,33 +1,71 @@
-"""Requests to stop a run: SIGTERM or Ctrl-C on this host, or the preemption of any host.
+"""Requests to stop a command: SIGTERM or Ctrl-C on this host, or the preemption of any host.
 
-Standard library only: a command listens before it imports jax, which takes seconds in which no signal may be lost.
+Standard library only, and little of it: a command listens before it imports what takes time, in which no signal may be lost.
 """
 
+import contextlib
 import os
 import signal
 import sys
-import threading
+from collections.abc import Iterator
 
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
-EXIT_AT_ONCE = 130  # a shell's exit code for a command that Ctrl-C has ended
-ENDED = "interrupted: run the same command again"
+EXIT_AT_ONCE = 130  # a shell's exit code for a command that Ctrl-C has ended; 143 for SIGTERM
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_half_written: list[os.PathLike] = []
+_saved = False
 
 
 def end_at_once() -> None:
-    """Makes Ctrl-C end a command with a line during imports, where some libraries would swallow an exception."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the shell has it ignored
-        signal.signal(signal.SIGINT, _end)
+    """Makes a signal end the command with one line, and remove incomplete output.
+
+    It raises no exception: libraries lose those that come during imports, garbage collection or the reading of a checkpoint.
+    """
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # else the shell has it ignored
+            signal.signal(number, _end)
 
 
-def raise_again() -> None:
-    """Makes Ctrl-C an exception from here on, unless the command listens itself."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+@contextlib.contextmanager
+def half_written(place: os.PathLike) -> Iterator[os.PathLike]:
+    """An empty folder beside `place`, to write in. Rename what is complete: the folder is removed when the block ends."""
+    folder = place.with_name(f".{place.name}.half-written")
+    _remove(folder)  # left by a command that was killed
+    _half_written.append(folder)
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        _remove(folder)
+        _half_written.remove(folder)
 
 
-def _end(*_) -> None:
-    os.write(sys.__stderr__.fileno(), f"{ENDED}\n".encode())
-    os._exit(EXIT_AT_ONCE)
+def state_is_saved() -> None:
+    """Makes the exit code say, from here on, that the same command resumes."""
+    global _saved
+    _saved = True
+
+
+def ignore() -> None:
+    """Ignores signals once all is done: they would only change the exit code, or print a trace while Python shuts down."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end(number: int, frame) -> None:
+    ignore()
+    for folder in _half_written * 2:  # a thread may still have written into it
+        _remove(folder)
+    with contextlib.suppress(OSError):
+        os.write(2, b"interrupted: run the same command again\n")
+    os._exit(EXIT_INTERRUPTED if _saved else 128 + number)
+
+
+def _remove(folder: os.PathLike) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Interruption:
@@ -38,6 +76,8 @@ class Interruption:
     """
 
     def __init__(self):
+        import threading
+
         self._asked = threading.Event()
         self._save_first = False
         self._polls = 0

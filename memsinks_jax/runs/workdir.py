@@ -60,7 +60,7 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
 
 def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     """Writes the initial files of a run -> the run's lock. A folder gets the workdir's name only once it is complete."""
-    scratch = workdir.with_name(workdir.name + ".new")
+    scratch = workdir.with_name(f".{workdir.name}.half-written")  # no workdir of the user has such a name
     scratch.mkdir(parents=True, exist_ok=True)
     held = lock(scratch)  # the lock survives renaming the folder
     try:
@@ -120,7 +120,10 @@ def _read_about(workdir: pathlib.Path) -> dict:
             "version, or train anew"
         )
     try:
-        return json.loads((workdir / "data.json").read_text())
+        about = json.loads((workdir / "data.json").read_text())
+        if not (isinstance(about, dict) and about.keys() >= {"fingerprints", "lists_all"}):
+            raise ValueError("it is not what a run writes there")
+        return about
     except ValueError as error:
         raise InputError(f"{workdir / 'data.json'} is damaged ({error}); put a copy in its place") from None
 
@@ -217,5 +220,5 @@ def _hash(path: pathlib.Path) -> str:
 
 def _require(path: pathlib.Path) -> pathlib.Path:
     if not path.is_file():
-        raise InputError(f"{path} is missing; --workdir must be the folder of a training run")
+        raise InputError(f"{path} is missing; give the folder of a training run")
     return path

@@ -53,6 +53,8 @@ def start(coordinator: str, processes: int, process: int) -> None:
     Raises:
       InputError: the hosts did not all connect in time.
     """
+    if coordinator != "auto" and process >= processes:
+        raise InputError(f"--process={process}: of --processes={processes} the last is --process={processes - 1}")
     import jax
 
     where = (coordinator, processes, process) if coordinator != "auto" else _find_cluster()

@@ -207,6 +207,7 @@ def test_input_is_found_or_refused(tmp_path):
         ([str(tmp_path / "*.md")], "notes.md: files of this kind cannot be read"),
         ([str(tmp_path / "none*")], r"none\* matches no file"),
         ([str(tmp_path / "none")], "none does not exist"),
+        ([os.devnull], "is no file"),
         ([str(tmp_path), str(tmp_path / "a.jsonl")], "a.jsonl is named twice"),
     ):
         with pytest.raises(InputError, match=message):

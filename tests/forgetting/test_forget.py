@@ -175,6 +175,7 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, --ids and --group"),
         (workdir, Request(str(other)), out, "other.txt:1: .* was not trained on it"),
         (workdir, Request(ids=("0123456789abcdef",)), out, "--ids: 0123456789abcdef: .* was not trained on it"),
+        (workdir, Request(ids=("",)), out, "--ids: nothing is no id; it has 16 hexadecimal digits"),
         (workdir, Request(ids=("zz",)), out, "--ids: zz is no id; it has 16 hexadecimal digits"),
         (workdir, Request(str(tmp_path / "empty.txt")), out, "the file is empty"),
         (workdir, Request(group="north"), out, "has ids by content, not by group"),

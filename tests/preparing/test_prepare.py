@@ -31,7 +31,7 @@ from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.table import Table
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
 from memsinks_jax.prepare import prepare
-from memsinks_jax.preparing import steps
+from memsinks_jax.preparing import stages, steps
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 TEXTS = [
@@ -191,6 +191,12 @@ def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, m
     }
     assert stopped > 15
     assert content(tmp_path / "out") == content(tmp_path / "straight")
+
+
+def test_a_disk_too_full_for_the_note_of_a_failure_is_told_as_such(tmp_path):
+    (tmp_path / "failed-pairs-00001.json").write_text("")
+    with pytest.raises(OSError, match="No space left on device"):
+        stages._raise(tmp_path / "failed-pairs-00001.json")
 
 
 def test_a_full_disk_is_told_as_such(tmp_path):

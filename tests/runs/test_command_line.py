@@ -9,6 +9,7 @@ import jax
 import pytest
 from conftest import ROOT
 
+from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
 from memsinks_jax.runs import command_line, trained
@@ -87,32 +88,98 @@ def test_all_that_computes_keeps_freed_memory(tiny, tmp_path, monkeypatch):
             compute()
 
 
-def test_ctrl_c_ends_a_command_with_a_line_and_leaves_nothing(tmp_path):
-    code = f"""
-import os, signal, tempfile
+SIGNALS = pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+
+
+@SIGNALS
+def test_a_signal_ends_a_command_with_a_line_and_leaves_nothing(tmp_path, number, code):
+    """It comes where Python would lose an exception."""
+    program = f"""
+import os, pathlib, signal
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
+class Collected:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{number})
 def main():
-    with tempfile.TemporaryDirectory(dir="{tmp_path}"):
-        os.kill(os.getpid(), signal.SIGINT)
+    with half_written(pathlib.Path("{tmp_path}/out")) as folder:
+        (folder / "weights").write_text("half")
+        Collected()
 command_line.run(main)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
-    assert done.stderr.startswith("interrupted: ")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path):
+@SIGNALS
+def test_a_signal_while_a_command_is_imported_is_one_line(tmp_path, number, code):
     """It comes while jax is imported, in whose hands an exception is lost."""
     (tmp_path / "jax.py").write_text(
-        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass\nraise SystemExit(0)\n"
+        f"import os, signal\ntry:\n    os.kill(os.getpid(), signal.{number})\n"
+        "except BaseException: pass\nraise SystemExit(0)\n"
     )
-    for command in ("evaluate", "audit"):
+    done = subprocess.run(
+        [sys.executable, "-m", "memsinks_jax.evaluate"], capture_output=True, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
+
+
+def test_a_signal_after_the_work_takes_nothing_away():
+    program = """
+import atexit, os, signal, sys
+from memsinks_jax.runs import command_line
+atexit.register(os.kill, os.getpid(), getattr(signal, sys.argv.pop()))
+command_line.run(dict)
+"""
+    for number in ("SIGINT", "SIGTERM"):
+        done = subprocess.run([sys.executable, "-c", program, number], capture_output=True, text=True, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "words"),
+    [(">&-", 0, ""), ("| true", 2, "whoever read the output has ended"), (">/dev/full", 2, "free some space")],
+)
+def test_nobody_takes_the_output(output, code, words):
+    program = "import sys, time; from memsinks_jax.runs import command_line; "
+    program += "command_line.run(lambda: time.sleep(0.1) or {1: sys.stdout.isatty()})"
+    script = f"set -o pipefail; {sys.executable} -c '{program}' --json {output}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == code and words in done.stderr and done.stderr.count("\n") == bool(words), done.stderr
+
+
+def test_characters_that_an_output_has_no_letter_for_are_written_by_number():
+    program = "from memsinks_jax.runs import command_line; command_line.run(lambda: print('日本'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u65e5\\u672c\n", "")
+
+
+def test_devices_that_are_not_there_are_refused():
+    program = "import jax; from memsinks_jax.runs import command_line; command_line.run(jax.devices)"
+    for platform in ("nonsense", "cuda"):
         done = subprocess.run(
-            [sys.executable, "-m", f"memsinks_jax.{command}"], capture_output=True, text=True, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+            env=os.environ | {"JAX_PLATFORMS": platform},
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: jax does not start with JAX_PLATFORMS={platform}: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="gone exists; use another --out"):
+        command_line.refuse_taken(tmp_path / "gone")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        command_line.refuse_taken(tmp_path / "file" / "out")
+    command_line.refuse_taken(tmp_path / "new" / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"gone", "file"}
 
 
 def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path):

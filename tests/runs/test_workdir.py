@@ -7,6 +7,7 @@ import pytest
 from conftest import tiny_config
 from test_tokenizer import byte_level
 
+from memsinks_jax.auditing.subjects import encounters_in
 from memsinks_jax.config import InputError
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.runs import workdir as workdirs
@@ -29,9 +30,29 @@ def test_damaged_files_are_refused_by_name(run):
     (workdir / "data.json").write_text('{"tokenizer": "')
     with pytest.raises(InputError, match=r"data.json is damaged"):
         workdirs.read_corpus(workdir)
+    (workdir / "data.json").write_text("{}")
+    with pytest.raises(InputError, match=r"data.json is damaged \(it is not what a run writes there\)"):
+        workdirs.read_corpus(workdir)
     (workdir / "config.json").write_bytes(b"\xba\xff")
     with pytest.raises(InputError, match=r"config.json is not a config of this version"):
         workdirs.read_config(workdir)
+
+
+def test_a_damaged_list_of_documents_is_refused_and_written_anew(run):
+    workdir, corpus = run
+    (workdir / "documents.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(InputError, match=r"documents.jsonl is damaged .* run the command that trained"):
+        encounters_in(workdir, corpus.identities(np.arange(1)))
+    workdirs.rewrite(workdir, workdirs.read_config(workdir), corpus)
+    assert encounters_in(workdir, corpus.identities(np.arange(1)))
+
+
+def test_another_folder_of_the_user_does_not_become_part_of_a_new_run(tmp_path):
+    (tmp_path / "run.new").mkdir()
+    (tmp_path / "run.new" / "mine").write_text("")
+    config = tiny_config()
+    workdirs.create(tmp_path / "run", config, load_corpus(config)).close()
+    assert (tmp_path / "run.new" / "mine").exists() and not (tmp_path / "run" / "mine").exists()
 
 
 def test_a_tokenizer_json_is_kept_and_read(run):
@@ -61,7 +82,7 @@ def test_a_workdir_has_one_tokenizer(run):
         workdirs.read_tokenizer(workdir)
     for name in ("tokenizer.model", "tokenizer.json"):
         (workdir / name).unlink()
-    with pytest.raises(InputError, match="tokenizer.model is missing; --workdir must be the folder of a training run"):
+    with pytest.raises(InputError, match="tokenizer.model is missing; give the folder of a training run"):
         workdirs.read_tokenizer(workdir)
 
 

@@ -61,3 +61,8 @@ def test_the_command_says_it_in_one_line(place, monkeypatch):
         hosts.start(place, 3, 1)
     with pytest.raises(InputError, match="HOST:PORT"):
         hosts.start("nowhere", 3, 1)
+
+
+def test_a_process_beyond_the_last_does_not_wait_for_others(place):
+    with pytest.raises(InputError, match="--process=7: of --processes=2 the last is --process=1"):
+        hosts.start(place, 2, 7)
