@@ -1,4 +1,4 @@
-"""Beyond the paper: sinks in this world. Does dropping them take what is known by heart and leave the induction head?"""
+"""Beyond the paper: sinks in this setting. Does dropping them remove memorized sequences and keep the induction head?"""
 
 import dataclasses
 
