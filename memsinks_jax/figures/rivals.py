@@ -193,7 +193,7 @@ def _leaks(run: Run, oracle: Run) -> dict[str, float]:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats. Paired by seed."""
+    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats. By seed."""
     rows = []
 
     def at_same_loss(standard: Run, ours: Run, places: list[Place], whole: bool) -> float:
