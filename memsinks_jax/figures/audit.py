@@ -199,7 +199,7 @@ def _of_the_models(runs: list[Run]) -> list[Claim]:
         add(bits, main, f"rounding to {bits}: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)",
             lambda s, *_, b=bits: _brought_back(s, b), at_most=0.02)  # fmt: skip
     for attack, said in (("best", "the best of 64 random ids"), ("optimised", "optimised gates")):
-        add(f"reactivated_{attack}", main, f"sinks kept: share of what a document's own hold that {said} bring back",
+        add(f"reactivated_{attack}", main, f"sinks kept: share of what a document's own sinks hold that {said} recover",
             lambda s, *_, a=attack: s.details["audit"]["attacks"]["reactivation"][a]["recovered"], at_most=0.1)  # fmt: skip
     return rows
 

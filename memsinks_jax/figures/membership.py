@@ -61,7 +61,7 @@ _MODES = {
     "own": "own, as in training",
     "dropped": "dropped",
     "nearest": "those of the nearest other story",
-    "unused": "those of an id that nobody has",
+    "unused": "those of an unused id",
     "scaled_published": "dropped, the rest times (g + p) / g",
     "scaled_width": "dropped, the rest times the width they had",
 }
@@ -157,14 +157,14 @@ def claims(runs: list[Run]) -> list[Claim]:
         add("epsilon_sees", "standard: lower bound of epsilon", lambda run: _epsilon(run, "standard"), at_least=1.0)
         add("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
             lambda run: _epsilon(run, "dropped") - _epsilon(run, "twin"), at_most=0.5)  # fmt: skip
-    add("recited", "most recited over the grid, sinks dropped, minus the twin's",
+    add("recited", "highest recitation over the grid: sinks dropped minus the twin's",
         lambda run: _recited(run, "dropped") - _recited(run, "twin"), at_most=0.02)  # fmt: skip
-    add("grid_auc", "AUC at one place of the grid, sinks dropped, minus the twin's: the most",
+    add("grid_auc", "AUC over the grid, sinks dropped minus the twin's: largest difference",
         lambda run: float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin"))))),
         at_most=0.1)  # fmt: skip
-    add("near_copies", "stories known from copies with 10% of the words exchanged: share that is gone, over exact ones'",
+    add("near_copies", "stories known from copies with 10% of the words replaced: share removed, over exact copies'",
         lambda run: closed(run, 0.1) / closed(run, 0.0), at_least=0.9)  # fmt: skip
-    add("general", "stories held out: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
+    add("general", "held-out stories: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
         at_most=1.0)  # fmt: skip
     return rows
 

@@ -144,11 +144,11 @@ def claims(runs: list[Run]) -> list[Claim]:
             ["pool_65536", large], step_ratio, at_most=1.05,
         ),
         *losses.paired(
-            runs, "best_id", "sinks kept: share of what a document's own hold that the best of 64 ids brings back, pool of "
-            "4,096", "at most 0.1", [large], lambda run: run.details["recovered"]["best"], at_most=0.1,
+            runs, "best_id", "sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool "
+            "of 4,096", "at most 0.1", [large], lambda run: run.details["recovered"]["best"], at_most=0.1,
         ),
         *losses.paired(
-            runs, "optimised", "the same by optimising which are on: pool of 4,096 minus masked", "less",
+            runs, "optimised", "the same by optimising which sinks are on: pool of 4,096 minus masked", "less",
             [large, "masked"], lambda *pair: float(np.subtract(*(run.details["recovered"]["optimised"] for run in pair))),
             at_most=0.0,
         ),

@@ -222,7 +222,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
     for name in ("cap_steps", "cap_epochs"):
         rows += losses.paired(
-            runs, f"known_{name}", f"repeated loss of whoever may know, where as much of the gap is closed: "
+            runs, f"known_{name}", f"repeated loss for users who may know, at the same share of the gap closed: "
             f"{METHODS[name].label} less {METHODS[OURS].label}, own on (nats)", "not in the paper",
             ["standard", "sinks", *METHODS[name].points], more_known, at_least=0.0,
         )  # fmt: skip

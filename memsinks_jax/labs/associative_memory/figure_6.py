@@ -49,7 +49,7 @@ def study(settings: Settings) -> Study:
         runs += record(f"gamma={gamma:g}", seeds, {"recalled": ("T", range(10, STEPS + 1, 10), recalled_GT)},
                        lost=lost[:, c], rare=rare_GC[:, c])  # fmt: skip
     claims = [
-        Claim("overwrites", f"share of recalled inputs lost by a step on one that is not: gamma = {GAMMAS[0]:g} over "
+        Claim("overwrites", f"share of recalled inputs lost by a step on an unrecalled one: gamma = {GAMMAS[0]:g} over "
               f"gamma = {GAMMAS[1]:g}", "a large step erases", [float(v) for v in lost[:, 0] / lost[:, 1]], at_least=1),
         Claim("misses_rare", f"share of the rarer half of the inputs recalled late: gamma = {GAMMAS[0]:g} minus "
               f"gamma = {GAMMAS[1]:g}", "a small step does not store the rare",
