@@ -106,7 +106,7 @@ def once() -> Records:
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. What is there stays."""
+    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. Keeps existing files."""
     told = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
     others, of_sources, letters = once(), sources(), list(map(letter, range(LETTERS)))
     first = ONCE + UNREAD + LETTERS
