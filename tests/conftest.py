@@ -1,4 +1,4 @@
-"""What all tests share. Nothing above the environment variables may import jax, which reads them once.
+"""Shared by all tests. Nothing above the environment variables may import jax, which reads them once.
 
 Eight devices on a CPU, so that every mesh of the tests is a real one.
 """

@@ -1,4 +1,4 @@
-"""Made-up results of methods that look for memorization in a finished model, for tests of the figures that show them."""
+"""Made-up results of post-hoc methods, for tests of the figures that show them."""
 
 from memsinks_jax.baselines.removal import Point
 from memsinks_jax.figures import post_hoc

@@ -1,4 +1,4 @@
-"""Small models and documents for tests of the methods that look for memorized documents in a model."""
+"""Small models and documents for tests of the methods that find memorized documents in a model."""
 
 import jax
 import numpy as np

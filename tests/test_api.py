@@ -1,4 +1,4 @@
-"""A model opened in Python says what the commands say."""
+"""A model opened in Python gives the same results as the commands."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Whatever kills a run, it becomes the run that would have been: processes are started, killed and stopped for real."""
+"""A killed run ends as if it had never been killed: starts, kills and stops real processes."""
 
 import contextlib
 import json

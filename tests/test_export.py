@@ -1,4 +1,4 @@
-"""From a run to a Hugging Face folder and back, by the commands: the same losses everywhere, and runs that go on."""
+"""From a run to a Hugging Face folder and back, by the commands: equal losses, and runs that resume."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The notebook: its cells run, in order, and what they show is there. No kernel is needed, since they are plain Python."""
+"""The notebook: its cells run in order and show what they should. They are plain Python, so no kernel is needed."""
 
 import json
 import os

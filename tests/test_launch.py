@@ -1,4 +1,4 @@
-"""What the README promises a newcomer, from a fresh clone with an environment of its own. Needs the package index."""
+"""What the README promises, from a fresh clone with its own environment. Needs the package index."""
 
 import json
 import os

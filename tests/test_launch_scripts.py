@@ -1,7 +1,7 @@
 """The launch scripts, without a cloud, a cluster or a GPU: gcloud, sbatch, srun and Python are small fakes on PATH.
 
-Each fake writes down its words. The fake cloud has two workers, which are folders, and runs there for real what would go
-through ssh; the fake Python ends a run with the next code that the test has laid out.
+Each fake records its arguments. The fake cloud has two workers, which are folders, and runs there what would go through
+ssh. The fake Python ends a run with the next exit code that the test has prepared.
 """
 
 import os

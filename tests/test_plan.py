@@ -1,4 +1,4 @@
-"""The command `plan`: on this machine's own devices where the compiler does not matter, with libtpu where it does."""
+"""The command `plan`: on local devices where the compiler does not matter, with libtpu where it does."""
 
 import importlib.util
 import json

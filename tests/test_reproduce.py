@@ -1,4 +1,4 @@
-"""All figures at once, from made-up figures: trained together and once, measured once, one page of all claims."""
+"""All figures at once, made up: each run trained once and measured once, one page of all claims."""
 
 import json
 import pathlib

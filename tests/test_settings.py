@@ -1,4 +1,4 @@
-"""No setting is dead: change any field, and the compiled program, the batches, or what a run writes changes."""
+"""No setting is dead: changing any field changes the compiled program, the batches, or the output."""
 
 import dataclasses
 import functools

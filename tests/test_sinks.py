@@ -1,4 +1,4 @@
-"""The masks: their statistics, and that nothing but seed and id moves a bit of them."""
+"""The masks: their statistics, and that they depend only on seed and id."""
 
 import functools
 import json

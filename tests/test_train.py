@@ -1,4 +1,4 @@
-"""Whole runs: stopping anywhere and resuming changes no bit, and a workdir is never half-written."""
+"""Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never half-written."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The lines that are shown for other people's models do what is said of them."""
+"""The documented lines for other people's models do what the text says."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""Greedy text without a cache: what generation must agree with, and what it is measured against."""
+"""Greedy generation without a cache: the reference for generation, and its baseline for speed."""
 
 import jax
 import jax.numpy as jnp

@@ -1,10 +1,10 @@
-"""Do sinks cost anything where ordinary text is read several times? (beyond the paper)
+"""Do sinks cost anything if ordinary text is read several times? (beyond the paper)
 
-1,000 stories without repeats, five epochs. Sinks that open at the second encounter beyond one an epoch stay closed. Those of
-the paper open for every story. 20 of the stories, which are read as often as the others, stand for "repeated" in the table.
-Three runs a seed, of two minutes each on one core.
+1,000 stories without repeats, five epochs. Sinks that open at the second encounter beyond one per epoch stay closed. The
+paper's open for every story. 20 of the stories stand for "repeated" in the table, but are read as often as the others.
+Three runs per seed, each two minutes on one core.
 
-Held-out loss over standard's, seeds 0, 1, 2: 1.001 +- 0.011 where they stay closed, 1.023 +- 0.018 with the paper's.
+Held-out loss over standard's, seeds 0, 1, 2: 1.001 +- 0.011 if they stay closed, 1.023 +- 0.018 with the paper's.
 
     python -m memsinks_jax.sweep --config=configs/sweeps/epochs.py:laptop --seeds=0,1,2 --out=runs/epochs
 """
@@ -22,7 +22,7 @@ CONTROL = "standard"
 
 
 def get_config(choice: str = "") -> Config:
-    """`choice` as for ts_repetition.py."""
+    """`choice` as in ts_repetition.py."""
     config = _BASE.get_config(choice)
     config.data.unique_documents, config.data.repetitions, config.training.epochs = 980, 1, 5
     return config

@@ -1,6 +1,6 @@
 """Which learning rate, weight decay and shared fraction suit gradient masking? (paper table 2, before dropping)
 
-27 points; at the laptop preset some 3 minutes each on one core.
+27 points, each about 3 minutes on one core with the laptop preset.
 
     python -m memsinks_jax.sweep --config=configs/sweeps/table_2.py:laptop --seeds=0 --out=runs/table_2
 """

@@ -1,6 +1,6 @@
 """Which learning rate, weight decay, shared and active fraction suit sinks? (paper table 3, by held-out loss, dropped)
 
-144 points; at the laptop preset some 2.5 minutes each on one core. To vary the two fractions alone, 16 points:
+144 points, each about 2.5 minutes on one core with the laptop preset. To vary only the two fractions, 16 points:
 
     python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py:laptop --seeds=0 --out=runs/table_3 \
         --config.optimizer.learning_rate=5e-3 --config.optimizer.weight_decay=0.4
@@ -22,7 +22,7 @@ CONTROL = "standard"
 
 
 def get_config(choice: str = "") -> Config:
-    """`choice` as for ts_repetition.py; the paper's sinks, which are always open."""
+    """`choice` as in ts_repetition.py. Takes the paper's sinks, which are always open."""
     config = _BASE.get_config(choice)
     config.sinks.opens_at, config.sinks.slows_at = 1, 0
     return config

@@ -1,6 +1,6 @@
 """Which shared and active fraction suit sinks in SmolLM-size models? (paper table 6)
 
-12 points for each size; the paper does not say how it chose: here by held-out loss, sinks dropped, as in table 3. For
+12 points for each size. The paper does not say how it chose; here by held-out loss, sinks dropped, as in table 3. Needs
 machines as in configs/smollm.py:
 
     python -m memsinks_jax.sweep --config=configs/sweeps/table_6.py:360m --seeds=0 --out=runs/table_6 \
@@ -20,7 +20,7 @@ CONTROL = "standard"
 
 
 def get_config(choice: str = "") -> Config:
-    """`choice` as for smollm.py; the paper's sinks, which are always open."""
+    """`choice` as in smollm.py. Takes the paper's sinks, which are always open."""
     config = _BASE.get_config(choice)
     config.sinks.opens_at, config.sinks.slows_at = 1, 0
     return config

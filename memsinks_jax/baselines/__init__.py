@@ -1,5 +1,5 @@
 """Post-hoc methods: find the neurons of a trained standard model that hold memorized documents, and drop them.
 
-What memorization sinks are compared with (paper sections 3.1 and 5.1, appendix C). The methods that look are in `scores`;
-`removal` drops what they find and measures what that takes away, `tuning` chooses the settings of one of them.
+Memorization sinks are compared with them (paper sections 3.1 and 5.1, appendix C). `scores` lists the methods that find
+neurons, `removal` drops these and measures the effect, `tuning` chooses the settings of one method.
 """

@@ -1,8 +1,8 @@
-"""BalancedSubnet (arXiv 2410.02159): weights of the MLPs that are dropped to forget some documents and keep other text.
+"""BalancedSubnet (arXiv 2410.02159): drops MLP weights, chosen to forget some documents and keep other text.
 
-The model is frozen. Every weight of an MLP's matrices has a score; of each matrix the weights whose scores are smallest in
-size are dropped, and the gradient passes that choice unchanged. Minimised is the loss on other text less that on what is to
-be forgotten. After the authors' code; their batches have 64 documents, ours as many as `settings.batch_size`.
+The model is frozen. Every weight of an MLP matrix has a score. Each matrix drops the weights with the smallest absolute
+scores; gradients pass straight through this choice. Training minimizes the loss on other text minus the loss on the
+documents to forget. Follows the authors' code, except that their batches have 64 documents and ours `batch_size`.
 """
 
 import dataclasses
@@ -21,22 +21,22 @@ MATRICES = ("up_kernel", "gate_kernel", "down_kernel")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Those of the authors' code but for the batch."""
+    """Settings of the authors' code, except for the batch size."""
 
-    ratio: float = 0.01  # of every matrix, dropped
+    ratio: float = 0.01  # share of every matrix that is dropped
     weight: float = (
-        0.05  # w: the objective is w of the loss on other text, less 1 - w of that on what is to be forgotten
+        0.05  # w: minimizes w times the loss on other text, minus 1 - w times that on the documents to forget
     )
     learning_rate: float = 0.1
     momentum: float = 0.9
     decay: float = 5e-4
-    epochs: int = 5  # over the other text
-    batch_size: int = 32  # documents, half of them at most to be forgotten
-    seed: int = 0  # of the scores and of the order
+    epochs: int = 5  # of the other text
+    batch_size: int = 32  # documents, at most half of them to forget
+    seed: int = 0  # of the scores and the order
 
 
 def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
-    """Scores of every matrix, as torch draws weights: uniform up to the root of 1 over its inputs."""
+    """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 / inputs)."""
     key, found = jax.random.key(settings.seed, impl="threefry2x32"), {}
     for number, name in enumerate(MATRICES):
         if name in params["layers"]:
@@ -47,14 +47,14 @@ def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
 
 
 def kept(scores_LIO: jax.Array, ratio: float) -> jax.Array:
-    """Which weights stay: all but int(ratio * n) of each layer's n -> bool."""
+    """Weights to keep: all but int(ratio * n) of each layer's n -> bool."""
     sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
     ranks_LN = jnp.argsort(jnp.argsort(sizes_LN, axis=1), axis=1)
     return (ranks_LN >= int(ratio * sizes_LN.shape[1])).reshape(scores_LIO.shape)
 
 
 def masked(params: dict, scores: dict[str, jax.Array], ratio: float) -> dict:
-    """The parameters without the dropped weights; for the gradient, a mask is the size of its score."""
+    """The parameters without the dropped weights. In the gradient, a mask counts as the absolute value of its score."""
     sizes = {name: jnp.abs(of) for name, of in scores.items()}
     masks = {
         name: size + jax.lax.stop_gradient(kept(scores[name], ratio) - size) for name, size in sizes.items()
@@ -65,11 +65,11 @@ def masked(params: dict, scores: dict[str, jax.Array], ratio: float) -> dict:
 def balanced_subnet(
     config: Config, params: dict, forgotten: list[dict], other: list[dict], settings: Settings | None = None
 ) -> dict:
-    """The parameters without the weights that were found.
+    """Finds and drops weights -> the remaining parameters.
 
     Args:
-      forgotten: batches of `document_loss.document_batches` of what is to be forgotten.
-      other: of text that was read once.
+      forgotten: batches of `document_loss.document_batches` of the documents to forget.
+      other: the same of text that was read once.
     Raises:
       InputError: no document has a target.
     """
@@ -99,7 +99,7 @@ def balanced_subnet(
 
 
 def _batches(forgotten: dict, other: dict, settings: Settings):
-    """(rows to be forgotten, rows of other text) of every step, in turn, in an order that is drawn anew each epoch."""
+    """Yields (rows to forget, rows of other text) for every step, in an order drawn anew each epoch."""
     rng = np.random.default_rng(settings.seed)
     count = {"lost": len(forgotten["inputs"]), "stays": len(other["inputs"])}
     lost = min(count["lost"], settings.batch_size // 2)

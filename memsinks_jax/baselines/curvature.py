@@ -1,10 +1,10 @@
-"""Weight editing by curvature (arXiv 2510.24256): what a matrix does in directions of low curvature is taken away.
+"""Weight editing by curvature (arXiv 2510.24256): removes the parts of a matrix in directions of low curvature.
 
-Curvature is the Fisher information in the Kronecker approximation (K-FAC): of a matrix with inputs a and gradients g of the
-loss at its output, A = E[a aᵀ] and G = E[g gᵀ], neither centred, over tokens of ordinary text, with labels that the model
-itself draws. The matrix is written in the eigenvectors of both; each entry has the mass of its eigenvalues' product, and
-the fewest entries stay whose masses add up to `share` of all. Edited are the matrices that read the residual stream in an
-MLP, as in the paper's language models. The singular value decomposition is its control, which knows no curvature.
+Curvature is the Fisher information in the Kronecker approximation (K-FAC). For a matrix with inputs a and gradients g of
+the loss at its output, A = E[a aᵀ] and G = E[g gᵀ], neither centred, over tokens of ordinary text with labels sampled
+from the model. The matrix is written in the eigenvectors of both. Each entry has as mass the product of its eigenvalues.
+The edit keeps the fewest entries whose masses add up to `share` of the total. It applies to the MLP matrices that read the
+residual stream, as in the paper's language models. The singular value decomposition is the control without curvature.
 
 L layers, R rows, T positions, D d_model, F hidden neurons.
 """
@@ -22,15 +22,15 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, recorded
 from memsinks_jax.model.losses import logits, token_losses
 
-MATRICES = ("up", "gate")  # of a layer, the second in a Llama alone
+MATRICES = ("up", "gate")  # of a layer; only Llama has the second
 
 
 def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) -> dict[str, np.ndarray]:
-    """{"inputs": A, float64 (L, D, D), and for each matrix, "up" or "gate", G (L, F, F)}.
+    """Computes {"inputs": A, float64 (L, D, D); "up" and, if there is one, "gate": G, (L, F, F)}.
 
     Args:
-      batches: of `document_loss.document_batches`, of text that was read once: of repeated text, what memorizes it would
-        look curved. Every position has a target here, so none is left out.
+      batches: of `document_loss.document_batches`, of text that was read once. On repeated text, the directions that
+        memorize it would show high curvature. Here every position has a target, so none is left out.
     """
     reader, names = Reader(config), [name for name in MATRICES if f"{name}_kernel" in params["layers"]]
     looked = placement.jit(partial(_products, reader, names))
@@ -44,7 +44,7 @@ def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) ->
 
 
 def sampled(reader: Reader, params: dict, rows: dict, key: jax.Array) -> jax.Array:
-    """Labels drawn from what the model says at every position -> int32 (R, T)."""
+    """Samples labels from the model's predictions at every position -> int32 (R, T)."""
     about = rows["inputs"], rows["segments"], rows["positions"]
     said_RTV = reader.model(params, *about, read_out=logits)
     return jax.random.categorical(key, said_RTV).astype(jnp.int32)
@@ -53,7 +53,7 @@ def sampled(reader: Reader, params: dict, rows: dict, key: jax.Array) -> jax.Arr
 def _products(
     reader: Reader, names: list[str], params: dict, rows: dict, key: jax.Array, number
 ) -> dict[str, jax.Array]:
-    """Sums of a aᵀ and g gᵀ over the positions that count."""
+    """Sums of a aᵀ and g gᵀ over the target positions."""
     targets_RT = sampled(reader, params, rows, jax.random.fold_in(key, number))
     layers, shape = reader.layers, rows["inputs"].shape
     inputs_LRTD = jnp.zeros((layers, *shape, reader.config.model.d_model))
@@ -91,23 +91,23 @@ def _products(
 
 
 def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray, share: float) -> np.ndarray:
-    """The matrix without its entries of low curvature, as `share` of the mass says."""
+    """The matrix without its entries of low curvature: keeps `share` of the mass."""
     of_inputs_D, vectors_DD = np.linalg.eigh(inputs_DD)
     of_outputs_F, vectors_FF = np.linalg.eigh(outputs_FF)
-    # Rounding leaves eigenvalues a little below 0 where they are 0.
+    # Rounding can make zero eigenvalues slightly negative.
     mass_DF = np.outer(np.maximum(of_inputs_D, 0), np.maximum(of_outputs_F, 0))
     entries_DF = vectors_DD.T @ kernel_DF @ vectors_FF
     return vectors_DD @ np.where(_most(mass_DF, share), entries_DF, 0) @ vectors_FF.T
 
 
 def by_singular_values(kernel_DF: np.ndarray, share: float) -> np.ndarray:
-    """The control: the fewest singular values stay whose squares add up to `share` of all."""
+    """The control: keeps the fewest singular values whose squares add up to `share` of the total."""
     left_DK, values_K, right_KF = np.linalg.svd(kernel_DF, full_matrices=False)
     return left_DK @ np.diag(np.where(_most(values_K**2, share), values_K, 0)) @ right_KF
 
 
 def _most(mass: np.ndarray, share: float) -> np.ndarray:
-    """The fewest entries that add up to `share` of the sum -> bool."""
+    """Selects the fewest entries that add up to `share` of the sum -> bool."""
     order = np.argsort(-mass, axis=None, kind="stable")
     through = np.cumsum(mass.reshape(-1)[order])
     kept = np.zeros(mass.size, bool)
@@ -116,7 +116,7 @@ def _most(mass: np.ndarray, share: float) -> np.ndarray:
 
 
 def edited(params: dict, of: dict[str, np.ndarray] | None, layers: tuple[int, ...], share: float) -> dict:
-    """The parameters with the matrices of some layers edited; `of` is what `factors` gives, None for singular values."""
+    """Edits the matrices of some layers -> parameters. `of` comes from `factors`; None means by singular values."""
     changed = {}
     for name in MATRICES:
         if f"{name}_kernel" in params["layers"]:

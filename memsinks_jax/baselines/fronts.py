@@ -1,4 +1,4 @@
-"""Settings of an edit chosen on half of the documents and judged on the other half."""
+"""Chooses settings of an edit on half of the documents and judges them on the other half."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
 
 
 class Trial(NamedTuple):
-    """Settings of an edit, and what it does on either half of the documents."""
+    """Settings of an edit, and its effect on each half of the documents."""
 
     settings: dict
     tuned: Point
@@ -18,7 +18,7 @@ class Trial(NamedTuple):
 
 
 def half(batches: list[dict], number: int) -> list[dict]:
-    """Every other document of batches of `document_loss.document_batches`, beginning with document `number` -> batches."""
+    """Every other document of `document_loss.document_batches`, starting with document `number` -> batches."""
     size = len(batches[0]["weights"])
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     places = np.flatnonzero((rows["document"] % 2 == number) & (rows["weights"].sum(axis=1) > 0))
@@ -31,7 +31,7 @@ def half(batches: list[dict], number: int) -> list[dict]:
 def tried(
     loss: DocumentLoss, params: dict, edits: Iterable[tuple[dict, dict]], repeated: list[dict], held_out: list[dict]
 ) -> list[Trial]:
-    """Measures edits, (settings, parameters) each, on the even documents and on the odd ones.
+    """Measures edits, given as (settings, parameters), on the even and on the odd documents.
 
     Args:
       loss: of the model's config. repeated, held_out: batches of `document_loss.document_batches`.
@@ -49,9 +49,9 @@ def tried(
 
 
 def front(trials: list[Trial]) -> list[Trial]:
-    """Those that no other beats on the tuning half, from the least forgetting to the most.
+    """The Pareto front on the tuning half, from the least forgetting to the most.
 
-    One beats another that forgets no less, at no higher held-out loss.
+    A trial dominates another if it forgets at least as much at no higher held-out loss.
     """
     found, lowest = [], np.inf
     for trial in sorted(trials, key=lambda t: (-t.tuned.forgetting, t.tuned.delta_val)):

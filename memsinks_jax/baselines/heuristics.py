@@ -1,4 +1,4 @@
-"""Zero-out, activation and random: scores that need no gradient (Chang et al. 2024). Axes as in `reading`."""
+"""Zero-out, activation and random: scores without gradients (Chang et al. 2024). Axes as in `reading`."""
 
 from functools import partial
 
@@ -11,14 +11,14 @@ from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import placement
 
-_ROWS_AT_ONCE = 8  # whose activations are kept
+_ROWS_AT_ONCE = 8  # with activations in memory
 _NEURONS_AT_ONCE = 64
 
 
 def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
-    """How much the mean loss of a document's targets rises when one neuron is 0 at all positions, in nats, signed.
+    """Rise of a document's mean target loss when one neuron is set to 0 at all positions, in nats, signed.
 
-    A reading of the document for every neuron of the model, exactly.
+    Exact: reads the document once for every neuron of the model.
 
     Args:
       batches: of `document_loss.document_batches`.
@@ -42,7 +42,7 @@ def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
 
 
 def activation(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
-    """Size of the mean activation over a document's targets, times the length of the neuron's row of the down projection.
+    """Absolute mean activation over a document's targets, times the norm of the neuron's row of the down projection.
 
     Arguments, result and errors as in `zero_out`.
     """
@@ -56,7 +56,7 @@ def activation(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
 
 
 def random(config: Config, params: dict, batches: list[dict], seed: int = 0) -> np.ndarray:
-    """Chance: uniform in [0, 1), the same for every document. Arguments, result and errors as in `zero_out`."""
+    """Chance level: uniform in [0, 1), the same for every document. Arguments, result and errors as in `zero_out`."""
     reader = Reader(config)
     key = jax.random.key(seed, impl="threefry2x32")
     scores_LF = np.asarray(jax.random.uniform(key, (reader.layers, reader.hidden)))
@@ -76,7 +76,7 @@ def _nats_without_each(reader: Reader, params: dict, row: dict, layer: jax.Array
 
         return reader.nats(params, rows, {"mlp": drop})
 
-    # Numbers past the last neuron, which fill the last group up, are of no neuron.
+    # Numbers past the last neuron fill up the last group.
     groups = -(-reader.hidden // size)
     return jax.lax.map(without, jnp.arange(groups * size).reshape(groups, size)).reshape(-1)[: reader.hidden]
 

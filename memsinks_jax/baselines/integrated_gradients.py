@@ -1,11 +1,11 @@
 """Integrated gradients of the probability of memorized tokens ("knowledge neurons", Dai et al. 2022; paper appendix C).
 
-For one layer and one target alone, the hidden activation a at the position that predicts the target is replaced by
-alpha a, alpha from 0 to 1 with both ends; whatever stands at other positions and in other layers stays. A neuron is
-credited with a_j times the mean over alpha of the gradient of the target's probability (not its logarithm).
+For one layer and one target at a time, scales the hidden activation a at the position that predicts the target to
+alpha a, with alpha from 0 to 1, both included. Other positions and layers stay unchanged. The score of a neuron is a_j
+times the mean over alpha of the gradient of the target's probability (not its logarithm).
 
-A position looks back only, at keys and values that the change does not reach: they are computed once, and one token is
-read again for every alpha. P places (a document and a position each), N alphas; other axes as in `reading`.
+A position attends only to earlier keys and values, which the change does not reach. They are computed once; each alpha
+reads one token again. P places (pairs of document and position), N alphas; other axes as in `reading`.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, empty_cache
 from memsinks_jax.model.losses import cross_entropy, logits
 
-STEPS = 16  # the paper's; Chang et al.'s code takes 20
-_ROWS_AT_ONCE = 8  # whose activations are kept
-_TOKENS_AT_ONCE = 128  # read at once, each with keys and values of its own
+STEPS = 16  # as in the paper; Chang et al.'s code uses 20
+_ROWS_AT_ONCE = 8  # with activations in memory
+_TOKENS_AT_ONCE = 128  # read at once, each with its own keys and values
 
 
 class Attributions(NamedTuple):
-    """Scores float32 (documents, L, F), and how much the probability of a target changes when all neurons of a layer go
-    from 0 to what they are, (documents, L): the mean over targets. A layer's scores sum to its change, up to the error of
-    the sum over alphas."""
+    """Scores float32 (documents, L, F), and the change of a target's probability when all neurons of a layer go from 0 to
+    their values, (documents, L), both averaged over targets. The scores of a layer sum to its change, up to the error of the
+    sum over alphas."""
 
     scores: np.ndarray
     changes: np.ndarray
@@ -42,11 +42,11 @@ class Attributions(NamedTuple):
 
 
 def integrated_gradients(config: Config, params: dict, batches: list[dict], steps: int = STEPS) -> np.ndarray:
-    """Scores by integrated gradients, signed, the mean over a document's targets -> float32 (documents, L, F).
+    """Scores by integrated gradients, signed, averaged over a document's targets -> float32 (documents, L, F).
 
     Args:
       batches: of `document_loss.document_batches`.
-      steps: values of alpha, over 1.
+      steps: number of alphas, at least 2.
     Raises:
       InputError: no document has a target.
     """
@@ -54,7 +54,7 @@ def integrated_gradients(config: Config, params: dict, batches: list[dict], step
 
 
 def attributions(config: Config, params: dict, batches: list[dict], steps: int = STEPS) -> Attributions:
-    """As `integrated_gradients`, with what the scores of a layer should sum to."""
+    """As `integrated_gradients`, with the change that the scores of each layer should sum to."""
     reader = Reader(config)
     read, credit = placement.jit(partial(_read, reader)), placement.jit(partial(_credit, reader, steps))
     places_at_once = max(_TOKENS_AT_ONCE // steps, 1)
@@ -75,11 +75,11 @@ def attributions(config: Config, params: dict, batches: list[dict], steps: int =
 
 
 def along_path(value: Callable[[jax.Array], jax.Array], x_PF: jax.Array, steps: int) -> tuple[jax.Array, jax.Array]:
-    """Integrated gradients of `value`, (P, F) -> (P,) with rows that do not mix, on the way from 0 to x.
+    """Integrated gradients of `value`, (P, F) -> (P,), on the path from 0 to x. Rows must be independent.
 
     Returns:
-      (attributions (P, F), the change of the value from 0 to x (P,)). The sum over alphas is divided by their number: exact
-      for linear and quadratic values, a few percent too large for steeper ones.
+      (attributions (P, F), the change of the value from 0 to x (P,)). Averages over the alphas, which is exact for linear
+      and quadratic values, and a few percent too large for steeper ones.
     """
 
     def at(alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -94,9 +94,9 @@ def along_path(value: Callable[[jax.Array], jax.Array], x_PF: jax.Array, steps: 
 
 
 def _read(reader: Reader, params: dict, rows: dict) -> tuple[jax.Array, Cache]:
-    """Activations (L, R, T, F), keys and values of every document."""
+    """Activations (L, R, T, F), and the keys and values of every document."""
     places_RT = jnp.broadcast_to(jnp.arange(rows["inputs"].shape[1]), rows["inputs"].shape)
-    # With a cache padding is written, too: at places of its own, where nobody looks.
+    # With a cache, padding is written too, to places that nothing attends to.
     return reader.activations(
         params, rows | {"positions": places_RT}, empty_cache(reader.config.model, *places_RT.shape)
     )

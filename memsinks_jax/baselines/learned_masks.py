@@ -1,10 +1,10 @@
-"""Hard Concrete and slimming: masks of the hidden neurons, learned so that few neurons still recite a document.
+"""Hard Concrete and slimming: learn masks of the hidden neurons that keep few neurons but still recite a document.
 
-The model is frozen. Minimised is the mean loss of the document's targets, in nats, plus `strength` times the share of
-neurons that is kept; what is kept in the end is the document's. After Chang, Thomason and Jia, "Do Localization Methods
-Actually Localize Memorized Data in LLMs?" (2024), whose defaults are ours; the paper's grid is in `tuning`.
+The model is frozen. Training minimizes the mean loss of the document's targets, in nats, plus `strength` times the share
+of neurons that are kept. The neurons kept at the end are the document's. Follows Chang, Thomason and Jia, "Do Localization
+Methods Actually Localize Memorized Data in LLMs?" (2024), with their defaults; `tuning` has the paper's grid.
 
-G masks, each of one document or one of all; R rows, L layers, F hidden neurons.
+G masks, one per document or a joint one; R rows, L layers, F hidden neurons.
 """
 
 import dataclasses
@@ -22,17 +22,17 @@ from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import placement
 
 ROWS_AT_ONCE = 32
-CHECK_EVERY = 10  # iterations between two looks at whether to stop
-_CALL = 100  # iterations in one call to the device, which cannot be interrupted
-_LOW, _HIGH = -0.1, 1.1  # to which a hard concrete value is stretched before it is clipped
+CHECK_EVERY = 10  # iterations between checks whether to stop
+_CALL = 100  # iterations per call to the device, which cannot be interrupted
+_LOW, _HIGH = -0.1, 1.1  # hard concrete values are stretched to this range, then clipped
 _EDGE = 1e-4  # uniform draws keep this distance from 0 and 1
 
 
 @jax.custom_vjp
 def inclusive_clip(x: jax.Array) -> jax.Array:
-    """x clipped to [0, 1], its gradient 1 inside and at both bounds.
+    """Clips x to [0, 1], with gradient 1 inside and at both bounds.
 
-    At the bounds jnp.clip would pass a half and lax.clamp nothing, and slimming starts at one.
+    At the bounds jnp.clip has gradient 1/2 and lax.clamp 0, but slimming starts at a bound.
     """
     return jnp.clip(x, 0.0, 1.0)
 
@@ -43,20 +43,20 @@ inclusive_clip.defvjp(
 
 
 def stretched(share: jax.Array) -> jax.Array:
-    """(0, 1) -> [0, 1], both ends included. Of the sigmoid of the values it is the mask without noise."""
+    """Stretches (0, 1) to [0, 1], with both ends. Applied to the sigmoid of the values it is the mask without noise."""
     return inclusive_clip(share * (_HIGH - _LOW) + _LOW)
 
 
 @dataclasses.dataclass(frozen=True)
 class HardConcrete:
-    """Settings of `hard_concrete`; its L0 penalty is the expected share of neurons that are not 0."""
+    """Settings of `hard_concrete`. Its L0 penalty is the expected share of nonzero neurons."""
 
-    strength: float = 1000.0  # lambda, of the penalty
+    strength: float = 1000.0  # lambda, weight of the penalty
     iterations: int = 2000
     learning_rate: float = 1e-3
-    start: float = 0.9  # mask_p: what all of a mask without noise is before the first step
+    start: float = 0.9  # mask_p: initial value of the whole mask without noise
     temperature: float = 0.33  # beta
-    stop_below: float = 0.4  # penalty below which a mask is finished; 0: never
+    stop_below: float = 0.4  # a mask is finished below this penalty; 0: never
     joint: bool = False  # one mask for all documents instead of one each
     seed: int = 0
 
@@ -65,13 +65,13 @@ class HardConcrete:
         return math.log(share / (1 - share))
 
     def mask(self, values: jax.Array, iteration: jax.Array) -> jax.Array:
-        """The draw of an iteration, the same noise for every mask."""
+        """Samples the masks of an iteration, with the same noise for every mask."""
         key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), iteration)
         u = jnp.clip(jax.random.uniform(key, values.shape[-2:]), _EDGE, 1 - _EDGE)
         return stretched(jax.nn.sigmoid((jnp.log(u) - jnp.log1p(-u) + values) / self.temperature))
 
     def penalty(self, values: jax.Array) -> jax.Array:
-        """Averaged over the last two axes, layers and neurons."""
+        """Averages over the last two axes, layers and neurons."""
         return jax.nn.sigmoid(values - self.temperature * math.log(-_LOW / _HIGH)).mean(axis=(-2, -1))
 
     def score(self, values: jax.Array) -> jax.Array:
@@ -80,7 +80,7 @@ class HardConcrete:
 
 @dataclasses.dataclass(frozen=True)
 class Slimming:
-    """Settings of `slimming`; its penalty is the mean size of the coefficients."""
+    """Settings of `slimming`. Its penalty is the mean absolute value of the coefficients."""
 
     strength: float = 30_000.0
     iterations: int = 55
@@ -104,7 +104,7 @@ class Slimming:
 def hard_concrete(
     config: Config, params: dict, batches: list[dict], settings: HardConcrete | None = None
 ) -> np.ndarray:
-    """Scores by Hard Concrete masks -> float32 (documents, L, F) in (0, 1), or (1, L, F) with one joint mask.
+    """Scores by Hard Concrete masks -> float32 (documents, L, F) in (0, 1), or (1, L, F) with a joint mask.
 
     Args:
       batches: of `document_loss.document_batches`.
@@ -116,7 +116,7 @@ def hard_concrete(
 
 
 def slimming(config: Config, params: dict, batches: list[dict], settings: Slimming | None = None) -> np.ndarray:
-    """Scores by slimming coefficients -> float32 (documents, L, F) in [0, 1]. The rest as in `hard_concrete`."""
+    """Scores by slimming coefficients -> float32 (documents, L, F) in [0, 1]. Otherwise as `hard_concrete`."""
     settings = settings or Slimming()
     return learn(config, params, batches, settings)[settings.strength, settings.iterations]
 
@@ -129,10 +129,10 @@ def learn(
     strengths: tuple[float, ...] = (),
     iterations: tuple[int, ...] = (),
 ) -> dict[tuple[float, int], np.ndarray]:
-    """Scores for every strength and number of iterations; empty: those of the settings.
+    """Learns scores for every strength and number of iterations. If these are empty, takes those of the settings.
 
-    All strengths are learned side by side, and fewer iterations are a look at the way to more. A mask depends neither on
-    the documents nor on the strengths that are learned with it: all see the same noise.
+    Learns all strengths side by side, and reads out fewer iterations on the way to more. All masks see the same noise, so
+    a mask depends neither on the other documents nor on the other strengths.
 
     Returns:
       {(strength, iterations): float32 (documents or 1, L, F)}.
@@ -143,7 +143,7 @@ def learn(
     masks = 1 if settings.joint else count
     copies = {name: np.concatenate([values] * len(strengths)) for name, values in rows.items()}
     strengths_G = np.repeat(np.float32(strengths), masks)
-    if settings.joint:  # it needs every row at every iteration
+    if settings.joint:  # needs every row at every iteration
         groups = [(strengths_G, copies | {"mask": np.repeat(np.arange(len(strengths)), count)}, len(strengths))]
     else:
         at_once = rows_at_once(config, placement.mesh_of(params), ROWS_AT_ONCE)
@@ -180,7 +180,7 @@ def _start(reader: Reader, settings: HardConcrete | Slimming, masks: int) -> _St
 
 
 def _advance(reader: Reader, settings, params: dict, rows: dict, strengths_G, state: _State, end: int) -> _State:
-    """Goes on to iteration `end`, or until all masks are finished."""
+    """Continues to iteration `end`, or until all masks are finished."""
     optimizer = optax.adam(settings.learning_rate)
     masks = len(strengths_G)
     tokens_G = jax.ops.segment_sum(rows["weights"].sum(axis=1), rows["mask"], masks)
@@ -189,7 +189,7 @@ def _advance(reader: Reader, settings, params: dict, rows: dict, strengths_G, st
         masks_GLF = settings.mask(values_GLF, iteration)
         nats_R = reader.nats(params, rows, masked(masks_GLF[rows["mask"]]))
         losses_G = jax.ops.segment_sum(nats_R, rows["mask"], masks) / tokens_G
-        # The masks have nothing to do with each other: the gradient of the sum is that of each.
+        # The masks are independent: the gradient of the sum is the gradient of each.
         return (losses_G + strengths_G * settings.penalty(values_GLF)).sum()
 
     def step(state: _State) -> _State:

@@ -1,6 +1,6 @@
-"""A frozen model that reads memorized documents, one per row; its hidden neurons are recorded or masked.
+"""A frozen model that reads memorized documents, one per row, and records or masks its hidden neurons.
 
-R rows (documents), T positions, L layers, F hidden neurons. A position is a target where its weight is over 0. Models with
+R rows (documents), T positions, L layers, F hidden neurons. A position is a target if its weight is positive. Models with
 sinks are read with all of them on.
 """
 
@@ -18,7 +18,7 @@ FIELDS = ("inputs", "targets", "weights", "segments", "positions")
 
 
 def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
-    """Batches of `document_loss.document_batches` -> (R, T) arrays of FIELDS, without the rows that only fill up.
+    """Batches of `document_loss.document_batches` -> (R, T) arrays of FIELDS, without padding rows.
 
     Raises:
       InputError: no document has a target.
@@ -31,7 +31,7 @@ def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
 
 
 def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str, np.ndarray], int]]:
-    """Splits rows into groups of equal size -> (rows, how many of them count); what fills the last one up repeats a row."""
+    """Splits rows into groups of equal size -> (rows, number of real ones). Repeats a row to fill up the last group."""
     count = len(rows["inputs"])
     groups = -(-count // at_most)
     size = -(-count // groups)
@@ -43,7 +43,7 @@ def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str,
 
 
 def masked(masks_RLF: jax.Array) -> Interventions:
-    """Multiplies the hidden neurons of every row with masks of its own, float32 (R or 1, L, F)."""
+    """Multiplies the hidden neurons of each row by its own mask, float32 (R or 1, L, F)."""
 
     def mask(x_RTF: jax.Array, layer: jax.Array) -> jax.Array:
         return (x_RTF.astype(jnp.float32) * masks_RLF[:, layer, None]).astype(x_RTF.dtype)
@@ -52,7 +52,7 @@ def masked(masks_RLF: jax.Array) -> Interventions:
 
 
 class Reader:
-    """The model of a config, its parameters given at every reading. `layers` is L, `hidden` F."""
+    """The model of a config. Every call takes parameters. `layers` is L, `hidden` F."""
 
     def __init__(self, config: Config):
         self.config = config
@@ -60,7 +60,7 @@ class Reader:
         self.layers, self.hidden = config.model.layers, sum(parts)
 
     def nats(self, params: dict, rows: dict, interventions: Interventions) -> jax.Array:
-        """Summed loss of the targets of every row -> float32 (R,)."""
+        """Summed target loss of every row -> float32 (R,)."""
 
         def of_targets(x_RTD: jax.Array, head_DV: jax.Array) -> jax.Array:
             chunks = self.config.compute.loss_chunks

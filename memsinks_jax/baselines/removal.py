@@ -1,7 +1,7 @@
-"""Drops the neurons that a method found and measures the loss: the trade-off of figures 2 and 4c.
+"""Drops the neurons that a method found and measures losses: the trade-off of figures 2 and 4c.
 
-Forgetting is how much the loss on the repeated documents rises, delta_val how much the loss on held-out documents does,
-both in nats per token; the paper plots minus delta_val ("degradation, higher is better"). L layers, F hidden neurons.
+Forgetting is the rise of the loss on repeated documents, delta_val that on held-out documents, both in nats per token. The
+paper plots minus delta_val ("degradation, higher is better"). L layers, F hidden neurons.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy as np
 
 from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
 
-# Shares of every layer, up to where as much is forgotten as without sinks; the paper does not name its own.
+# Shares of every layer, up to as much forgetting as with sinks dropped. The paper does not give its own.
 RATIOS = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 class Point(NamedTuple):
-    """What dropping the share `ratio` of every layer does, in nats per token, and the two losses after it."""
+    """The effect of dropping the share `ratio` of every layer, in nats per token, and the two losses after it."""
 
     ratio: float
     forgetting: float
@@ -30,8 +30,8 @@ class Point(NamedTuple):
 def top_neurons(scores_LF: np.ndarray, ratio: float) -> np.ndarray:
     """The round(ratio * F) neurons of each layer with the highest scores -> bool (L, F).
 
-    Rounded to the nearest number, halves to the even one (Chang et al. round in one experiment and cut off in the other).
-    Of equal scores the neuron with the lower number counts as higher.
+    Rounds to the nearest number, halves to even (Chang et al. round in one experiment and truncate in the other). Ties go to
+    the lower neuron number.
     """
     count = round(ratio * scores_LF.shape[1])
     order_LF = np.argsort(-scores_LF, axis=1, kind="stable")
@@ -41,9 +41,9 @@ def top_neurons(scores_LF: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def without(params: dict, dropped_LF: np.ndarray) -> dict:
-    """The parameters with the dropped neurons' rows of the down projection 0: the model whose neurons those are always 0.
+    """Sets the dropped neurons' rows of the down projection to 0, as if these neurons were always 0.
 
-    For measuring many removals by one compiled program.
+    One compiled program can then measure many removals.
     """
     down_LFD = params["layers"]["down_kernel"]
     kept_LFD = jnp.where(jnp.asarray(dropped_LF)[:, :, None], 0, down_LFD)
@@ -58,7 +58,7 @@ def tradeoff(
     held_out: list[dict],
     ratios: Sequence[float] = RATIOS,
 ) -> dict[str, list[Point]]:
-    """Drops ever more neurons and measures each time -> a curve for each set of what is to be forgotten.
+    """Drops more and more neurons and measures each time -> one curve for each set of documents to forget.
 
     Args:
       loss: of the model's config.
@@ -82,15 +82,15 @@ def tradeoff(
 def point(before: Sequence[float], after: Sequence[float], ratio: float = math.nan) -> Point:
     """The point of any two models, from (loss on repeated, loss on held-out documents) of each.
 
-    In figure 4c the model trained with sinks is `after`, sinks dropped, and the standard one `before`.
+    In figure 4c, `after` is the model trained with sinks, with its sinks dropped, and `before` the standard model.
     """
     return Point(ratio, after[0] - before[0], after[1] - before[1], *after)
 
 
 def delta_val_at(points: Sequence[Point], forgetting: float) -> float:
-    """The lowest delta_val at which a curve reaches a forgetting over 0; infinite where it never does.
+    """The lowest delta_val at which a curve reaches a positive `forgetting`; infinite if it never does.
 
-    The curve goes from the untouched model, (0, 0), through the points in the order of their ratios, straight in between.
+    The curve runs in straight lines from the untouched model, (0, 0), through the points in the order of their ratios.
     """
     ordered = sorted(points, key=lambda p: p.ratio)
     places = [(0.0, 0.0), *((p.forgetting, p.delta_val) for p in ordered)]
@@ -102,10 +102,10 @@ def delta_val_at(points: Sequence[Point], forgetting: float) -> float:
 
 
 def hypervolume(points: Sequence[Point], worst: float, enough: float = math.inf) -> float:
-    """Area of what is no better than some point, up to a delta_val of `worst` -> nats squared, the larger the better.
+    """Area dominated by the points, up to a delta_val of `worst`, in nats squared. Larger is better.
 
     Args:
-      enough: forgetting beyond which more earns nothing, such as that of a model which never saw the documents.
+      enough: caps the forgetting that counts, for example at that of a model which never saw the documents.
     """
     corners = sorted(
         (min(p.forgetting, enough), p.delta_val) for p in points if p.forgetting > 0 and p.delta_val < worst

@@ -1,7 +1,8 @@
-"""All methods that look for the neurons of memorized documents, by name.
+"""All methods that find the neurons of memorized documents, by name.
 
-Each is a function of (config, params, batches, ...) -> float32 (documents, L, F): the higher, the more a hidden neuron is
-of the document. `batches` are those of `document_loss.document_batches`; their positions of weight over 0 are the targets.
+Each is a function (config, params, batches, ...) -> float32 (documents, L, F). A higher score means that the hidden neuron
+belongs more to the document. `batches` come from `document_loss.document_batches`; positions with positive weight are the
+targets.
 """
 
 from collections.abc import Callable
@@ -23,5 +24,5 @@ METHODS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def over_documents(scores_RLF: np.ndarray) -> np.ndarray:
-    """One score a neuron for all documents: the mean of those of each -> (L, F)."""
+    """Averages the scores over documents, for one score per neuron -> (L, F)."""
     return scores_RLF.mean(axis=0)

@@ -16,7 +16,7 @@ ITERATIONS = (1000, 2000, 4000)
 
 
 class Trial(NamedTuple):
-    """Settings, the held-out loss after dropping and how much the tuning documents' loss rose (nats per token), both
+    """Settings, the held-out loss after dropping, and the rise of the tuning documents' loss (nats per token), both
     averaged over the ratios."""
 
     settings: HardConcrete | Slimming
@@ -35,15 +35,14 @@ def tune(
     iterations: Sequence[int] = ITERATIONS,
     ratios: Sequence[float] = RATIOS,
 ) -> list[Trial]:
-    """Tries every strength with every number of iterations -> all trials, the lowest held-out loss first.
+    """Tries every strength with every number of iterations -> all trials, lowest held-out loss first.
 
-    All are learned in one go: it takes as long as the most iterations on as many documents as there are times the number
-    of strengths.
+    Learns all of them at once: this takes as long as the most iterations on (documents x strengths) documents.
 
     Args:
       loss: of the model's config.
       documents: batches of the tuning documents. held_out: batches of documents never seen.
-      settings: what is not tried. ratios: shares of every layer that are dropped; the paper does not say which.
+      settings: everything that is not tuned. ratios: shares of every layer to drop; the paper does not give them.
     Raises:
       InputError: no document has a target.
     """

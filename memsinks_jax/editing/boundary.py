@@ -1,6 +1,6 @@
-"""How far a memory reaches: the sweep over bounds, and the choice of one.
+"""Sweeps the bound of a memory, and chooses one: how far the memory reaches.
 
-P positive prompts should give the target, Q negative ones their old answer. N bounds.
+After P positive prompts the model should say the target, after Q negative ones its old answer. N bounds.
 """
 
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from memsinks_jax.editing.memory import Memory
 from memsinks_jax.editing.probe import Answers, Probe
 from memsinks_jax.editing.prompts import Prompts
 
-BOUNDS = 10.0 ** np.linspace(-2, 2, 21)  # of the article
-FOLDS = 10  # of prompts, in cross-validation
-REFINED = 11  # more, between the neighbours of the best
+BOUNDS = 10.0 ** np.linspace(-2, 2, 21)  # those of the article
+FOLDS = 10  # of the cross-validation over prompts
+REFINED = 11  # bounds that are added between the neighbours of the best one
 
 
 class Sweep(NamedTuple):
-    """What prompts say at each bound: int (N, P) and (N, Q) tokens; int (Q,) what the negatives said before."""
+    """Answers at each bound: int tokens (N, P) and (N, Q); int (Q,) answers to the negative prompts before the edit."""
 
     bounds: np.ndarray
     positive: np.ndarray
@@ -27,29 +27,29 @@ class Sweep(NamedTuple):
     target: int
 
     def on_target(self, rows=slice(None)) -> np.ndarray:
-        """Share of the positive prompts that say the target -> (N,)."""
+        """Share of positive prompts that are answered with the target -> (N,)."""
         return (self.positive[:, rows] == self.target).mean(axis=1)
 
     def off_target(self, rows=slice(None)) -> np.ndarray:
-        """Share of the negative prompts that do not say the target, whatever they say: the article's measure -> (N,)."""
+        """Share of negative prompts that are not answered with the target (the article's measure) -> (N,)."""
         return (self.negative[:, rows] != self.target).mean(axis=1)
 
     def unchanged(self, rows=slice(None)) -> np.ndarray:
-        """Share of the negative prompts that say what they said before -> (N,)."""
+        """Share of negative prompts whose answer stays the same -> (N,)."""
         return (self.negative[:, rows] == self.before[rows]).mean(axis=1)
 
 
 def sweep(
     probe: Probe, memory: Memory, target: int, prompts: Prompts, positives: int, bounds: np.ndarray = BOUNDS
 ) -> Sweep:
-    """All bounds in one batch. The first `positives` of the prompts are the positive ones, the others negative."""
+    """Measures all bounds in one batch. The first `positives` prompts are positive, the others negative."""
     before = probe.answers(prompts).tokens[positives:]
     said = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
     return Sweep(np.asarray(bounds), said[:, :positives], said[:, positives:], before, target)
 
 
 def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Sweep:
-    """The sweep with more bounds between the neighbours of the best one."""
+    """Repeats the sweep with more bounds between the neighbours of the best one."""
     best = int(np.argmax(_scores(rough)))
     low, high = rough.bounds[max(best - 1, 0)], rough.bounds[min(best + 1, len(rough.bounds) - 1)]
     between = np.geomspace(low, high, REFINED + 2)[1:-1]
@@ -60,9 +60,9 @@ def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Swe
 
 
 def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> float:
-    """The bound with the best mean of `on_target` and `unchanged` over some of the prompts.
+    """Chooses the bound with the best mean of `on_target` and `unchanged` over the given prompts.
 
-    Of equally good bounds the middle one of the longest stretch is taken, by its logarithm: it has room on both sides.
+    Among equally good bounds, takes the middle (in logarithms) of the longest run: it leaves room on both sides.
     """
     scores = _scores(swept, positive_rows, negative_rows)
     good = np.flatnonzero(scores >= scores.max() - 1e-9)
@@ -73,10 +73,10 @@ def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(No
 
 
 def cross_validated(swept: Sweep) -> dict[str, float]:
-    """Shares of prompts, each judged at the bound that all but its fold choose: {"on_target": of the positive ones;
-    "unchanged", "off_target": of the negative ones, where there are any}.
+    """Judges each prompt at the bound that is chosen without its fold.
 
-    The first positive prompt, which is to be edited, always chooses. So does a negative one that is alone.
+    Returns {"on_target": share of positive prompts; "unchanged", "off_target": shares of negative prompts, if any}.
+    The first positive prompt, the one to edit, is in every choice. So is a single negative one.
     """
     positives, negatives = (np.arange(tokens.shape[1]) for tokens in (swept.positive, swept.negative))
     found: dict[str, list] = {"on_target": [], "unchanged": [], "off_target": []}
@@ -92,13 +92,13 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
 
 
 def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts to choose the bound on, and prompts to judge it on: every other one. All for both when there are few."""
+    """Splits prompts into alternate ones to choose the bound on and to judge it on. A few prompts serve for both."""
     rows = np.arange(count)
     return (rows[::2], rows[1::2]) if count > 3 else (rows, rows)
 
 
 def divergence(before: Answers, after: Answers) -> np.ndarray:
-    """KL divergence of what follows from what followed before, in nats -> (B,)."""
+    """KL divergence of the next-token distribution after an edit from that before, in nats -> (B,)."""
     first, second = (log_softmax(answers.logits.astype(np.float64), axis=-1) for answers in (before, after))
     return (np.exp(first) * (first - second)).sum(axis=-1)
 

@@ -1,8 +1,8 @@
-"""Memories as an intervention: adds a value where an activation is near a key, and nowhere else.
+"""Memories as an intervention: add a value to activations near a key, and nowhere else.
 
     new = a + sum over m of f(x_m) delta_m,   f(x) = exp(-|x / b|^(2 h)),   x_m the distance of a from key m
 
-f(0) = 1 and f(b) = 1/e for every h. At the `mlp` site of a model with sinks, keys and values are of the shared neurons.
+f(0) = 1 and f(b) = 1/e for every h. At the `mlp` site of a model with sinks, keys and values cover the shared neurons.
 B rows, T positions, M memories, W width of the site.
 """
 
@@ -18,14 +18,14 @@ from memsinks_jax.config import InputError
 from memsinks_jax.model.decoder import in_turn
 
 SITES = ("attention", "mlp")
-# How far an activation is from a key k, with p = a.k / |k|^2 and the angle between them:
-#   blend    half |1 - p|, half 1 - cos: what the author's notebook ran
-#   blog     1 - p, as the article prints it; negative where p is over 1, and |x| counts
+# Distance of an activation a from a key k, where p = a.k / |k|^2 and cos is of the angle between them:
+#   blend    half |1 - p|, half 1 - cos, as in the author's notebook
+#   blog     1 - p, as the article prints it; negative if p > 1, but f takes |x|
 #   clamped  1 - min(p, 1)
 #   l2       |a - k|
 DISTANCES = ("blend", "blog", "clamped", "l2")
-RULES = ("sum", "nearest")  # of several memories: all that fire, or the nearest alone
-PLACES = ("all", "last")  # at every token, or only where the next token is asked for
+RULES = ("sum", "nearest")  # if several memories fire: add all, or only the nearest
+PLACES = ("all", "last")  # at every token, or only at the token before the prediction
 HEIGHT = 3.0  # h of the article
 
 
@@ -36,11 +36,11 @@ HEIGHT = 3.0  # h of the article
 )
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """M memories of one site.
+    """M memories at one site.
 
     Attributes:
-      keys, deltas: float32 (M, W). bounds: float32 (M,), over 0. layers: int32 (M,).
-      site, distance, rule, places: of the lists above. height: h.
+      keys, deltas: float32 (M, W). bounds: float32 (M,), positive. layers: int32 (M,).
+      site, distance, rule, places: each from the choices above. height: h.
     """
 
     keys: jax.Array
@@ -55,7 +55,7 @@ class Memory:
 
 
 def memory_of(site: str, layer: int, key: np.ndarray, delta: np.ndarray, bound: float, **settings) -> Memory:
-    """A single memory from key and value, (W,) each. Raises InputError for a bound that is not over 0."""
+    """Makes a single memory of a key and a value, (W,) each. Raises InputError if the bound is not positive."""
     if not 0 < bound < float("inf"):
         raise InputError(f"the boundary is {bound:g}; it must be over 0")
     one = (np.asarray(key, np.float32)[None], np.asarray(delta, np.float32)[None], np.float32([bound]))
@@ -63,7 +63,7 @@ def memory_of(site: str, layer: int, key: np.ndarray, delta: np.ndarray, bound: 
 
 
 def stack(memories: Sequence[Memory]) -> list[Memory]:
-    """Memories of the same site and settings become one, so that each sees what the others have not changed yet."""
+    """Merges memories of the same site and settings into one: each then sees activations before the others act."""
     groups: dict[tuple, list[Memory]] = {}
     for memory in memories:
         settings = (memory.site, memory.distance, memory.rule, memory.places, memory.height)
@@ -72,12 +72,12 @@ def stack(memories: Sequence[Memory]) -> list[Memory]:
 
 
 def bounding(x: jax.Array, bound: jax.Array, height: float) -> jax.Array:
-    """f(x): 1 at 0, 1/e at the bound, then soon 0."""
+    """f(x): 1 at 0, 1/e at the bound, close to 0 soon after."""
     return jnp.exp(-(jnp.abs(x / bound) ** (2 * height)))
 
 
 def distances(kind: str, x_BTW: jax.Array, keys_MW: jax.Array) -> jax.Array:
-    """Of every activation from every key -> float32 (B, T, M)."""
+    """Distance of every activation from every key -> float32 (B, T, M)."""
     if kind == "l2":
         return jnp.linalg.norm(x_BTW[:, :, None] - keys_MW, axis=-1)
     squares_M = jnp.maximum((keys_MW**2).sum(axis=-1), jnp.finfo(jnp.float32).tiny)
@@ -87,14 +87,14 @@ def distances(kind: str, x_BTW: jax.Array, keys_MW: jax.Array) -> jax.Array:
         return 1 - projections_BTM
     if kind == "clamped":
         return 1 - jnp.minimum(projections_BTM, 1)
-    # An activation that is 0 has no angle: it counts as one at a right angle.
+    # A zero activation has no angle. It counts as orthogonal.
     norms_BT = jnp.sqrt((x_BTW**2).sum(axis=-1))
     cosines_BTM = dots_BTM / jnp.maximum(norms_BT[:, :, None] * jnp.sqrt(squares_M), jnp.finfo(jnp.float32).tiny)
     return 0.5 * jnp.abs(1 - projections_BTM) + 0.5 * (1 - cosines_BTM)
 
 
 def strengths(memory: Memory, x_BTW: jax.Array, layer: jax.Array) -> jax.Array:
-    """f of every memory at every activation of a layer -> float32 (B, T, M); 0 for memories of other layers."""
+    """f of every memory at every activation of a layer -> float32 (B, T, M). Memories of other layers get 0."""
     x_BTM = distances(memory.distance, x_BTW.astype(jnp.float32), memory.keys)
     mine_M = memory.layers == layer
     fires_BTM = jnp.where(mine_M, bounding(x_BTM, memory.bounds, memory.height), 0)
@@ -105,13 +105,13 @@ def strengths(memory: Memory, x_BTW: jax.Array, layer: jax.Array) -> jax.Array:
 
 
 def interventions(memories: Sequence[Memory], real_BT: jax.Array, last_BT: jax.Array | None) -> dict[str, Callable]:
-    """Memories -> interventions for the model.
+    """Turns memories into interventions for the model.
 
     Args:
-      real_BT: which positions are tokens: padding never fires.
-      last_BT: where a next token is asked for; None where every place is judged, as in documents.
+      real_BT: which positions are tokens. Memories never fire at padding.
+      last_BT: which positions predict the next token; None if every position does, as in documents.
     Raises:
-      InputError: a memory of the last place, and none is given.
+      InputError: a memory acts only at the last position, and `last_BT` is None.
     """
 
     def at(memory: Memory) -> Callable:

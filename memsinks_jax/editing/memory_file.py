@@ -1,4 +1,4 @@
-"""Memory files: safetensors with keys, deltas, bounds and layers; the header names the model."""
+"""Memory files: safetensors with keys, deltas, bounds and layers. The header identifies the model."""
 
 import hashlib
 import json
@@ -20,17 +20,17 @@ _ARRAYS = ("keys", "deltas", "bounds", "layers")
 
 
 def fingerprint(params: dict) -> str:
-    """Tells one model from another, and knows a model again once it is exported: a hash of its token embedding."""
+    """Hash of the token embedding. It identifies a model, exported or not."""
     embedding = np.ascontiguousarray(jax.device_get(params["token_embedding"]), np.float32)
     return hashlib.sha256(repr(embedding.shape).encode() + embedding.tobytes()).hexdigest()[:32]
 
 
 def save(path: pathlib.Path, memory: Memory, model: str, about: list[dict]) -> None:
-    """Writes all or nothing.
+    """Writes the file atomically.
 
     Args:
-      model: its fingerprint.
-      about: {"prompt", "target", "step", ...} of each memory, for whoever reads the header.
+      model: fingerprint of the model.
+      about: {"prompt", "target", "step", ...} of each memory, for readers of the header.
     """
     settings = {name: getattr(memory, name) for name in ("site", "distance", "rule", "places", "height")}
     header = {"format": FORMAT, "model": model, "settings": json.dumps(settings), "about": json.dumps(about)}
@@ -41,10 +41,10 @@ def save(path: pathlib.Path, memory: Memory, model: str, about: list[dict]) -> N
 
 
 def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
-    """Reads a memory of this model.
+    """Reads a memory file of this model.
 
     Raises:
-      InputError: no such file, not a memory, or one of another model.
+      InputError: the file does not exist, is not a memory, or belongs to another model.
     """
     if not path.is_file():
         raise InputError(f"--memory={path}: there is no such file; give one that edit wrote")
@@ -70,7 +70,7 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
 
 
 def load_all(paths: Sequence[str], config: Config, params: dict) -> tuple[Memory, ...]:
-    """As `load`, several of them."""
+    """Reads several files, as `load` does."""
     return tuple(load(pathlib.Path(path), config, params) for path in paths)
 
 

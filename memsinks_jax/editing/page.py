@@ -1,4 +1,4 @@
-"""The page of an edit: where a step helps, how far the memory reaches, what every prompt says before and after."""
+"""The report page of an edit: where a step helps, how far the memory reaches, answers to all prompts before and after."""
 
 import pathlib
 

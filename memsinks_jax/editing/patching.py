@@ -1,6 +1,6 @@
-"""Where one step along the gradient makes a prompt say the target: the patch map, the step, the site of the memory.
+"""Finds where one gradient step makes a prompt answer with the target: patch map, step size, site of the memory.
 
-A patch adds -step * gradient to the activation at one layer and one place. L layers, T tokens of the prompt, W width.
+A patch adds -step * gradient to the activation at one layer and one token. L layers, T prompt tokens, W width.
 """
 
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from memsinks_jax.editing.memory import Memory, memory_of
 from memsinks_jax.editing.probe import Probe, Trace
 from memsinks_jax.editing.prompts import Prompts
 
-# Steps are tried around the ratio of mean activation to mean gradient, in half powers of ten: the article's were a tenth
-# of it and about as large.
+# Steps to try around the ratio of mean activation to mean gradient, in half powers of ten. One of the article's was a
+# tenth of this ratio, the other about equal to it.
 LADDER = 10.0 ** np.arange(-1, 2.01, 0.5)
-ENOUGH_LAYERS = 3  # layers at which the patched last token must succeed for a step to be taken
+ENOUGH_LAYERS = 3  # a step needs successful patches of the last token in this many layers
 
 
 class PatchMap(NamedTuple):
-    """What every single patch does.
+    """The effect of every single patch.
 
     Attributes:
-      losses: of the target in nats, float (L, T). tokens: the likeliest next one, (L, T). successes: bool (L, T).
-      base_loss, base_token: without a patch. step, site, target: of these patches.
+      losses: loss of the target in nats, float (L, T). tokens: most likely next token, (L, T). successes: bool (L, T).
+      base_loss, base_token: without a patch. step, site, target: the settings of these patches.
     """
 
     losses: np.ndarray
@@ -40,16 +40,16 @@ class PatchMap(NamedTuple):
 
 
 def middle_step(trace: Trace, known: int) -> float:
-    """Mean size of the activations over that of the gradients of one prompt, over all layers and its known tokens."""
+    """Ratio of mean activation size to mean gradient size, over all layers and the known tokens of one prompt."""
     sizes = [np.linalg.norm(x[0, :, :known], axis=-1).mean() for x in (trace.activations, trace.gradients)]
     return float(sizes[0] / max(sizes[1], np.finfo(np.float32).tiny))
 
 
 def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, layer: int | None = None) -> float:
-    """The first step of the ladder at which patches of the last token succeed in three layers, or in all there are.
+    """Chooses the first step of the ladder at which patches of the last token succeed in three layers (or in all).
 
-    With `layer`, at which they succeed there. Without such a step the one that succeeds in most layers, the smaller of
-    equals.
+    If `layer` is given, they must succeed in that layer. If no step does, takes the one that succeeds in most layers,
+    and the smaller one of a tie.
     """
     last = int(prompt.last[0])
     layers_L = np.arange(trace.gradients.shape[1]) if layer is None else np.array([layer])
@@ -66,11 +66,11 @@ def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Tr
 
 
 def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float) -> PatchMap:
-    """All single patches of one prompt, every layer and token, in one batch."""
+    """Tries all single patches of one prompt, at every layer and token, in one batch."""
     known, layers = int(prompt.last[0]) + 1, trace.gradients.shape[1]
-    places = prompt.cropped().tokens.shape[1]  # so that prompts of other lengths need no other program
+    places = prompt.cropped().tokens.shape[1]  # one program serves prompts of several lengths
     deltas_LTW = -step * trace.gradients[0, :, :places]
-    # The last row has no patch: nothing is added at a layer that there is not.
+    # The last row is the unpatched prompt: its layer does not exist, so nothing is added.
     layers_R, places_R = (
         np.append(np.repeat(np.arange(layers), places), -1),
         np.append(np.tile(np.arange(places), layers), 0),
@@ -82,16 +82,16 @@ def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trac
 
 
 def choose_layer(found: PatchMap) -> int | None:
-    """The lowest layer whose patch at the last token succeeds; None when none does."""
+    """The lowest layer at which the patch of the last token succeeds, or None."""
     layers = np.flatnonzero(found.successes[:, -1])
     return int(layers[0]) if len(layers) else None
 
 
 def remember(trace: Trace, prompt: Prompts, site: str, layer: int, step: float, bound: float, **settings) -> Memory:
-    """The memory of one prompt: its last token's activation is the key, a step along its gradient the value.
+    """Makes the memory of one prompt. Its key is the last token's activation, its value a step along the gradient.
 
     Raises:
-      InputError: the model has no such layer, or nothing depends on the activation there.
+      InputError: the layer does not exist, or the loss does not depend on the activation there.
     """
     layers, last = trace.activations.shape[1], int(prompt.last[0])
     if not 0 <= layer < layers:

@@ -1,4 +1,4 @@
-"""Pictures of an edit: the patch map, and the answers at every bound."""
+"""Plots of an edit: the patch map, and the answers at every bound."""
 
 import pathlib
 
@@ -16,7 +16,7 @@ _SHARES = (
 
 
 def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> None:
-    """One panel: losses (L, T) as colours, a ring where the patch makes the model say the target."""
+    """Draws one panel: losses (L, T) as colours, with rings where the patched model says the target."""
     image = axis.imshow(losses, aspect="auto", cmap="viridis_r", vmin=min(0.0, losses.min()), origin="lower")
     layers, places = np.nonzero(successes)
     axis.scatter(places, layers, s=60, facecolors="none", edgecolors="#e74c3c", linewidths=1.8)
@@ -26,8 +26,8 @@ def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> No
 
 
 def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pathlib.Path) -> None:
-    """Loss of the target after every single patch, a panel for each of `maps`; a ring where the patch makes the model
-    say it. `words` are the prompt's tokens."""
+    """Draws the target's loss after every single patch, one panel for each of `maps`, with rings where the patched model
+    says the target. `words` are the prompt's tokens."""
     layers = len(next(iter(maps.values())).losses)
     size = (1.6 + len(maps) * (1.2 + 0.62 * len(words)), 1.7 + 0.36 * layers)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False, layout="constrained")
@@ -39,7 +39,7 @@ def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pa
 
 
 def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
-    """Shares of positive and negative prompts over the bounds."""
+    """Draws the shares of positive and negative prompts over the bounds."""
     figure, axis = plt.subplots(figsize=(7.4, 3.6), layout="constrained")
     for name, label, colour, style in _SHARES:
         axis.plot(swept.bounds, getattr(swept, name)(), style, color=colour, label=label, marker="o", markersize=3)
@@ -51,7 +51,7 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
 
 
 def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
-    """How much of a memory each prompt gets, and whether that is meant: `rows` are the effects of an edit."""
+    """Draws how strongly the memory acts on each prompt, wanted or not. `rows` come from `search.effects`."""
     colours = {"prompt": "black", "positive": "#1f618d", "negative": "#c0392b"}
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + 0.26 * len(rows)), layout="constrained")
     places = np.arange(len(rows))[::-1]

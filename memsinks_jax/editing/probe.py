@@ -1,6 +1,6 @@
-"""Probes and edits a model with its sinks dropped: one compiled program per shape of prompts.
+"""Probes and edits a model with its sinks dropped. Compiles one program per shape of prompts.
 
-B prompts, T places, L layers, W width of a site without its sinks, V vocabulary, M memories, N bounds.
+B prompts, T positions, L layers, W width of a site without its sinks, V vocabulary, M memories, N bounds.
 """
 
 import copy
@@ -22,14 +22,14 @@ from memsinks_jax.model.losses import logits, token_losses
 
 
 class Trace(NamedTuple):
-    """What passes a site when prompts are read: float32 (B, L, T, W) activations and gradients of the target's loss."""
+    """Activations at a site, and gradients of the target's loss with respect to them: float32 (B, L, T, W) each."""
 
     activations: np.ndarray
     gradients: np.ndarray
 
 
 class Answers(NamedTuple):
-    """What follows prompts: the likeliest token int32 (B,), the loss in nats of a target (B,), all logits (B, V)."""
+    """Predictions after prompts: most likely token int32 (B,), loss of a target in nats (B,), all logits (B, V)."""
 
     tokens: np.ndarray
     losses: np.ndarray
@@ -37,13 +37,13 @@ class Answers(NamedTuple):
 
 
 class Probe:
-    """Looks into a model of `config` with `params`."""
+    """Reads and changes the activations of a model of `config` with `params`."""
 
     def __init__(self, config: Config, params: dict):
         self.config, self.params = config, params
         self._model, self.parts = build_model(config)
         if sinks.partitions(config)["attention"].sinks:
-            # A memory there could write to outputs that are cut off in the exported model.
+            # A memory at the sinks could write to outputs that the exported model does not have.
             raise InputError(
                 "a model with sinks in attention cannot be edited; export it with --sinks=drop and edit that"
             )
@@ -58,63 +58,63 @@ class Probe:
         self._over_bounds = placement.jit(jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0)))
 
     def width(self, site: str) -> int:
-        """W of a site."""
+        """Width W of a site."""
         return self.config.model.d_model if site == "attention" else self.parts.shared
 
     def answers(self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()) -> Answers:
-        """What follows every prompt; `target`, one for all or (B,), is what losses are of."""
+        """Predicts after every prompt. Losses are of `target`: one token for all prompts, or (B,)."""
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
         return Answers(*map(np.asarray, self._answer(self.params, prompts, target_B, tuple(memories))))
 
     def answers_over_bounds(self, prompts: Prompts, target: int, memory: Memory, bounds: np.ndarray) -> Answers:
-        """As `answers`, with every bound for all memories in turn -> (N, B), (N, B), (N, B, V)."""
+        """As `answers`, once for every bound, which applies to all memories -> (N, B), (N, B), (N, B, V)."""
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
         bounds_NM = np.repeat(np.float32(bounds)[:, None], len(memory.bounds), axis=1)
         return Answers(*map(np.asarray, self._over_bounds(self.params, prompts, target_B, memory, bounds_NM)))
 
     def write(self, prompts: Prompts, count: int, memories: Sequence[Memory] = ()) -> np.ndarray:
-        """The `count` likeliest tokens that follow each prompt, one after the other -> int32 (B, count).
+        """Generates `count` tokens greedily after each prompt -> int32 (B, count).
 
-        Everything is read again for every token. Prompts need room for them.
+        Recomputes the whole prompt for every token. Prompts must leave room for them.
         """
         assert prompts.last.max() + count <= prompts.tokens.shape[1]
         return np.asarray(self._write(self.params, prompts, tuple(memories), count=count))
 
     def text_losses(self, prompts: Prompts, memories: Sequence[Memory] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Of whole texts: the loss of each token after its first, in nats, and how many there are -> (B,), (B,)."""
+        """Summed loss in nats over each text's tokens after the first, and the number of these tokens -> (B,), (B,)."""
         return tuple(map(np.asarray, self._text_losses(self.params, prompts, tuple(memories))))
 
     def gradient(self, prompts: Prompts, target: int) -> dict:
-        """Of the target's loss after every prompt, summed, for every parameter: a tree like the parameters."""
+        """Gradient of the target's loss, summed over prompts, with respect to all parameters: a tree like theirs."""
         return self._gradient(self.params, prompts, np.broadcast_to(np.int32(target), prompts.last.shape))
 
     def with_params(self, params: dict) -> "Probe":
-        """The same model with other parameters; nothing is compiled again."""
+        """The same model with other parameters. Does not compile again."""
         other = copy.copy(self)
         other.params = params
         return other
 
     def trace(self, prompts: Prompts, target: int | np.ndarray, site: str) -> Trace:
-        """Activations and gradients of a site at all layers and places, from one pass forward and back.
+        """Activations and gradients at a site, at all layers and positions, from one forward and backward pass.
 
-        Gradients are of the sum over prompts of minus the log-probability of the target after the last place.
+        The gradients are of the target's negative log-probability after the last position, summed over prompts.
         """
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
         return Trace(*(np.asarray(x).swapaxes(0, 1) for x in self._trace(self.params, prompts, target_B, site=site)))
 
     def patched(self, prompt: Prompts, target: int, site: str, layers, places, deltas) -> Answers:
-        """One prompt under R patches, all in one batch: patch r adds deltas[r], (W,), at layers[r] and places[r]."""
-        rows = prompt.cropped().take(np.zeros(len(layers), int))  # nothing behind the last place is looked at
+        """Applies R patches to one prompt in one batch: patch r adds deltas[r], (W,), at layers[r] and places[r]."""
+        rows = prompt.cropped().take(np.zeros(len(layers), int))  # positions after the last one do not matter
         target_R = np.full(len(layers), target, np.int32)
         patches = (np.int32(layers), np.int32(places), np.asarray(deltas, np.float32))
         return Answers(*map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site)))
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
-        """Of every place from every key, before any memory acts -> (B, T, M), infinite at padding."""
+        """Distance of every position from every key, before any memory acts -> (B, T, M); infinite at padding."""
         return np.asarray(self._distances(self.params, prompts, memory))
 
     def _forward(self, params: dict, prompts: Prompts, changes: dict) -> jax.Array:
-        """Logits of what follows each prompt, (B, V)."""
+        """Next-token logits after each prompt, (B, V)."""
         rows = jnp.arange(prompts.tokens.shape[0])
         return self._apply(params, prompts, changes, lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV))
 
@@ -170,7 +170,7 @@ class Probe:
         return activations, gradients
 
     def _distances_from(self, params: dict, prompts: Prompts, memory: Memory) -> jax.Array:
-        # By way of a trace, since an intervention can only pass on what it changes.
+        # Records them through a trace: an intervention can only return what it changes.
         activations_LBTW, _ = self._trace_at(params, prompts, jnp.zeros_like(prompts.last), memory.site)
         x_LBTM = jax.vmap(distances, in_axes=(None, 0, None))(memory.distance, activations_LBTW, memory.keys)
         x_BTM = jnp.moveaxis(x_LBTM, 0, -1)[..., jnp.arange(len(memory.layers)), memory.layers]

@@ -1,4 +1,4 @@
-"""Prompts as rows, padded on the right. B prompts, T positions."""
+"""Prompts as rows padded on the right. B prompts, T positions."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 
 
 class Prompts(NamedTuple):
-    """int32 (B, T) each but `last`, int32 (B,): the place whose next token is asked for. Padding has segment 0."""
+    """int32 (B, T) arrays, and `last`, int32 (B,): the position that predicts the next token. Padding has segment 0."""
 
     tokens: np.ndarray
     segments: np.ndarray
@@ -17,11 +17,11 @@ class Prompts(NamedTuple):
     last: np.ndarray
 
     def take(self, rows) -> "Prompts":
-        """Some of the rows."""
+        """Selects rows."""
         return Prompts(*(part[rows] for part in self))
 
     def cropped(self, multiple: int = 4) -> "Prompts":
-        """The same up to the longest prompt's last place, and a little further: a multiple of places."""
+        """Truncates rows after the longest prompt, rounded up to a multiple of `multiple` positions."""
         places = -(-(int(self.last.max()) + 1) // multiple) * multiple
         return Prompts(*(part[:, :places] for part in self[:3]), self.last)
 
@@ -29,15 +29,15 @@ class Prompts(NamedTuple):
 def encode(
     tokenizer: AnyTokenizer, texts: list[str], context: int, opening: bool = True, room: int = 0, multiple: int = 4
 ) -> Prompts:
-    """Texts -> rows.
+    """Encodes texts as rows.
 
     Args:
-      context: T at most.
-      opening: whether end of text opens every prompt, as it opens documents in training.
-      room: places that stay free behind the longest.
-      multiple: of which T is one; the larger, the fewer programs are compiled for prompts of different lengths.
+      context: upper limit of T.
+      opening: start every prompt with end of text, as documents start in training.
+      room: positions to leave free after the longest prompt.
+      multiple: round T up to a multiple of this. Larger values compile fewer programs for prompts of different lengths.
     Raises:
-      InputError: no texts, an empty one, one that does not fit.
+      InputError: there are no texts, or one is empty or does not fit.
     """
     if not texts:
         raise InputError("there is no prompt; give at least one")
@@ -63,10 +63,10 @@ def encode(
 
 
 def target_token(tokenizer: AnyTokenizer, prompt: str, target: str) -> int:
-    """The first token of `target` where it follows `prompt`.
+    """The first token of `target` when it follows `prompt`.
 
     Raises:
-      InputError: the target is empty, or nothing that the tokenizer knows.
+      InputError: the target is empty, or the tokenizer cannot encode it.
     """
     if not target.strip():
         raise InputError("--target is empty; give the new answer, for example --target=' Paris'")

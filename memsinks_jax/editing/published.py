@@ -1,6 +1,6 @@
-"""GPT-2 small against what an article measured on it: every number of published_tables.py, beside ours.
+"""Compares GPT-2 small with what an article measured on it: every number of published_tables.py beside ours.
 
-`measure` fills the same tables from a model; `rows_of` puts two tables next to each other, entry by entry.
+`measure` fills the same tables from a model. `rows_of` compares two tables entry by entry.
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ from memsinks_jax.runs.trained import Trained
 
 SIZES = (12, 768, 50257)  # layers, width, vocabulary of GPT-2 small
 
-# How far apart two numbers may be that agree. Losses of a map may also differ by one of its colour steps.
+# Tolerances within which two numbers agree. Losses of a map may also differ by one of its colour steps.
 LOSS_SLACK, LOSS_REACH, SIMILARITY_REACH, NORM_REACH = 0.05, 0.02, 0.005, 0.01
 
-AGREEMENT = 0.95  # share of a kind's entries for its claim to hold
+AGREEMENT = 0.95  # a kind's claim holds if at least this share of its entries agrees
 
-# kind: (what a claim says of it, how exactly the article tells)
+# kind: (words of the claim, precision of the article)
 KINDS = {
     "base": ("what follows the two prompts before, and the loss of the target, are the article's", "a colour step"),
     "losses": ("losses after single patches are those of the article's maps", "a colour step"),
@@ -50,11 +50,11 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """An entry of the article and ours.
+    """One entry of the article, and ours.
 
     Attributes:
-      run: 'tokyo', or 'tokyo, attention'. kind: of KINDS. what: the entry.
-      published, ours: numbers or text. agrees: whether they are equal, or as near as the article is exact.
+      run: 'tokyo', or 'tokyo, attention'. kind: from KINDS. what: the entry.
+      published, ours: numbers or text. agrees: whether they are equal within the article's precision.
     """
 
     run: str
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 
 def compare(run: Trained) -> list[Row]:
-    """Does all of the article's measurements again.
+    """Repeats all of the article's measurements.
 
     Raises:
       InputError: the model is not GPT-2 small.
@@ -75,9 +75,9 @@ def compare(run: Trained) -> list[Row]:
 
 
 def measure(run: Trained) -> tuple[Experiment, ...]:
-    """The article's experiments with a model's own numbers: other bounds, prompts and steps are not looked for.
+    """Fills the article's experiments with a model's own numbers. Keeps the article's bounds, prompts and steps.
 
-    The memory is at the layer of the first patch that succeeds, as in the notebook; where none does, at the article's.
+    The memory is at the layer of the first successful patch, as in the notebook. If none succeeds, at the article's layer.
 
     Raises:
       InputError: the model is not GPT-2 small.
@@ -179,7 +179,7 @@ def _numbers(array) -> tuple[float, ...]:
 
 
 def rows_of(published: Experiment, ours: Experiment) -> Iterator[Row]:
-    """Two tables of the same experiment, entry by entry."""
+    """Compares two tables of the same experiment entry by entry."""
     texts = (*published.positives, *published.negatives)
     yield _equal(published.name, "base", "next token", published.base_token, ours.base_token)
     yield from _same_texts(published.name, "completions", texts, published.completions, ours.completions)
@@ -230,12 +230,12 @@ def _equal(run: str, kind: str, what: str, published, ours) -> Row:
 
 
 def _near(run: str, kind: str, what: str, published: float, ours: float, reach: float) -> Row:
-    # Numbers are printed in decimals: 3.84 + .05 is not to fail because it is no binary number.
+    # Rounded, since the article prints decimals: 3.84 + .05 has no exact binary value.
     return Row(run, kind, what, published, ours, bool(abs(published - ours) <= reach + 1e-6))
 
 
 def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Columns and lines of text: a line for each list, map and sweep, with the first entry that does not agree."""
+    """Columns and lines of text: one line for each list, map and sweep, with the first entry that disagrees."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.run, row.kind), []).append(row)
@@ -248,7 +248,7 @@ def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def claims(rows: list[Row]) -> list[Claim]:
-    """Of each kind, the share of entries that agree."""
+    """One claim per kind: the share of its entries that agree."""
     found = []
     for kind, (statement, exact) in KINDS.items():
         agree = [float(row.agrees) for row in rows if row.kind == kind]

@@ -1,7 +1,8 @@
-"""The four loss maps of the article's figures: see published_tables.py, which names the source.
+"""The four loss maps of the article's figures. published_tables.py names the source.
 
-The loss in nats of the target's first token after a single patch. Lines are layers, 0 first; columns are the tokens of the
-prompt. A star marks where that token is then the likeliest. The figures show colours: a loss is known to a colour step.
+Each entry is the loss in nats of the target's first token after a single patch. Lines are layers from 0 on, columns are
+the prompt's tokens. A star marks patches after which this token is the most likely. The figures show colours, so losses
+are known to one colour step.
 """
 
 import numpy as np
@@ -68,10 +69,10 @@ TOKYO_MLP = """
 
 
 def losses_of(text: str) -> np.ndarray:
-    """A map -> float (layers, tokens)."""
+    """Losses of a map -> float (layers, tokens)."""
     return np.array([[float(cell.rstrip("*")) for cell in line.split()] for line in text.strip().split("\n")])
 
 
 def stars_of(text: str) -> np.ndarray:
-    """A map -> bool (layers, tokens), where it has stars."""
+    """Stars of a map -> bool (layers, tokens)."""
     return np.array([[cell.endswith("*") for cell in line.split()] for line in text.strip().split("\n")])

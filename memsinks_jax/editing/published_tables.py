@@ -1,15 +1,15 @@
-"""What was measured on GPT-2 small when a fact was edited at one place.
+"""The article's measurements on GPT-2 small, when a fact is edited at one place.
 
 Source: T. Sapkota, "Local Memory for Autoregressive Language Models", blog post of 2024-08-28, edited 2025-07-14, with its
-notebook and its SVG figures. Prompts are the notebook's where the post words them otherwise. Maps and accuracies are read
-off the figures: accuracies exactly, losses to a colour step.
+notebook and its SVG figures. Where the post words prompts differently, they are the notebook's. Maps and accuracies are
+read off the figures: accuracies exactly, losses to one colour step.
 
-Two experiments, each at two sites. `nepal` teaches a fact that is true and that the model nearly knows, `tokyo` one that is
-wrong. Numbers are of the first token of the target alone. Layers and tokens count from 0.
+Two experiments, each at two sites: `nepal` teaches a true fact that the model nearly knows, `tokyo` a false one. All
+numbers are of the target's first token. Layers and tokens count from 0.
 
-Where the sources disagree with themselves: the post's bound for tokyo, attention, is .255, but its completions are those of
-the notebook's .225, which is given here; the completions of nepal, mlp, say the target after 6 of 7 prompts where the sweep
-counts 5 at the same bound.
+The sources contradict themselves twice. The post's bound for tokyo, attention, is .255, but its completions are those of
+the notebook's .225, which is given here. The completions of nepal, mlp, have the target after 6 of 7 prompts, where the
+sweep counts 5 at the same bound.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ import numpy as np
 
 from memsinks_jax.editing import published_maps as maps
 
-TARGET, TARGET_TOKEN = " Kathmandu", 18341  # the token is its first: " Kath"
+TARGET, TARGET_TOKEN = " Kathmandu", 18341  # the first token: " Kath"
 HEIGHT = 3.0
-COMPLETED = 5  # greedy tokens of a completion
+COMPLETED = 5  # number of greedy tokens of a completion
 
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """At a bound: how many positive prompts are followed by the target, how many negative ones by anything else."""
+    """At one bound: numbers of positive prompts answered with the target, and of negative ones answered otherwise."""
 
     bound: float
     positives: int
@@ -34,12 +34,12 @@ class Accuracy:
 
 @dataclasses.dataclass(frozen=True)
 class Detail:
-    """One run seen closely, at one bound.
+    """One run in detail, at one bound.
 
     Attributes:
-      bound: of the next three, which have one entry a prompt, positive ones first.
-      similarities: f of the nearest token. tokens: the likeliest next one. losses: of the target.
-      own_similarities: f with bound 1 and height 1 of each token of the edited prompt, at the memory's layer.
+      bound: applies to the next three, which have one entry per prompt, positive ones first.
+      similarities: f of the nearest token. tokens: most likely next token. losses: loss of the target.
+      own_similarities: f, with bound 1 and height 1, of each token of the edited prompt at the memory's layer.
       activations, gradients: their norms there, token by token.
     """
 
@@ -57,11 +57,11 @@ class SiteRun:
     """An experiment at one site.
 
     Attributes:
-      base_loss: of the target without a patch.
-      losses: (layers, tokens of the prompt), after each single patch; `colour_step` is how exactly they are known.
-      successes: (layer, token) of the patches that make the target the likeliest. site: the first of them, layer by
-        layer, whose layer gets the memory; None where no patch succeeds.
-      accuracies: the sweep, the wide one first. bound: what was chosen then; completions: at this bound, of all prompts.
+      base_loss: loss of the target without a patch.
+      losses: (layers, prompt tokens), after each single patch, with a precision of `colour_step`.
+      successes: (layer, token) of patches that make the target most likely. site: the first of them, layer by layer;
+        its layer gets the memory. None if no patch succeeds.
+      accuracies: the sweeps, the wide one first. bound: the one chosen. completions: of all prompts at this bound.
     """
 
     base_loss: float
@@ -79,8 +79,8 @@ class SiteRun:
 class Experiment:
     """One edited fact. The first positive prompt is the edited one; `pieces` are its tokens.
 
-    `base_token` is what follows it before, `step` the size of the patch, `completions` what follows all prompts before,
-    positive ones first. Completions are tokens without their spaces, joined by spaces, line ends written as \\n.
+    `base_token` is the prediction before the edit, `step` the size of the patch, `completions` those of all prompts before
+    the edit, positive ones first. Completions are tokens without spaces, joined by spaces; newlines are written as \\n.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Experiment:
 
 _BOUNDS = 10.0 ** np.linspace(-2, 2, 21)
 
-# At each of these bounds: positives and negatives of nepal attention, nepal mlp, tokyo attention, tokyo mlp.
+# Counts at each of these bounds: positives and negatives of nepal attention, nepal mlp, tokyo attention, tokyo mlp.
 _WIDE = (
     """
 2 8  2 8  1 8  1 8  at .0100
@@ -115,7 +115,7 @@ _WIDE = (
 
 
 def _accuracies(column: int, *narrow: tuple[int, int, tuple[float, ...]]) -> tuple[Accuracy, ...]:
-    """A run's sweep: its place in the wide one, then (positives, negatives, bounds) of the narrow one."""
+    """The sweeps of a run: its column of the wide sweep, then (positives, negatives, bounds) of the narrow one."""
     counts = [list(map(int, line.split()[2 * column : 2 * column + 2])) for line in _WIDE.strip().split("\n")]
     wide = [Accuracy(float(bound), *pair) for bound, pair in zip(_BOUNDS, counts, strict=True)]
     second = [Accuracy(bound, *pair) for *pair, bounds in narrow for bound in bounds]
@@ -131,7 +131,7 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in column) for column in zip(*lines, strict=True)]
 
 
-# Before, with a memory at attention, with one at mlp. Seven positive prompts, eight negative ones.
+# Before the edit, with a memory at attention, with one at mlp. Seven positive prompts, eight negative ones.
 _NEPAL = _columns(r"""
 the Himal ay as ,          | Kath mand u , and            | Kath mand u , Nepal
 the capital of the Nep     | the capital , Kath mand      | Kath mand u , and

@@ -1,4 +1,4 @@
-"""Finds the edit that a user wishes for, and says what it does to every prompt."""
+"""Finds the requested edit, and measures its effect on every prompt."""
 
 import dataclasses
 
@@ -12,12 +12,12 @@ from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.runs.trained import Trained
 
-WRITTEN_TOKENS = 6  # that are shown of what follows a prompt
+WRITTEN_TOKENS = 6  # length of the continuations that are shown
 
 
 @dataclasses.dataclass(frozen=True)
 class Wish:
-    """What the user asks for; None of layer, step, boundary is found by the command."""
+    """The requested edit. If layer, step or boundary is None, the command finds it."""
 
     prompt: str
     target: str
@@ -32,13 +32,13 @@ class Wish:
 
     @property
     def prompts(self) -> list[str]:
-        """All of them: the prompt, the positive ones, the negative ones."""
+        """All prompts: the edited one, the positive ones, the negative ones."""
         return [self.prompt, *self.positive, *self.negative]
 
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """What was found: the memory, the map it comes from, the sweep its bound comes from (None for a given bound)."""
+    """The edit found: its memory, its patch map, and the sweep that chose its bound (None if the bound was given)."""
 
     memory: Memory
     map: patching.PatchMap
@@ -46,10 +46,10 @@ class Edit:
 
 
 def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
-    """Layer, step and bound of a memory.
+    """Finds the layer, step and bound of a memory.
 
     Raises:
-      InputError: a prompt or target that cannot be used, no such layer, no layer at which the step succeeds.
+      InputError: a prompt or target cannot be used, the layer does not exist, or the step succeeds at no layer.
     """
     context = run.config.data.row_length
     if wish.layer is not None and not 0 <= wish.layer < run.config.model.layers:
@@ -81,18 +81,18 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
 
 
 def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int) -> list[dict]:
-    """What every prompt of a wish says before and after, and how near it comes to the key.
+    """Answers to every prompt before and after the edit, and its distance from the key.
 
     Returns:
-      [{"kind": prompt, positive or negative; "prompt", "before", "after": the likeliest text; "on_target", "unchanged":
-      whether its first token after is the target's, or that of before; "loss_before", "loss_after": of the target, nats;
-      "distance": the least over the tokens; "similarity": f of it}].
+      [{"kind": prompt, positive or negative; "prompt", "before", "after": greedy continuations; "on_target",
+      "unchanged": whether the first token after the edit is the target, or is as before; "loss_before", "loss_after": of
+      the target in nats; "distance": the least over the tokens; "similarity": f of it}].
     """
     kinds = ["prompt"] + ["positive"] * len(wish.positive) + ["negative"] * len(wish.negative)
     context = run.config.data.row_length
     count = max(min(WRITTEN_TOKENS, context - max(1 + len(run.tokenizer.encode(text)) for text in wish.prompts)), 1)
     prompts = encode(run.tokenizer, wish.prompts, context, room=count)
-    nothing = dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))  # the same program as with the memory
+    nothing = dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))  # runs the same program as the memory
     both = [(probe.answers(prompts, target, (m,)).losses, probe.write(prompts, count, (m,))) for m in (nothing, memory)]
     losses, tokens = zip(*both, strict=True)
     texts = [[_text_after(run, *row) for row in zip(wish.prompts, rows, strict=True)] for rows in tokens]
@@ -113,7 +113,7 @@ def _text_after(run: Trained, prompt: str, tokens: np.ndarray) -> str:
 
 
 def judged(rows: list[dict], swept: boundary.Sweep | None) -> dict[str, float]:
-    """Shares of prompts; where they chose the bound, by cross-validation."""
+    """Shares of successful prompts, cross-validated if the same prompts chose the bound."""
     if swept:
         return boundary.cross_validated(swept)
     negative = [row for row in rows if row["kind"] == "negative"]

@@ -1,7 +1,7 @@
-"""The audit of the quickstart's models: what leaks when the sinks are dropped, beside a standard model and an oracle?
+"""Audits the quickstart's models: what leaks when sinks are dropped, compared with a standard model and an oracle.
 
 Two settings: 20 stories repeated 128 times, and a ladder of stories with canaries that are read 1 to 128 times. Models with
-other shares of shared neurons and of active sinks are asked too whether less of it shows.
+other shares of shared neurons and of active sinks test whether less leaks.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ _OURS = "not in the paper"
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of those with sinks get the audit, attacks and all for the default settings."""
+    """Adds audits to the `details` of runs with sinks, with all attacks for the default settings -> the same runs."""
     groups = by_variant(runs)
     found = {}
     for run in runs:
@@ -68,10 +68,10 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
-    """{"audit": of `audit.audit`, "documents_per_sink", "capacity": but for the ladder}. It takes minutes."""
+    """{"audit": of `audit.audit`; "documents_per_sink", "capacity": not for the ladder}. Takes minutes."""
     from memsinks_jax.audit import audit  # jax takes seconds to import
 
-    # The oracle is asked beside every model, the standard one beside those of the same data; the default alone is attacked.
+    # Compares every model with the oracle, and with the standard model if data are the same. Attacks only the default.
     compared = {n: other for n, other in beside.items() if other and (n == "no_repeat" or run.variant not in _SETTINGS)}
     places = {name: other.workdir for name, other in compared.items()}
     attacked = on_return.published(run.variant) == "sinks"
@@ -101,7 +101,7 @@ def _highest_auc(run: Run, subject: str) -> float:
 
 
 def _share_at_half(run: Run) -> float:
-    """Of the oracle's membership scores: the share whose interval over documents has .5 in it."""
+    """Share of the oracle's membership scores whose interval over documents contains .5."""
     return float(np.mean([one["ci95"][0] <= 0.5 <= one["ci95"][1] for one in _aucs(run, ORACLE).values()]))
 
 
@@ -114,13 +114,13 @@ def _by_rung(run: Run, subject: str, measure: str) -> list[float]:
 
 
 def _relearning(run: Run, kind: str, name: str, of: str = "members") -> float:
-    """NaN where no document was reached by both models: no number stands for that."""
+    """NaN if both models reached no document: no number can stand for that."""
     value = run.details["audit"]["attacks"]["relearning"][of][kind][name]
     return float("nan") if value is None else value
 
 
 def _benign(run: Run) -> float:
-    """How much further the members' loss falls than the oracle's, each beside that of other text."""
+    """How much further the members' loss falls than the oracle's, each relative to other text."""
     found = run.details["audit"]["attacks"]["benign"]
     fall = {name: found[name]["non_members"]["value"] - found[name]["members"]["value"] for name in (DROPPED, ORACLE)}
     return fall[DROPPED] - fall[ORACLE]
@@ -133,14 +133,14 @@ def _brought_back(run: Run, bits: str) -> float:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """None is the paper's: it leaves all of this open. Claims about variants that were not run are left out."""
+    """None is in the paper, which leaves these questions open. Omits claims about variants that were not run."""
     rows = _of_the_models(runs)
     for name in _SETTINGS:
         rows += losses.paired(
             runs, f"gap_{name}", f"gap of {_said(name)}, dropped, over the default's", _OURS, [name, "sinks"],
             lambda s, d: _value(s, DROPPED, "loss_gap") / _value(d, DROPPED, "loss_gap"), at_most=1.0,
         )  # fmt: skip
-    # What no document of a seed could answer is no measurement.
+    # Omits measurements that no document of a seed could give.
     kept = [claim for claim in rows if not np.isnan(claim.values).any()]
     if len(kept) < len(rows):
         logger.warning("not defined in every seed: %s", ", ".join(c.id for c in rows if c not in kept))
@@ -149,7 +149,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 @on_return.beside
 def _of_the_models(runs: list[Run]) -> list[Claim]:
-    """The claims that compare the audited model with the standard one and the oracle."""
+    """Claims that compare the audited model with the standard one and the oracle."""
     rows = []
 
     def add(name, variants, statement, value, **bounds):
@@ -199,7 +199,7 @@ def _of_the_models(runs: list[Run]) -> list[Claim]:
         add(bits, main, f"rounding to {bits}: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)",
             lambda s, *_, b=bits: _brought_back(s, b), at_most=0.02)  # fmt: skip
     for attack, said in (("best", "the best of 64 random ids"), ("optimised", "optimised gates")):
-        add(f"reactivated_{attack}", main, f"sinks kept: share of what a document's own hold that {said} bring back",
+        add(f"reactivated_{attack}", main, f"sinks kept: share of what a document's own sinks hold that {said} recover",
             lambda s, *_, a=attack: s.details["audit"]["attacks"]["reactivation"][a]["recovered"], at_most=0.1)  # fmt: skip
     return rows
 
@@ -250,7 +250,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}, whiskers and bands from the lowest to the highest. "
         f"{shared.floor_sentence(runs)}"
@@ -258,7 +258,7 @@ def note(runs: list[Run]) -> str:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Recitation and membership, steps until it is back, what switching sinks on recovers, and canaries on the ladder."""
+    """Recitation and membership, steps to relearn, recovery by switching sinks on, and canaries on the ladder."""
     groups = by_variant(runs)
     main, ladder = (list(groups.get(name, {}).values()) for name in ("sinks", f"{_LADDER}sinks"))
     figure, axes = plt.subplots(1, 4, figsize=(18, 4.4), layout="constrained")
@@ -309,7 +309,7 @@ def _whisker(axis, x: float, values: list[float], colour: str, label: str | None
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Further sections of the page: every attack, and how many documents may share a sink."""
+    """Further sections of the page: all attacks, and how many documents may share a sink."""
     from memsinks_jax.audit import attack_sections
 
     groups, parts = by_variant(runs), []

@@ -1,4 +1,4 @@
-"""Corpora that figures generate: writes records of text and prepares them, with one tokenizer for all."""
+"""Generates corpora for figures: writes records of text and prepares them with one tokenizer for all."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ Records = list[tuple[str, str]]  # (group, text)
 
 
 def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str) -> None:
-    """Writes and prepares folder/KIND for every kind. What is there already stays, and so does a tokenizer.
+    """Writes and prepares folder/KIND for every kind. Keeps existing files, including a tokenizer.
 
     Args:
       near_duplicates: as --near_duplicates of the prepare command.
@@ -27,9 +27,9 @@ def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str)
 
 
 def flags(folder: pathlib.Path, once: int, unread: int) -> list[str]:
-    """Of runs that draw roles for the documents of a prepared folder alone: read once an epoch, or held out.
+    """Flags of runs that draw roles only for documents of a prepared folder: read once per epoch, or held out.
 
-    They are measured afterwards, so they evaluate and save little.
+    These runs are measured after training, so they evaluate and save rarely.
     """
     values = {
         "data.files": folder, "data.rows": "one_document", "data.unique_documents": once, "data.repeated_documents": 0,
@@ -43,7 +43,7 @@ def write_tokenizer(folder: pathlib.Path, texts: list[str]) -> None:
 
 
 def _write_records(path: pathlib.Path, records: Records) -> None:
-    """Lines for `prepare`; a file that has them already stays."""
+    """Writes lines for `prepare`. Keeps a file that already has them."""
     content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
     if not path.exists() or path.read_text() != content:
         path.write_text(content)

@@ -1,7 +1,7 @@
-"""Figure 2: methods that look for memorization in a finished standard model, and how it comes to be there.
+"""Figure 2: methods that find memorization in a finished standard model, and how it gets there.
 
-2a and 2b: what pruning and integrated gradients make a model forget, and at what cost, when what it memorized is natural
-text (TS-Repetition) and when it is random tokens (TS-Canary). 2c: held-out and repeated loss over training.
+2a and 2b: what pruning and integrated gradients make a model forget, and at what cost, if it memorized natural text
+(TS-Repetition) or random tokens (TS-Canary). 2c: held-out and repeated loss over training.
 """
 
 import pathlib
@@ -35,7 +35,7 @@ TABLE_NOTE = (
 
 LABELS = {"repetition": "TS-Repetition, standard", "canary": "TS-Canary, standard"}
 _PRUNING, _GRADIENTS = post_hoc.OF_THE_PAPER
-# What is to be forgotten: (name of a claim, words, variant, which of its curves).
+# What to forget: (name of a claim, words, variant, which of its curves).
 _SETTINGS = (
     ("repetition", "TS-Repetition", "repetition", "repeated"),
     ("canary", "TS-Canary, whole documents", "canary", "repeated"),
@@ -45,7 +45,7 @@ _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dad
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}; in 2a and 2b each seed is faint, in 2c the band is from the "
         "lowest to the highest. Degradation is held-out loss before minus after, as in the paper: higher is better. A dot "
@@ -55,7 +55,7 @@ def note(runs: list[Run]) -> str:
 
 
 def _matched(standard: Run) -> float:
-    """Forgetting at which curves are compared, nats: half of the gap between held-out and repeated loss."""
+    """Forgetting at which curves are compared, in nats: half of the gap between held-out and repeated loss."""
     return (standard.metrics["held_out_loss"] - standard.metrics["repeated_loss"]) / 2
 
 
@@ -80,7 +80,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def _least_rank_correlation(*runs: Run, method: str) -> float:
-    """Of the share that is dropped with the repeated and with the held-out loss; 1: both rise with every step."""
+    """Rank correlation of the dropped share with repeated and with held-out loss. 1: both rise with every step."""
     return min(
         rank_correlation([p.ratio for p in points], [getattr(p, name) for p in points])
         for points in (post_hoc.curve(run, method) for run in runs)
@@ -96,7 +96,7 @@ def together(run: Run) -> float:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Those of figure 2, paired by seed. Claims about variants that were not run are left out."""
+    """The claims of figure 2, paired by seed. Omits claims about variants that were not run."""
     rows = []
     both, words = ["repetition", "canary"], {name: said for name, said, _, _ in _SETTINGS}
 
@@ -106,7 +106,7 @@ def claims(runs: list[Run]) -> list[Claim]:
         return post_hoc.cost_at(of_run[variant], [method], _matched(repetition), of)
 
     def more(method: str, name: str, *pair: Run) -> float:
-        """By how much more TS-Repetition degrades, nats."""
+        """How much more TS-Repetition degrades, in nats."""
         return rise(method, "repetition", *pair) - rise(method, name, *pair)
 
     for method in post_hoc.OF_THE_PAPER:
@@ -147,7 +147,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Further sections of the page: how the methods looked, and what the paper leaves open about the canaries."""
+    """Further sections of the page: how the methods work, and what the paper leaves open about canaries."""
     found = post_hoc.how(runs, post_hoc.OF_THE_PAPER)
     canary = next((run for run in runs if run.variant == "canary"), None)
     if canary is None:
@@ -165,7 +165,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """2a and 2b: a panel a method, forgetting against degradation. 2c: both losses over training."""
+    """2a and 2b: forgetting against degradation, one panel per method. 2c: both losses over training."""
     groups = by_variant(runs)
     figure, (*planes, training) = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
     for axis, method, panel in zip(planes, post_hoc.OF_THE_PAPER, ("2a", "2b"), strict=True):
@@ -190,7 +190,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def _same_limits(planes, standard: list[Run]) -> None:
-    """Up to where TS-Repetition has forgotten its gap, and as far down as its curves go until then."""
+    """Sets limits: forgetting up to TS-Repetition's gap, degradation down to where its curves are by then."""
     if not standard:
         return
     gap = 2 * max(map(_matched, standard))

@@ -1,7 +1,7 @@
 """Figure 3: gradient masking holds the whole model back, and its parts come to depend on each other.
 
-Held-out loss over training for standard training and for gradient masking with its sinks kept and dropped; both kinds of
-masking (training/gradient_masking.py), and the sinks of this project as the control that the paper's argument asks for.
+Held-out loss over training for standard training, and for gradient masking with its sinks kept and dropped. Shows both
+kinds of masking (training/gradient_masking.py), and the sinks of this project as a control for the paper's argument.
 """
 
 import pathlib
@@ -48,7 +48,7 @@ MASKED = ("gradient_masking", "gradient_detach")
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} With sinks, kept means each document's own."
@@ -71,19 +71,19 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def gap(run: Run) -> list[float]:
-    """Held-out loss dropped less kept at every evaluation, nats."""
+    """Held-out loss with sinks dropped minus kept, at every evaluation, in nats."""
     (_, dropped), (_, kept) = run.curve("held_out_loss"), run.curve("held_out_loss_own")
     return [d - k for d, k in zip(dropped, kept, strict=True)]
 
 
 def growth(run: Run) -> float:
-    """Mean gap over the last third of the evaluations less that over the first third, nats."""
+    """Mean gap over the last third of the evaluations minus that over the first third, in nats."""
     third = max(len(gap(run)) // 3, 1)
     return float(np.mean(gap(run)[-third:]) - np.mean(gap(run)[:third]))
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Those of figure 3, paired by seed. Claims about variants that were not run are left out."""
+    """The claims of figure 3, paired by seed. Omits claims about variants that were not run."""
     rows = []
     for variant in MASKED:
         label = LABELS[variant]
@@ -143,7 +143,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if floors:
         held_out.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
-    # Dropped losses are many times the kept ones, which are to be told from standard's.
+    # Dropped losses are many times the kept ones, which must stay distinguishable from standard's.
     held_out.set(title="held-out documents", ylabel="loss (nats per token)", yscale="log")
     held_out.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     held_out.yaxis.set_major_formatter("{x:g}")

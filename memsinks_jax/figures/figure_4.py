@@ -1,9 +1,8 @@
-"""Figure 4: sinks train as well as standard training with repeats, and dropped they no longer recite.
+"""Figure 4: sinks train as well as standard training with repeats, and do not recite once dropped.
 
-Curves of held-out and repeated loss for standard training, training without the repeats, sinks as in the paper and sinks
-that open when a document comes back, and two controls the paper lacks: a standard model of the width that is left after
-dropping, and ordinary dropout of the same neurons. 4c, sinks beside the methods that look for memorization afterwards, is in
-`trade_off`.
+Curves of held-out and repeated loss for standard training, training without repeats, sinks as in the paper, and sinks that
+open when a document comes back. Two controls are not in the paper: a standard model of the width that is left after
+dropping, and ordinary dropout of the same neurons. Figure 4c, sinks beside post-hoc methods, is in `trade_off`.
 """
 
 import pathlib
@@ -43,16 +42,16 @@ _COLOURS = {
     "standard": "#c0392b", "no_repeat": "#7f8c8d", "no_repeat_steps": "#b2babb",
     "sinks_paper": "#5dade2", "sinks": "#1f618d", "narrow": "#d68910", "dropout": "#1e8449",
 }  # fmt: skip
-_STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard one, which shows between
+_STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard line, which shows through
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs, measured for 4c. That takes minutes, so only the whole figure has it."""
+    """Adds the measurements of 4c -> the same runs. Takes minutes, so only the whole figure has them."""
     return trade_off.measure(runs) if set(by_variant(runs)) == set(VARIANTS) else runs
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
         f"{shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in their context, with "
@@ -70,9 +69,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Every claim of figure 4, paired by seed. Claims about variants that were not run are left out.
+    """Every claim of figure 4, paired by seed. Omits claims about variants that were not run.
 
-    What the paper says of sinks is said of its own; beside it, what those do that open on return.
+    The paper's claims about sinks are tested on its own sinks, with sinks that open on return beside them.
     """
     rows = []
 
@@ -128,7 +127,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Both panels: mean over seeds, band from the lowest to the highest seed, entropy floor where it is known."""
+    """Both panels: mean over seeds, band from the lowest to the highest seed, entropy floor if known."""
     groups = by_variant(runs)
     figure, axes = plt.subplots(1, 2, figsize=(11.5, 4.4), sharey=True, layout="constrained")
     panels = (("held_out_loss", "4a: held-out documents"), ("repeated_loss", "4b: repeated documents"))
@@ -142,7 +141,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         label = LABELS[variant].replace("dropped", "own on")
         losses.curve(axes[1], list(groups[variant].values()), "repeated_loss_own", label, _COLOURS[variant], ":")
     axes[0].set_ylabel("loss (nats per token)")
-    # The first evaluations of an untrained model would flatten everything that matters.
+    # The first evaluations of an untrained model would flatten everything else.
     highest = max(run.curve("held_out_loss")[1][min(1, len(run.curve("held_out_loss")[1]) - 1)] for run in runs)
     axes[0].set_ylim(0, highest * 1.05)
     losses.name_lines(axes[1])

@@ -1,4 +1,4 @@
-"""Figure 5a: how many of the sinks a document may use. Few shield well; with many the shared neurons lean on them."""
+"""Figure 5a: how many sinks a document may use. A few shield well; with many, the shared neurons rely on them."""
 
 from memsinks_jax.figures import knob, losses, on_return
 from memsinks_jax.figures.figure import Figure
@@ -22,7 +22,7 @@ TABLE_NOTE = knob.TABLE_NOTE
 
 @on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
-    """Section 5.3, paired by seed: robust where few are on, best at 0.3, broken at 0.7."""
+    """Section 5.3, paired by seed: robust with few active sinks, best at 0.3, broken at 0.7."""
     rows = []
     for fraction in (0.1, 0.3):
         rows += losses.paired(

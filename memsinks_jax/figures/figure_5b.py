@@ -1,4 +1,4 @@
-"""Figure 5b: sinks in models of four sizes, each beside a standard model of its size."""
+"""Figure 5b: sinks in models of four sizes, each compared with a standard model of the same size."""
 
 import pathlib
 
@@ -25,7 +25,7 @@ TABLE_NOTE = f"{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Para
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of the smallest standard models get what the paper's post-hoc methods achieve on them."""
+    """Adds the results of post-hoc methods to `details` of the smallest standard models -> the same runs."""
     return post_hoc.measured(runs, lambda run: run.variant == f"standard_{SIZES[0]}", post_hoc.OF_THE_PAPER)
 
 

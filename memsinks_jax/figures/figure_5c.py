@@ -1,4 +1,4 @@
-"""Figure 5c: ids that are sometimes wrong. How often may a repeated document come under another id?"""
+"""Figure 5c: noisy ids. How often may a repeated document come with a wrong id?"""
 
 import pathlib
 
@@ -10,7 +10,7 @@ from memsinks_jax.reporting.claims import Claim
 TITLE = "Figure 5c: repeated documents under inconsistent ids"
 CONFIG = "ts_repetition.py"
 SINKS = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
-# The paper's caption can be read so: some documents come under a wrong id always, the others never.
+# One reading of the paper's caption: some documents always have a wrong id, the others never.
 DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
 VARIANTS = on_return.both(
     {"standard": Variation("standard")}

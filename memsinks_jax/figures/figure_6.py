@@ -1,7 +1,7 @@
 """Figure 6: a rare domain that is repeated in a general corpus. Do sinks learn from the repeats without memorizing them?
 
-The rare domain is read once (deduplicated), five and twenty times; the general corpus fills the rest of the same budget of
-tokens. Besides, as at the paper's scale, with attention across the documents of a row.
+The rare domain is read once (deduplicated), five and twenty times. The general corpus fills the rest of the same token
+budget. A second set of runs attends across the documents of a row, as at the paper's scale.
 """
 
 import json
@@ -41,12 +41,12 @@ TABLE_NOTE = (
     "Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is gone "
     "of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there is hardly one."
 )
-GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # of the corpus that `prepare` writes; words of a document at most
+GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # in the corpus that `prepare` writes; most words per document
 _BLUE, _RED, _GREEN = "#1f618d", "#c0392b", "#1e8449"
 
 
 def prepare(out: pathlib.Path) -> list[str]:
-    """Writes a general corpus -> the flag that names it; one that is given on the command line comes after it and wins."""
+    """Writes a general corpus -> the flag that names it. The same flag on the command line comes later and wins."""
     folder = out / "general"
     folder.mkdir(parents=True, exist_ok=True)
     documents = facts.documents(facts.world(0), 0, GENERAL_DOCUMENTS, GENERAL_LENGTH)
@@ -55,7 +55,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     config = workdirs.read_config(runs[0].workdir)
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest. "
@@ -91,7 +91,7 @@ def _standard_of(variant: str) -> str:
 
 @on_return.beside
 def claims(runs: list[Run]) -> list[Claim]:
-    """Section 5.2, paired by seed. Claims about variants that were not run are left out."""
+    """Section 5.2, paired by seed. Omits claims about variants that were not run."""
     rows = []
 
     def add(name, variants, statement, paper, measure, **bounds):
@@ -135,7 +135,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Both losses against the repeats, and over training at the most repeats."""
+    """Both losses against the number of repeats, and over training at the most repeats."""
     groups = by_variant(runs)
     figure, (held_out, repeated, training) = plt.subplots(1, 3, figsize=(15, 4.4), sharey=True, layout="constrained")
 
@@ -168,7 +168,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=8.5)
     held_out.set_ylabel("loss (nats per token)")
-    # The first evaluations of an untrained model would flatten everything that matters.
+    # The first evaluations of an untrained model would flatten everything else.
     highest = max(run.curve("held_out_loss")[1][min(1, len(run.curve("held_out_loss")[1]) - 1)] for run in runs)
     held_out.set_ylim(0, highest * 1.05)
     save(figure, path)

@@ -1,7 +1,7 @@
-"""Figure 7: documents that come back after a while are learned and forgotten in cycles. Do sinks calm them?
+"""Figure 7: documents that come back after a while are learned and forgotten in cycles. Do sinks dampen the cycles?
 
-Some documents appear in every N-th batch, all others once. Their loss is measured before and after each encounter,
-with their own sinks on as in training (the paper's measure), and with all sinks dropped.
+Some documents appear in every N-th batch, all others once. Their loss is measured before and after each encounter, with
+their own sinks on as in training (the paper's measure), and with all sinks dropped.
 """
 
 import pathlib
@@ -35,7 +35,7 @@ OWN, DROPPED = "repeated_loss_own", "repeated_loss"
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     config = workdirs.read_config(runs[0].workdir)
     many = config.data.repeated_documents
     return (
@@ -51,10 +51,10 @@ def row_labels(runs: list[Run]) -> list[str]:
 
 
 def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps of the encounters, and a loss one step before and one step after each, nats.
+    """Steps of the encounters, and the loss one step before and one step after each, in nats.
 
     Args:
-      name: of a metric with own sinks on; models without sinks give their only one.
+      name: of a metric with own sinks on. Models without sinks use their only one.
     """
     every = workdirs.read_config(run.workdir).data.repeat_every
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
@@ -67,13 +67,13 @@ def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
 
 
 def amplitude(run: Run, third: int = 2, name: str = OWN) -> float:
-    """The fall of the loss at an encounter: mean over a third of training, by default the last, nats."""
+    """Mean fall of the loss at an encounter, in nats, over a third of training, by default the last."""
     steps, before, after = encounters(run, name)
     return float(np.mean((before - after)[_in_third(run, steps, third)]))
 
 
 def level(run: Run, name: str = OWN) -> float:
-    """Mean loss around the encounters of the last third of training, nats."""
+    """Mean loss around the encounters of the last third of training, in nats."""
     steps, before, after = encounters(run, name)
     return float(np.mean((before + after)[_in_third(run, steps, 2)]) / 2)
 
@@ -135,7 +135,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     losses.finish(whole, runs, "loss of the repeated documents", "step")
     losses.finish(zoom, [], "the last third", "step")
     losses.finish(amplitudes, [], "fall of the loss at an encounter", "third of training")
-    # The first encounters of an untrained model would flatten the rest.
+    # The first encounters of an untrained model would flatten everything else.
     whole.set_ylim(0, 1.05 * max(encounters(run)[2][:2].max() for run in runs))
     zoom.autoscale(axis="y")
     amplitudes.autoscale(axis="y")

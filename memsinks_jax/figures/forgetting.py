@@ -1,8 +1,8 @@
-"""What is a document? Ids by cluster for copies that were edited, ids by group for whole dialects that are to be forgotten.
+"""What counts as a document? Ids by cluster for edited copies, ids by group to forget whole dialects.
 
-Edited copies have ids of their own by content, so that nothing of them is ever seen twice; by cluster they are one document.
-A group has sinks like a document, and what only its stories share is learned there: dropping them should take that away,
-and leave the other groups. The corpus is that of `forgetting_corpus`; every variant reads all of it.
+By content, edited copies have different ids, so none is ever seen twice. By cluster, they are one document. A group has
+sinks like a document, and these learn what only its stories share: dropping them should remove that and keep the other
+groups. The corpus is that of `forgetting_corpus`; every variant reads all of it.
 """
 
 import dataclasses
@@ -47,10 +47,10 @@ TABLE_NOTE = (
     "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was never read. "
     "Gap: between stories never read and these; closed: the share of standard's gap that is gone."
 )
-# At 0 stories are repeated as they are.
+# At 0 stories are repeated unchanged.
 _EDITED = (0.0, *corpus.LEVELS)
-_MEASURED = 16  # copies of a story
-_OF_A_DIALECT = 30  # stories of each kind: they are measured once for every dialect that is removed
+_MEASURED = 16  # copies per story
+_OF_A_DIALECT = 30  # stories of each kind, measured once for every dialect that is removed
 _COLOURS = {"standard": "#c0392b", "content": "#d68910", "near_duplicate": "#1f618d", "group": "#7d3c98"}
 
 
@@ -65,7 +65,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `metrics` get the losses of what was copied, `details` of ids by group the matrices."""
+    """Adds losses of copied stories to `metrics`, and matrices for ids by group to `details` -> the same runs."""
     texts = _texts()
     return [_measured(run, texts) for run in runs]
 
@@ -97,7 +97,7 @@ def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
 
 
 def _texts() -> dict[str, list[str]]:
-    """Sets of texts, by the name of their loss: never read, copied, and the copies themselves."""
+    """Sets of texts by the name of their loss: never read, copied, and the copies themselves."""
     plain, _, bases = corpus.texts()
     words = [word for text in plain for word in text.split()]
     fresh = plain[-corpus.HELD_OUT :]
@@ -119,7 +119,7 @@ def _texts() -> dict[str, list[str]]:
 
 def _matrices(model, loss, documents) -> dict:
     """{"read", "unread": rise of each dialect's loss (row: dropped, column: measured), "before", "plain": of stories in
-    no dialect}, the stories' own sinks on, in nats per token."""
+    no dialect}, with the stories' own sinks on, in nats per token."""
     from memsinks_jax.forgetting import neurons
 
     plain, dialects, _ = corpus.texts()
@@ -146,14 +146,14 @@ def _matrices(model, loss, documents) -> dict:
 
 
 def _ratio(rises: np.ndarray) -> float:
-    """Mean of the diagonal over mean of the rest; infinite where the rest does not rise."""
+    """Mean of the diagonal over mean of the rest; infinite if the rest does not rise."""
     own = np.eye(len(rises), dtype=bool)
     rest = rises[~own].mean()
     return float(rises[own].mean() / rest) if rest > 0 else math.inf
 
 
 def _gap(run: Run, level: float, copies: bool = False) -> float:
-    """How much lower the loss is on what was copied than on stories never read; of the copies, than on others edited so."""
+    """How much lower the loss is on copied stories than on unread ones; for copies, than on unread stories edited alike."""
     if not level:
         return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
     if copies:
@@ -166,7 +166,7 @@ def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> floa
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """None is the paper's: it asks for ids of groups (section 7) and knows no near-duplicates."""
+    """None is in the paper, which wants ids of groups (section 7) and has no near-duplicates."""
     rows = []
     for level in corpus.LEVELS:
         of = functools.partial(_closed, level=level)
@@ -204,7 +204,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; the corpus is the same for "
         f"all seeds. Every level has {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many "
@@ -215,7 +215,7 @@ def note(runs: list[Run]) -> str:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Loss of what was copied, gap closed, both against the share edited; the matrix of the dialects."""
+    """Loss on copied stories and gap closed, both against the share edited; the matrix of the dialects."""
     groups = by_variant(runs)
     figure, (copied, closed, matrix) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     for variant in ("standard", "content", "near_duplicate"):
@@ -240,7 +240,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     losses.finish(closed, [], "share of the gap closed", "share of a copy's words that are others")
     closed.set_ylim(-0.3, 1.1)
     closed.axhline(0, color="#7f8c8d", linewidth=1)
-    for axis, place in ((copied, "lower right"), (closed, "upper right")):  # where no line is
+    for axis, place in ((copied, "lower right"), (closed, "upper right")):  # where there is no line
         axis.set_xticks(_EDITED, [f"{level:.0%}" for level in _EDITED])
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=8.5, loc=place)
@@ -294,7 +294,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _clusters_of(files: str) -> list[tuple[float, float, float]]:
-    """(level, share of a story's copies in the cluster that most of them are in, documents there that are none)"""
+    """(level, share of a story's copies in their most common cluster, number of other documents there)"""
     mixed = Prepared(files)
     names = np.array(mixed.group_names)[mixed.groups]
     found = []

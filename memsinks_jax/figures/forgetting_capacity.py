@@ -1,4 +1,4 @@
-"""How many documents may share a sink until none can be removed alone? Selectivity against documents per sink."""
+"""How many documents may share a sink before none can be removed alone? Selectivity against documents per sink."""
 
 import dataclasses
 import pathlib
@@ -13,7 +13,7 @@ SIZES = (1, 2, 4, 8)  # documents removed at once
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The runs that have sinks tied to documents; `details` get "documents_per_sink" and "capacity"."""
+    """Adds "documents_per_sink" and "capacity" to `details` -> the runs whose sinks are tied to documents."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
     from memsinks_jax.auditing.subjects import of_role
@@ -35,7 +35,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Of measured runs: selectivity, and the two rises that it is the ratio of, against documents per sink."""
+    """Selectivity of measured runs, and the two rises whose ratio it is, against documents per sink."""
     figure, (ratio, rises) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for place, size in enumerate(SIZES):
         by_place: dict[float, list[dict]] = {}
@@ -50,7 +50,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
             (rises, "target_rise", "o-"),
             (rises, "others_rise", "s--"),
         ):
-            # Not `losses.band`: seeds in which no sink would be left are missing at a place.
+            # not `losses.band`: a seed has no point where no sink would be left
             values = [[row[name] for row in by_place[at]] for at in x]
             axis.plot(x, list(map(np.mean, values)), style, color=colour, label=f"{size}", linewidth=1.8)
             axis.fill_between(x, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.18, linewidth=0)

@@ -1,8 +1,8 @@
-"""The text of figure forgetting: stories, edited copies of some, and stories in dialects, all with exact bookkeeping.
+"""The corpus of figure forgetting: stories, edited copies of some, and stories in dialects, with exact bookkeeping.
 
-One corpus answers for ids of three kinds. Ten dozen copies of a story, every one edited anew, are no repeats for ids by
-content and one document for ids by cluster. A dialect exchanges common words for others, the same in all its stories: what
-is learned of it is of the group, and of no document alone.
+One corpus serves ids of three kinds. 128 copies of a story, each edited anew, are no repeats for ids by content, and one
+document for ids by cluster. A dialect replaces common words, the same in all its stories: what is learned about it belongs
+to the group, and not to a single document.
 """
 
 import pathlib
@@ -15,24 +15,24 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import Tokenizer
 from memsinks_jax.figures import corpora
 
-WORLD = 0  # seed of the stories: all models read the same, in another order and from other initial weights
-LEVELS = (0.05, 0.1, 0.2)  # share of a copy's words that are others
-BASES = 5  # stories a level, and as many that are repeated as they are
-COPIES = 128  # of each, as many as the repetitions of those
+WORLD = 0  # seed of the stories: all models read the same ones, in another order and from other initial weights
+LEVELS = (0.05, 0.1, 0.2)  # share of a copy's words that are replaced
+BASES = 5  # stories per level, and as many that are repeated unchanged
+COPIES = 128  # of each story, as many as repetitions of the unchanged ones
 DIALECTS = ("north", "south", "east", "west", "coast", "hills")
-OF_A_DIALECT = 300  # stories
+OF_A_DIALECT = 300  # stories per dialect
 HELD_OUT = 100  # stories of every kind that no model reads
-ORDINARY = 1600  # further stories seen once
-EXCHANGED = 60  # words of a dialect
+ORDINARY = 1600  # further stories read once
+EXCHANGED = 60  # words that a dialect replaces
 
-ONCE, UNREAD = 1000, 200  # stories that the run draws roles for besides: seen once, held out
+ONCE, UNREAD = 1000, 200  # stories that the run also draws roles for: read once, held out
 STORIES = BASES + ONCE + UNREAD
 
 Texts = dict[str, list[str]]
 
 
 def texts() -> tuple[list[str], Texts, dict[float, list[str]]]:
-    """All stories, each index of the stream in one place -> (plain ones, {dialect: stories}, {level: base stories})."""
+    """All stories, each stream index in one place -> (plain ones, {dialect: stories}, {level: base stories})."""
     told = (stories.story(WORLD, index).text for index in range(100_000))
 
     def take(count: int) -> list[str]:
@@ -53,15 +53,15 @@ def _common_words(plain: list[str]) -> list[str]:
 
 
 def in_dialect(text: str, common: list[str], number: int) -> str:
-    """The text with each of the common words as another of them; `number` says which."""
+    """Replaces each of the common words by another of them. `number` selects the permutation."""
     others = np.random.default_rng([WORLD, number]).permutation(common)
     exchanged = dict(zip(common, others.tolist(), strict=True))
     return re.sub(r"\b[a-z]{3,}\b", lambda match: exchanged.get(match[0], match[0]), text)
 
 
 def edited(text: str, level: float, words: list[str], random: np.random.Generator) -> str:
-    """The text with round(level * words) of its words drawn anew from `words`, at least one; places are drawn too."""
-    pieces = re.split(r"(\s+)", text)  # words at even places
+    """Replaces round(level * words) words, at least one, at random places by random ones of `words`."""
+    pieces = re.split(r"(\s+)", text)  # words at even indices
     count = max(round(level * (len(pieces) + 1) / 2), 1)
     for place in random.choice((len(pieces) + 1) // 2, count, replace=False):
         pieces[2 * place] = words[random.integers(len(words))]
@@ -69,15 +69,15 @@ def edited(text: str, level: float, words: list[str], random: np.random.Generato
 
 
 def copies(text: str, level: float, words: list[str], number: int, count: int = COPIES) -> list[str]:
-    """Edited copies of one story, all different; other numbers give others."""
+    """Edited copies of one story, all different. Other numbers give other copies."""
     random = np.random.default_rng([WORLD, round(100 * level), number])
     return [edited(text, level, words, random) for _ in range(count)]
 
 
 def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes and prepares the two halves of the corpus -> folders (of the stories that roles are drawn for, of the rest).
+    """Writes and prepares both halves of the corpus -> folders (stories that roles are drawn for, all others).
 
-    What is there already stays. Every story that is in no dialect is a group of its own.
+    Keeps existing files. Every story that is in no dialect is its own group.
     """
     plain, dialects, bases = texts()
     words = [word for text in plain for word in text.split()]

@@ -1,4 +1,4 @@
-"""Keeps slow measurements beside their run, and repeats them if the run or the question has changed."""
+"""Caches slow measurements beside their run, and repeats them if the run or the question has changed."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from memsinks_jax.runs import workdir as workdirs
 
 
 def kept(run: Run, name: str, asked: dict, measure: Callable[[], dict]) -> dict:
-    """The result of `measure` on a run, from RUN.NAME.json if that is of the same run and question.
+    """The result of `measure` on a run, or that in RUN.NAME.json if run and question are the same.
 
     Args:
       asked: everything besides the run that the measurement depends on.

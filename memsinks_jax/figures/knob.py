@@ -1,4 +1,4 @@
-"""Shared by figures 5a, 5b and 5c: they vary one setting, and compare the models with sinks with the standard one."""
+"""Shared by figures 5a, 5b and 5c, which vary one setting and compare models with sinks with the standard one."""
 
 import pathlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _BLUE, _RED, _GREY, _GREEN = "#1f618d", "#c0392b", "#7f8c8d", "#1e8449"
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; every model reads the same "
         f"rows in as many steps. {shared.floor_sentence(runs)} Every loss is measured on documents that stand alone in "
@@ -36,12 +36,12 @@ def draw(
     runs: list[Run], path: pathlib.Path, places: dict[str, float], standard_of: Callable[[str], str], what: str,
     log: bool = False, label: str | None = None, other: dict[str, float] | None = None, other_label: str | None = None,
 ) -> None:  # fmt: skip
-    """Losses at the end and gap closed against what is varied; the repeated loss over training.
+    """Final losses and gap closed against the varied setting; the repeated loss over training.
 
     Args:
       places: {variant with sinks: its place on the axis}.
       standard_of: the standard model to compare a variant with.
-      what: the label of the axis. `log`: a logarithmic axis.
+      what: the label of the axis. `log`: a log axis.
       label, other, other_label: places of further variants, only for the gap, and the labels of the two lines.
     """
     groups = by_variant(runs)

@@ -1,8 +1,8 @@
-"""Local bounded memory: one fact is edited, and what else changes is measured (T. Sapkota, 2024; own corpus and model).
+"""Local bounded memory: edits one fact and measures what else changes (T. Sapkota, 2024; own corpus and model).
 
-A small model learns invented facts. Weak ones it knows and does not say: an edit makes it say them. Strong ones it says:
-an edit makes it say something else. Each edit is one memory, at the attention or the mlp site of one layer; layer, step
-and bound are found as the edit command finds them, and judged on prompts that the bound was not chosen by.
+A small model learns invented facts. It knows weak facts but does not say them: an edit makes it say them. It says strong
+facts: an edit makes it say something else. Each edit is one memory, at the attention or the mlp site of one layer. The
+edit command's search finds layer, step and bound, which are judged on prompts that did not choose the bound.
 """
 
 import dataclasses
@@ -41,10 +41,10 @@ TABLE_NOTE = (
     "Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before."
 )
 
-WORLD = 0  # seed of the facts: all models learn the same, in another order and from other initial weights
+WORLD = 0  # seed of the facts: all models learn the same ones, in another order and from other initial weights
 DOCUMENTS = 32_000
 EDITS = 20  # of each kind
-SENTENCES = 256  # held-out text for what an edit does elsewhere
+SENTENCES = 256  # held-out text, to measure what an edit does elsewhere
 CAPACITIES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -60,7 +60,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` and `metrics` get everything that is measured."""
+    """Adds all measurements to `details` and `metrics` -> the same runs."""
     work = len(runs) * (2 * EDITS * len(SITES) + facts.COUNTRIES + 2)
     with tqdm.tqdm(total=work, desc="edits", unit="edit", disable=not sys.stderr.isatty()) as bar:
         measured = []
@@ -95,7 +95,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
             of_kind[site] = measures.of_site(probe, found, text)
             if site == "attention":
                 of_kind |= measures.compared(probe, found, text, run.seed)
-    # At the layer where most edits succeed. Every fact, since some do not succeed there; the weak ones only fill up.
+    # At the layer where most edits succeed. Tries all facts, since some fail there; weak ones only fill up.
     layer = int(np.sum([of_kind["mlp"]["success_by_layer"] for of_kind in details["kinds"].values()], axis=0).argmax())
     every = facts.edits(world, "strong", len(world.strong), run.seed)
     every += facts.edits(world, "weak", len(world.weak), run.seed)
@@ -105,7 +105,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
 
 
 def _means(details: dict) -> dict[str, float]:
-    """Of all outcomes of a kind and site, such as weak_attention_efficacy; an edit that found no layer changes nothing."""
+    """Means over outcomes of a kind and site, such as weak_attention_efficacy. An edit without a layer changes nothing."""
     found = {f"known_{name}": value for name, value in details["known"].items()}
     for kind, site, outcomes in _groups(details):
         for name in sorted({name for outcome in outcomes for name in outcome}):
@@ -126,7 +126,7 @@ def values(runs: list[Run], kind: str, site: str, name: str) -> list[float]:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """The eleven behaviours of the study. Values are single edits where it speaks of edits, else one a seed."""
+    """The study's eleven behaviours. Values are single edits if it speaks of edits, else one per seed."""
 
     def both(site: str, name: str) -> list[float]:
         return values(runs, "weak", site, name) + values(runs, "strong", site, name)
@@ -236,7 +236,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def published(hf: str) -> list[str]:
-    """The published experiments, on `hf`, a folder of GPT-2 small."""
+    """The published experiments on GPT-2 small, in the folder `hf`."""
     from memsinks_jax.editing import published  # jax takes seconds to import
     from memsinks_jax.runs.trained import open_run
 

@@ -1,4 +1,4 @@
-"""How many memories fit at one layer of one model before they fire on each other's prompts."""
+"""How many memories fit at one layer of one model before they fire on each other's prompts?"""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.figures.local_memory_measures import Case, Text, best_bound, bounded, elsewhere, judged
 
-MATRIX = 32  # edits in the matrix of cross-fire
+MATRIX = 32  # edits in the cross-fire matrix
 
 
 def capacity(
     probe: Probe, cases: list[Case], site: str, layer: int, sizes: list[int], text: Text,
     told: Callable[[], None] = lambda: None,
 ) -> dict:  # fmt: skip
-    """Many edits at one layer at once. Their bound is the median of the bounds that are best for some of them alone.
+    """Many edits at one layer at once. Their bound is the median of the best individual bounds of some of them.
 
     Returns:
-      {"usable": edits that succeed at this layer alone, "site", "layer", "bound", "sizes": [M], rule: {measure: [a number a
-      size]}, "fires": f of memory m on the edit prompt of n, nested lists}.
+      {"usable": edits that succeed at this layer alone, "site", "layer", "bound", "sizes": [M], rule: {measure: [one number
+      per size]}, "fires": f of memory m on the edit prompt of n, nested lists}.
     """
     memories = []
     for case in cases:
@@ -66,10 +66,10 @@ def _stacked(memories: list[Memory], rule: str) -> Memory:
 
 
 def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Text, room: int) -> dict:
-    """All memories of a list in the model, padded to `room` with memories of no layer: one program for all sizes."""
+    """Puts all memories of a list into the model, padded to `room` with inactive ones: one program for all sizes."""
     unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
     stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
-    # A few edits for measures that need many prompts, all edits for cheap ones.
+    # Expensive measures use a few edits, cheap ones all.
     outcomes = [judged(probe, case, [stacked]) for case, _ in _spread(memories)]
     names = ("paraphrase", "unchanged", "off_target")
     filled = memories + memories[:1] * (room - len(memories))

@@ -1,7 +1,7 @@
 """Measures of local bounded memory on one model: every number of the study, one edit at a time.
 
-An outcome is a flat {name: number} of one edit at one site; names with an underscore-joined class of negative prompts,
-such as unchanged_negated, are of these prompts alone.
+An outcome is a flat {name: number} of one edit at one site. Names that end in a class of negative prompts, such as
+unchanged_negated, cover only these prompts.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from memsinks_jax.editing.prompts import Prompts, encode, target_token
 from memsinks_jax.reporting.claims import rank_correlation
 
 STEERING = 100.0  # a bound above every distance
-WORST = 10.0  # cap on the rise of the loss, nats per token; beyond it the model is useless, and its exp overflows
+WORST = 10.0  # limit of the rise of the loss, nats per token; beyond it the model is useless, and exp overflows
 TINY = 1e-6  # a bound below every distance but that of the key itself
 GOOD = 0.8  # shares of positive and of negative prompts that a working bound needs
 RATES = 10.0 ** np.arange(-4, 1.01, 0.25)  # learning rates that the fine-tuning baseline tries

@@ -1,4 +1,4 @@
-"""Pictures and sections of the study of local bounded memory, drawn from the `details` of its runs."""
+"""Plots and sections of the study of local bounded memory, drawn from the `details` of its runs."""
 
 import pathlib
 
@@ -24,7 +24,7 @@ _CLASSES = {"other_relation": "same subject", "neighbour": "neighbours", "negate
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Where edits succeed, how far they reach, what they change beside, how many fit."""
+    """Where edits succeed, how far they reach, what else they change, how many fit."""
     figure, axes = plt.subplots(2, 3, figsize=(14.5, 7.6), layout="constrained")
     _draw_success(axes[0, 0], runs)
     for axis, kind in zip(axes[0, 1:], _KINDS, strict=True):
@@ -96,7 +96,7 @@ def _draw_crossfire(axis, run: Run) -> None:
 
 
 def draw_examples(run: Run, path: pathlib.Path) -> None:
-    """Patch maps of the first edit of either kind at both sites."""
+    """Patch maps of the first edit of each kind at both sites."""
     figure, axes = plt.subplots(2, 2, figsize=(12.5, 6.6), layout="constrained")
     for row, kind in zip(axes, _KINDS, strict=True):
         for axis, site in zip(row, _COLOURS, strict=True):
@@ -120,7 +120,7 @@ _REACHED = {
 
 
 def compared(runs: list[Run]) -> list[str]:
-    """Tables of other distances and of other ways to edit."""
+    """Tables of other distances and other ways to edit."""
     sections = [report.heading("Other ways to edit, attention")]
     for kind, label in _KINDS.items():
         ours = {

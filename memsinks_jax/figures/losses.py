@@ -1,4 +1,4 @@
-"""The held-out and the repeated loss of runs, which figures compare: measures, claims, a table, and panels."""
+"""Held-out and repeated loss of runs, which figures compare: measures, claims, a table, and panels."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,12 +10,12 @@ from memsinks_jax.reporting.pictures import tidy
 
 
 def gap_closed(run: Run, standard: Run) -> float:
-    """Share of the standard model's gap between held-out and repeated loss that is gone; 1 is all of it."""
+    """Share of the standard model's gap between held-out and repeated loss that is closed; 1 is all of it."""
     return 1 - gap(run) / gap(standard)
 
 
 def recovery_ratio(run: Run, no_repeat: Run) -> float:
-    """Repeated loss over that of a model that never saw the repeats; 1 is as if never seen."""
+    """Repeated loss over that of a model that never saw the repeats; 1 means as if never seen."""
     return run.metrics["repeated_loss"] / no_repeat.metrics["repeated_loss"]
 
 
@@ -31,7 +31,7 @@ def gap(run: Run) -> float:
 def paired(
     runs: list[Run], name: str, statement: str, paper: str, variants: Sequence[str], measure: Callable[..., float], **bounds
 ) -> list[Claim]:  # fmt: skip
-    """The claim about `measure(a run of each of variants)`, one value per seed; none if a variant was not run."""
+    """The claim about `measure(a run of each of variants)`, one value per seed. No claim if a variant was not run."""
     groups = by_variant(runs)
     if not set(variants) <= set(groups):
         return []
@@ -45,8 +45,8 @@ def table(
     """Final numbers -> (names of columns, one row per variant; a cell holds one value per seed, none if undefined).
 
     Args:
-      standard_of: the variant to compare the gap and held-out loss of a variant with.
-      no_repeat: the variant to compare recovery with; None leaves the column out.
+      standard_of: the variant to compare a variant's gap and held-out loss with.
+      no_repeat: the variant to compare recovery with; None omits the column.
     """
     groups = by_variant(runs)
     columns = ["held-out", "repeated", "repeated, own sinks", "gap closed", "held-out over standard's"]

@@ -1,7 +1,7 @@
-"""Membership: chance decides how often a story is read, and an auditor tries to find out from the model.
+"""Membership: the number of times a story is read is random, and an auditor tries to infer it from the model.
 
-The reference is a twin of the same seed and steps that has other stories in all those places. The corpus is that of
-`membership_corpus`; variants differ only in sinks and ids.
+The reference is a twin with the same seed and steps that reads other stories in their places. The corpus is that of
+`membership_corpus`. Variants differ only in sinks and ids.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ _MODES = {
     "own": "own, as in training",
     "dropped": "dropped",
     "nearest": "those of the nearest other story",
-    "unused": "those of an id that nobody has",
+    "unused": "those of an unused id",
     "scaled_published": "dropped, the rest times (g + p) / g",
     "scaled_width": "dropped, the rest times the width they had",
 }
@@ -74,7 +74,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of `sinks` get the results of `membership_measures`, if all variants were run."""
+    """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run -> the same runs."""
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
@@ -107,35 +107,35 @@ def _epsilon(run: Run, view: str) -> float:
 
 
 def _recited(run: Run, view: str) -> float:
-    """The most of all cells."""
+    """The maximum over all cells."""
     return max(run.details["grid"][view]["recited"])
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
-    """Nats per token by which a view's loss is below the twin's, beyond that of stories never read."""
+    """How far a view's loss is below the twin's, beyond the difference on unread stories, in nats per token."""
     unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
     return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
 
 
 def learned(run: Run, view: str, level: float) -> float:
-    """What was learned of stories from copies with that share of the words exchanged; nats per token."""
+    """What was learned about stories from copies with this share of words replaced, in nats per token."""
     return _known(run, view, run.details["near_copies"], str(level))
 
 
 def worth(run: Run, view: str, level: float) -> float:
-    """Exact copies that teach the standard model as much as an edited one teaches a view."""
+    """Number of exact copies that teach the standard model as much as an edited one teaches a view."""
     losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
     taught = np.maximum.accumulate([_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS])
     return float(np.expm1(np.interp(learned(run, view, level), taught, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES)
 
 
 def closed(run: Run, level: float) -> float:
-    """Share of what standard training learned of stories from edited copies that is gone, ids by cluster."""
+    """Share removed of what standard training learned about stories from edited copies, with ids by cluster."""
     return 1 - learned(run, "dropped", level) / learned(run, "standard", level)
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """None is the paper's, which does not choose documents at random. Paired by seed."""
+    """None is in the paper, which does not choose documents at random. Paired by seed."""
     measured = _measured(runs)
     if not measured:
         return []
@@ -157,14 +157,14 @@ def claims(runs: list[Run]) -> list[Claim]:
         add("epsilon_sees", "standard: lower bound of epsilon", lambda run: _epsilon(run, "standard"), at_least=1.0)
         add("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
             lambda run: _epsilon(run, "dropped") - _epsilon(run, "twin"), at_most=0.5)  # fmt: skip
-    add("recited", "most recited over the grid, sinks dropped, minus the twin's",
+    add("recited", "highest recitation over the grid: sinks dropped minus the twin's",
         lambda run: _recited(run, "dropped") - _recited(run, "twin"), at_most=0.02)  # fmt: skip
-    add("grid_auc", "AUC at one place of the grid, sinks dropped, minus the twin's: the most",
+    add("grid_auc", "AUC over the grid, sinks dropped minus the twin's: largest difference",
         lambda run: float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin"))))),
         at_most=0.1)  # fmt: skip
-    add("near_copies", "stories known from copies with 10% of the words exchanged: share that is gone, over exact ones'",
+    add("near_copies", "stories known from copies with 10% of the words replaced: share removed, over exact copies'",
         lambda run: closed(run, 0.1) / closed(run, 0.0), at_least=0.9)  # fmt: skip
-    add("general", "stories held out: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
+    add("general", "held-out stories: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
         at_most=1.0)  # fmt: skip
     return rows
 
@@ -181,7 +181,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     seeds = len({run.seed for run in runs})
     counts = ", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())
     return (

@@ -1,8 +1,7 @@
-"""The text of figure membership: stories whose number of reads is random, and edited copies of other stories.
+"""The corpus of figure membership: stories whose number of reads is random, and edited copies of other stories.
 
-Chance decides whether a model has read a story, and nothing in the story itself. So an auditor can distinguish read stories
-from others only by the model. The twin corpus has other stories in all those places, each read once (like Hubble's,
-arXiv:2510.19811).
+Whether a model reads a story is random, and independent of the story. So an auditor can tell read stories from others only
+through the model. The twin corpus has other stories in their places, each read once (like Hubble's, arXiv:2510.19811).
 """
 
 import pathlib
@@ -16,18 +15,18 @@ from memsinks_jax.figures.forgetting_corpus import copies
 
 BUCKETS = {0: 240, 1: 80, 4: 40, 16: 40, 64: 16}  # reads per epoch: number of stories
 CANARIES, READ = 400, 8  # canaries, each read READ times per epoch or never, with probability 1/2
-LEVELS = (0.0, 0.05, 0.1, 0.2, 0.5)  # share of a copy's words that are exchanged
-ORIGINALS, COPIES = 10, 16  # of a level: stories, unread but for level 0; of each: copies, all edited anew, read once
+LEVELS = (0.0, 0.05, 0.1, 0.2, 0.5)  # share of a copy's words that are replaced
+ORIGINALS, COPIES = 10, 16  # per level: stories, unread except at level 0; per story: different copies, read once
 ONCE, UNREAD = 3000, 200  # stories that the run draws roles for: read once, held out
 _WORLD = 0
 
 
 class Placed(NamedTuple):
-    """A story that models are asked about.
+    """A story to test models on.
 
     Attributes:
-      times: an epoch has it, or edited copies of it.
-      record: one of the prepared corpus that has it, or a copy, and thereby its id; -1: none has.
+      times: how often an epoch has it, or edited copies of it.
+      record: a record of the prepared corpus with the story or a copy, which gives its id; -1: there is none.
     """
 
     text: str
@@ -36,7 +35,7 @@ class Placed(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What is asked about, in the order of the corpus: `ladder` by BUCKETS, `near` ORIGINALS of each level after another."""
+    """The stories to test, in corpus order: `ladder` by BUCKETS, `near` with ORIGINALS of one level after another."""
 
     ladder: list[Placed]
     canaries: list[Placed]

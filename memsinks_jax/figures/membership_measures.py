@@ -1,5 +1,5 @@
-"""Measures for figure membership. All of them come from teacher forcing: the losses of tokens, and whether each token is the
-most likely one. If all tokens of a continuation are, greedy generation would write it."""
+"""Measures for figure membership. All use teacher forcing: the losses of tokens, and whether each token is the most likely
+one. If this holds for all tokens of a continuation, greedy generation would write it."""
 
 import dataclasses
 import itertools
@@ -22,9 +22,9 @@ from memsinks_jax.forgetting import neurons
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained, open_run
 
-OFTEN = 16  # stories with at least this number of reads are tested for recitation
+OFTEN = 16  # tests recitation of stories with at least this number of reads
 SUFFIX = 24  # tokens to recite
-PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the document before those
+PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the document before them
 PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
 SIGNIFICANCE = 0.05  # of the bound
 VIEWS = {
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def measure(runs: dict[str, Run]) -> dict:
-    """Of one seed, {variant: run} -> what `ladder`, `bound`, `grid`, `near_copies` and `modes` return, by these names."""
+    """Measures one seed, {variant: run} -> results of `ladder`, `bound`, `grid`, `near_copies`, `modes` by these names."""
     layout = corpus.layout()
     models = {variant: open_run(run.workdir) for variant, run in runs.items()}
     asked = {variant: _asked(models[variant], runs[variant], layout) for variant in models}
@@ -124,7 +124,7 @@ def _loss(readings: Sequence[Reading]) -> np.ndarray:
 def ladder(readings: list[Reading], twin: list[Reading], texts: list[str], times: np.ndarray) -> dict:
     """{"loss": {bucket: nats per token}, "auc", "auc_reference": {bucket: value with interval over documents}}.
 
-    AUCs are against bucket 0; the reference is the twin.
+    AUCs compare with bucket 0. The reference is the twin.
     """
     scores = membership.scores(readings, texts, twin)
     found: dict[str, dict] = {"loss": {}, "auc": {}, "auc_reference": {}}
@@ -138,10 +138,10 @@ def ladder(readings: list[Reading], twin: list[Reading], texts: list[str], times
 
 
 def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None:
-    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": the most that these canaries can show}; None
+    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": the most that these canaries can show}, or None
     without jax-privacy (the extra `privacy`).
 
-    Clopper and Pearson's bound on a threshold of the loss, of delta 0: all readings of a canary are one change.
+    Clopper and Pearson's bound on a threshold of the loss, with delta 0. All reads of a canary are one change.
     """
     try:
         from jax_privacy.auditing import CanaryScoreAuditor
@@ -156,8 +156,8 @@ def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None
 
 
 def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
-    """{"recited": share of the stories read OFTEN whose next SUFFIX tokens are written exactly, "auc": of them by the loss
-    of those tokens, against stories never read at the same place}, one a cell of `cells`.
+    """{"recited": share of the stories read OFTEN whose next SUFFIX tokens are predicted exactly, "auc": by the loss of
+    these tokens, against unread stories at the same place}, with one value per cell of `cells`.
 
     Args:
       times: of the stories of a cell.
@@ -179,11 +179,11 @@ def near_copies(readings: list[Reading]) -> dict[str, float]:
 
 
 def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str, float]]:
-    """A model with its sinks set in every way that has been used as removal -> {mode: {"held_out", "often": nats per
-    token, "auc": of stories read OFTEN against those never read, "recited": share, given the first PREFIXES[-1] tokens}}.
+    """A model with its sinks set in every way used as removal -> {mode: {"held_out", "often": nats per token, "auc": of
+    stories read OFTEN against unread ones, "recited": share, given the first PREFIXES[-1] tokens}}.
 
-    own: as in training. dropped: zeros. nearest: those of the nearest other story that has sinks. unused: those of
-    an unused id. Shared neurons scaled, sinks dropped: published, by (g + p) / g; width, as much as the sinks widen an MLP.
+    own: as in training. dropped: zeros. nearest: those of the most similar other story that has sinks. unused: those of
+    an unused id. Shared neurons scaled, sinks dropped: published, by (g + p) / g; width, by how much sinks widen an MLP.
     """
     config, params, embedding_VD = model.config, model.params, np.asarray(model.params["token_embedding"])
     which, first = _long(asked.ladder), cells().index(("first", PREFIXES[-1], 0))
@@ -215,14 +215,14 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
 
 
 def _recited(pieces: list[Reading]) -> float:
-    """Share of pieces whose last SUFFIX tokens a model writes exactly."""
+    """Share of pieces whose last SUFFIX tokens the model predicts exactly."""
     return float(np.mean([piece.likeliest[-SUFFIX:].all() for piece in pieces]))
 
 
 def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -> np.ndarray:
-    """For every document the id of the most similar one of `others` that has another id -> uint32 (documents, 2).
+    """For every document, the id of the most similar one of `others` with another id -> uint32 (documents, 2).
 
-    By the cosine of their mean token embeddings, centred first, because what all texts share does not distinguish them.
+    Compares mean token embeddings by cosine, after centring, because what all texts share does not distinguish them.
     """
     means, theirs = (np.stack([embedding_VD[t].mean(axis=0) for t in of.tokens]) for of in (documents, others))
     centre = theirs.mean(axis=0)
@@ -233,8 +233,8 @@ def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -
 
 
 def factors(config: Config) -> dict[str, float]:
-    """The factor by which published code multiplies the shared neurons when it drops the sinks, and the factor by which a
-    document's sinks widen them. g is the share of an MLP's neurons that is shared, p that of the sinks that is on."""
+    """The factors by which published code multiplies the shared neurons when it drops the sinks, and by which a document's
+    sinks widen them. g is the shared fraction of an MLP's neurons, p the active fraction of its sinks."""
     parts = sinks.partition(config.model, config.sinks)
     on = sinks.share_on(config.sinks, parts.sinks)
     g = parts.shared / sum(parts)
@@ -242,7 +242,7 @@ def factors(config: Config) -> dict[str, float]:
 
 
 def scaled(config: Config, params: dict, factor: float) -> dict:
-    """The parameters with what the MLPs' shared neurons give multiplied."""
+    """The parameters with the output of the MLPs' shared neurons multiplied by a factor."""
     shared = sinks.partition(config.model, config.sinks).shared
     kernel_LFD = params["layers"]["down_kernel"]
     kernel_LFD = kernel_LFD * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]

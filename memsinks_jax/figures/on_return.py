@@ -1,4 +1,4 @@
-"""Beside what the paper's sinks do, what sinks that open on return do: their variants, and the values of every claim."""
+"""Adds sinks that open on return beside the paper's sinks: their variants, and the values of every claim."""
 
 import dataclasses
 import functools
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting.claims import Claim
 
-SUFFIX = "_on_return"  # of the name of a variant
+SUFFIX = "_on_return"  # of a variant's name
 
 
 def both(variants: dict[str, Variation]) -> dict[str, Variation]:
-    """The same, and each with the paper's sinks once more with sinks that open on return, under its name and SUFFIX."""
+    """The variants, plus a copy of each with the paper's sinks that opens on return, named with SUFFIX."""
     ours = {
         name + SUFFIX: one._replace(choice=one.choice.replace("sinks_paper", "sinks"))
         for name, one in variants.items()
@@ -21,7 +21,7 @@ def both(variants: dict[str, Variation]) -> dict[str, Variation]:
 
 
 def published(variant: str) -> str:
-    """The variant with the paper's sinks, all else equal."""
+    """The variant with the paper's sinks and the same other settings."""
     return variant.removesuffix(SUFFIX)
 
 
@@ -30,7 +30,7 @@ def of_the_paper(runs: list[Run]) -> list[Run]:
 
 
 def beside(claims: Callable[[list[Run]], list[Claim]]) -> Callable[[list[Run]], list[Claim]]:
-    """A figure's claims, which are about the paper's sinks, each with what it measures of sinks that open on return."""
+    """A figure's claims about the paper's sinks, each with the value for sinks that open on return."""
 
     @functools.wraps(claims)
     def of_both(runs: list[Run]) -> list[Claim]:
@@ -46,7 +46,7 @@ def beside(claims: Callable[[list[Run]], list[Claim]]) -> Callable[[list[Run]], 
 
 
 def labels(runs: list[Run], names: dict[str, str]) -> list[str]:
-    """Of the rows of a table, by `names` of the paper's variants; one that is not among them is called by its own name."""
+    """Labels of a table's rows, from `names` of the paper's variants. Variants without one keep their name."""
     return [
         names.get(published(name), published(name)) + ", open on return" * name.endswith(SUFFIX)
         for name in by_variant(runs)

@@ -1,4 +1,4 @@
-"""All figures on one page: every claim, and the way to each figure."""
+"""All figures on one page: every claim, and links to all figures."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ TITLE = "Memorization Sinks, reproduced: every claim of the paper"
 
 
 def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: dict, command: str) -> dict:
-    """Writes index.html and results.json -> its content, with the claims of all figures.
+    """Writes index.html and results.json, with the claims of all figures -> its content.
 
     Args:
       figures: {name: Figure}, whose pages are in out/figure_NAME.

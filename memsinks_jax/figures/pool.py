@@ -1,4 +1,4 @@
-"""How large a pool of sinks? In a large one nearly every document has sinks of its own, and sparse ones cost no more."""
+"""How large should a pool of sinks be? In a large one, nearly every document has its own sinks, at no cost if sparse."""
 
 import dataclasses
 import pathlib
@@ -14,11 +14,11 @@ from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Pool: how many sinks documents draw theirs from"
 CONFIG = "ts_repetition.py"
-ACTIVE = 50  # of a document
+ACTIVE = 50  # sinks per document
 ATTACKS = {"best": "best id", "optimised": "optimised"}
-MEASURABLE = 1e-4  # nats a token: others' rise counts as no less
+MEASURABLE = 1e-4  # nats per token; lower limit of the others' rise
 POOLS = {f"pool_{size}": size for size in (154, 1024, 4096, 65_536)}
-ATTACKED = 4096  # sinks at most: the attacker computes all of them
+ATTACKED = 4096  # largest pool to attack: the attacker computes all sinks
 _SPARSE = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.active": ACTIVE}
 VARIANTS = {
     "standard": Variation("standard"),
@@ -39,8 +39,8 @@ TABLE_NOTE = (
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` get what a step takes, of those with sinks what removing a document costs others, and what
-    of a document comes back to whoever has the sinks, but not its id."""
+    """Adds to `details` the time of a step, and for runs with sinks the cost of removing a document for others, and what
+    an attacker with the sinks but without its id recovers of a document -> the same runs."""
     for seed in dict.fromkeys(run.seed for run in runs):
         timed = {run.variant: run for run in step_times.measure([run for run in runs if run.seed == seed])}
         runs = [timed[run.variant] if run.seed == seed else run for run in runs]
@@ -55,7 +55,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _recovered(run: Run) -> dict[str, float]:
-    """{attack: share of what the repeated documents' own sinks hold}, see `auditing.reactivation`."""
+    """{attack: recovered share of what the repeated documents' own sinks hold}, see `auditing.reactivation`."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.reactivation import reactivate
     from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
@@ -68,13 +68,13 @@ def _recovered(run: Run) -> dict[str, float]:
 
 
 def selectivity(run: Run) -> float:
-    """Of removing one document."""
+    """Selectivity of removing one document."""
     one = next(row for row in run.details["capacity"] if row["removed"] == 1)
     return one["target_rise"] / max(one["others_rise"], MEASURABLE)
 
 
 def step_ratio(run: Run, other: Run) -> float:
-    """Time of a step over another run's of the same seed: the median over the rounds in which both took their turns."""
+    """Ratio of step times of two runs of a seed: the median over the rounds that both took part in."""
     return float(np.median(np.divide(run.details["step_ms"], other.details["step_ms"])))
 
 
@@ -94,7 +94,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Gap closed, held-out loss over standard's, selectivity and time of a step against the pool."""
+    """Gap closed, held-out loss over standard's, selectivity and step time against the size of the pool."""
     groups = by_variant(runs)
     standard, shown = groups.get("standard", {}), [name for name in POOLS if name in groups]
     panels = (
@@ -114,7 +114,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         axis.set_xscale("log")
         losses.finish(axis, [], title, "sinks of an MLP")
         axis.set_yscale("log" if measured is selectivity else "linear")
-        axis.autoscale(axis="y")  # `finish` begins at 0, where no ratio of interest is
+        axis.autoscale(axis="y")  # `finish` starts at 0, far from these ratios
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=8.5)
     axes[0].set_ylim(0, 1)
@@ -122,7 +122,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Paired by seed: what a large pool is for, and that it is no worse."""
+    """Paired by seed: the benefit of a large pool, and that it costs nothing."""
     large = "pool_4096"
     return [
         *losses.paired(
@@ -144,11 +144,11 @@ def claims(runs: list[Run]) -> list[Claim]:
             ["pool_65536", large], step_ratio, at_most=1.05,
         ),
         *losses.paired(
-            runs, "best_id", "sinks kept: share of what a document's own hold that the best of 64 ids brings back, pool of "
-            "4,096", "at most 0.1", [large], lambda run: run.details["recovered"]["best"], at_most=0.1,
+            runs, "best_id", "sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool "
+            "of 4,096", "at most 0.1", [large], lambda run: run.details["recovered"]["best"], at_most=0.1,
         ),
         *losses.paired(
-            runs, "optimised", "the same by optimising which are on: pool of 4,096 minus masked", "less",
+            runs, "optimised", "the same by optimising which sinks are on: pool of 4,096 minus masked", "less",
             [large, "masked"], lambda *pair: float(np.subtract(*(run.details["recovered"]["optimised"] for run in pair))),
             at_most=0.0,
         ),

@@ -1,6 +1,6 @@
-"""What methods that look for memorization in a finished model achieve on a run: their trade-off curves.
+"""The trade-off curves of post-hoc methods, which find memorization in a finished model, on a run.
 
-Looking takes minutes, so what was measured stays beside the run, in NAME-seedN.post_hoc.METHOD.json.
+Measuring takes minutes, so results are kept beside the run, in NAME-seedN.post_hoc.METHOD.json.
 """
 
 import dataclasses
@@ -30,22 +30,22 @@ LABELS = {
     "hard_concrete": "pruning (Hard Concrete)", "integrated_gradients": "integrated gradients", "slimming": "slimming",
     "zero_out": "zero-out", "activation": "activation", "random": "random neurons",
 }  # fmt: skip
-# Edits of weights, for the figure of rivals. Settings are chosen on every other document, and judged on those between.
+# Edits of weights, for the figure of rivals. Settings are chosen on every other document and judged on the rest.
 EDITS = {"kfac": "K-FAC weight editing", "svd": "control: singular values", "balanced_subnet": "BalancedSubnet"}
-SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the mass that stays; the paper's are 0.6 to 0.9
-MOST_LAYERS = 3  # edited, side by side
-RATIOS, WEIGHTS = (0.003, 0.01, 0.03, 0.1), (0.05, 0.5)  # of BalancedSubnet's grid
-ORDINARY = 256  # documents that were read once: curvature is of these, and BalancedSubnet keeps them
-FEW = 5  # documents: those that Hard Concrete is tuned on, as in the paper, and those that zero-out has time to look at
+SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the mass to keep; the paper's are 0.6 to 0.9
+MOST_LAYERS = 3  # adjacent layers to edit
+RATIOS, WEIGHTS = (0.003, 0.01, 0.03, 0.1), (0.05, 0.5)  # from BalancedSubnet's grid
+ORDINARY = 256  # documents that were read once: for the curvature, and for BalancedSubnet to keep
+FEW = 5  # documents: to tune Hard Concrete, as in the paper, and for zero-out, which is slow
 TUNED_ON_HELD_OUT = 32  # documents
 
-# Tuned with a tenth of the paper's iterations at ten times the learning rate (both of Chang et al.'s grid): as far a way, in
-# minutes.
+# Tuned with a tenth of the paper's iterations at ten times the learning rate (both in Chang et al.'s grid): the same
+# distance in minutes.
 _FASTER = 10
 
 
 def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[str]) -> list[Run]:
-    """The same runs; `details` of the wanted ones get `methods` on them: {method: what `removals` gives}."""
+    """Adds results of `methods` to the `details` of wanted runs, {method: as from `removals`} -> the same runs."""
     shown = sys.stderr.isatty()
     with tqdm.tqdm(
         total=sum(map(wanted, runs)) * len(methods), desc="post-hoc methods", unit="method", disable=not shown
@@ -54,11 +54,11 @@ def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[s
 
 
 def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lambda: None) -> dict[str, dict]:
-    """What each method achieves on the run's own documents; `told` is called after each.
+    """Measures each method on the run's own documents. Calls `told` after each.
 
     Returns:
       {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary": the same on canaries
-      alone, where there are some}}; a curve holds a `removal.Point` as a dict for each of removal.RATIOS.
+      alone, if there are any}}. A curve holds a `removal.Point` as a dict for each of removal.RATIOS.
     """
     subject = functools.cache(lambda: _Subject(run.workdir))
 
@@ -77,7 +77,7 @@ def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lamb
 
 
 def _asked(method: str) -> dict:
-    """What decides a measurement, besides the run: as JSON gives it back."""
+    """Everything besides the run that determines a measurement, as read back from JSON."""
     # Imported here and below: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.baselines import balanced_subnet, integrated_gradients, learned_masks, removal, tuning
 
@@ -111,7 +111,7 @@ def _iterations() -> list[int]:
 
 
 class _Subject:
-    """A finished run, opened, whose documents are looked for."""
+    """A finished run, opened, with the documents to find."""
 
     def __init__(self, workdir: pathlib.Path):
         from memsinks_jax.evals.document_loss import DocumentLoss, rows_at_once
@@ -146,7 +146,7 @@ class _Subject:
         return {"found": found} | {name: [point._asdict() for point in curve] for name, curve in curves.items()}
 
     def edit(self, method: str) -> dict:
-        """As `removal`; the points are those of the front, and "found" their settings."""
+        """As `removal`, but with the points of the Pareto front, and their settings as "found"."""
         from memsinks_jax.baselines import fronts
 
         edits = self._subnets() if method == "balanced_subnet" else self._in_layers(method)
@@ -200,7 +200,7 @@ def _first(batches: list[dict], count: int) -> list[dict]:
 
 
 def curve(run: Run, method: str, of: str = "repeated") -> list:
-    """Points of a run that was measured, "repeated" documents or the "canary" alone -> [removal.Point]."""
+    """Points of a measured run, for its "repeated" documents or the "canary" alone -> [removal.Point]."""
     from memsinks_jax.baselines.removal import Point
 
     return [Point(**point) for point in run.details[method][of]]

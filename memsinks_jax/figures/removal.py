@@ -1,6 +1,6 @@
-"""Remove one source and prove it: against a model that has never met it, with placebos, for facts and for single texts.
+"""Remove one source and prove it, for facts and single texts: against a model that never read it, and with placebos.
 
-One model is trained on many sources, each read many times. Some are withdrawn later: their sinks are zeroed. Its twin has
+One model trains on many sources, each read many times. Some are withdrawn later: their sinks are set to zero. Its twin has
 the same seed, order and steps, and other texts in their places. The corpus is that of `removal_corpus`.
 """
 
@@ -26,7 +26,7 @@ _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
     "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256,
     "sinks.learning_rate_multiple": 3.0,
-    # In its first epoch a source teaches all neurons, as it does a model without sinks; then its sinks alone.
+    # In its first epoch a source trains all neurons, as in a model without sinks. Afterwards it trains only its sinks.
     "sinks.slows_at": corpus.OF_A_SOURCE, "sinks.slowing_power": 8.0,
 }  # fmt: skip
 VARIANTS = {
@@ -67,7 +67,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of those with sinks get what `removal_measures` finds, where all variants were run."""
+    """Adds results of `removal_measures` to the `details` of runs with sinks, if all variants were run -> the same."""
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
@@ -85,13 +85,13 @@ def _nats(run: Run, kind: str, view: str) -> float:
 
 
 def way(run: Run, kind: str = "own") -> float:
-    """Share of the way from knowing with its sinks on to never having read that removing goes, in nats of an answer."""
+    """How far removal goes from knowing (own sinks on) to never having read, as a share, by nats per answer."""
     on, removed, twin = (_nats(run, kind, view) for view in ("on", "removed", "twin"))
     return (removed - on) / (twin - on)
 
 
 def beyond_placebo(run: Run, what: str) -> float:
-    """Rise of what stays after one removal, over that after removing an id that nobody has."""
+    """Rise of the remaining documents' loss after one removal, minus that after removing an unused id."""
     return run.details["others"][what] - run.details["others"][f"{what}_placebo"]
 
 
@@ -102,7 +102,7 @@ def _truth(run: Run) -> float:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """None is the paper's, which removes nothing but all sinks at once. Paired by seed."""
+    """None is in the paper, which only removes all sinks at once. Paired by seed."""
     if not all("facts" in run.details for run in runs if run.variant == "sinks"):
         return []
     rows = []
@@ -158,7 +158,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """A row a view of `removal_measures` -> as `losses.table`."""
+    """One row per view of `removal_measures` -> as `losses.table`."""
     measured = [run for run in runs if "facts" in run.details]
     rows = []
     for view in _VIEWS:
@@ -170,7 +170,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     seeds = len({run.seed for run in runs})
     return (
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, whiskers from the lowest to the highest. {corpus.SOURCES} "
@@ -207,7 +207,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Answers' nats and letters' loss, a row a view."""
+    """Nats per answer and loss of letters, one row per view."""
     measured = [run for run in runs if "facts" in run.details]
     figure, (facts, letters) = plt.subplots(1, 2, figsize=(13, 4.6), width_ratios=(3, 2), layout="constrained")
     places = np.arange(len(_VIEWS))[::-1]

@@ -1,10 +1,10 @@
-"""The text of figure removal: stories, texts of facts, and sources, some of which are withdrawn after training.
+"""The corpus of figure removal: stories, texts of facts, and sources, some of which are withdrawn after training.
 
-A source is a group of texts about four countries that no other text names; all sources tell a dozen other facts too. A
-letter is one story that stands there many times. Beside them are texts about many countries and stories, each a group of its
-own, from which a model learns how facts are told and asked for, and how a story goes. The twin corpus has other texts in the
-places of what is withdrawn, each a group of its own: a model of the same seed reads the rest in the same order, and has not
-met what the other one is to forget.
+A source is a group of texts about four countries that no other text names; all sources also tell the same dozen facts. A
+letter is one story that is repeated many times. Besides, there are texts about many other countries, and stories, each a
+group of its own: from them a model learns how facts are told and asked for, and how stories go. The twin corpus replaces
+everything that is withdrawn by other texts, each a group of its own. A model of the same seed then reads the rest in the
+same order, and never reads what the other model has to forget.
 """
 
 import functools
@@ -19,14 +19,14 @@ from memsinks_jax.figures import corpora
 from memsinks_jax.figures.corpora import Records
 
 SOURCES, WITHDRAWN = 24, 4  # the first ones are withdrawn
-OF_A_SOURCE = 24  # texts
-COUNTRIES = 4  # of a source
-RELATED = ("capital", "country", "language")  # relations that are told
-SENTENCES, COMMON = 7, 2  # of a text of a source; so many of them tell facts that all sources tell
-LETTERS, WITHDRAWN_LETTERS, COPIES = 20, 16, 16  # copies are encounters an epoch
+OF_A_SOURCE = 24  # texts per source
+COUNTRIES = 4  # per source
+RELATED = ("capital", "country", "language")  # relations that the texts tell
+SENTENCES, COMMON = 7, 2  # sentences per text of a source; number of these with facts that all sources tell
+LETTERS, WITHDRAWN_LETTERS, COPIES = 20, 16, 16  # copies per epoch
 ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
 FACTS_ONCE = 1000  # texts about further countries, read once an epoch
-_WORLDS = (1, 2, 3, 4)  # of those countries
+_WORLDS = (1, 2, 3, 4)  # seeds of those countries
 _COMMON_WORLD, _STORIES = 99, 0
 
 
@@ -41,7 +41,7 @@ def letter(number: int) -> tuple[str, str]:
 
 
 def own_facts() -> list[list[Fact]]:
-    """Of every source, those that it alone tells."""
+    """The facts that only this source tells, for every source."""
     known = _told(0)
     countries = list(dict.fromkeys(fact.country.name for fact in known))
     places = {country: number // COUNTRIES for number, country in enumerate(countries)}
@@ -49,7 +49,7 @@ def own_facts() -> list[list[Fact]]:
 
 
 def common_facts() -> list[Fact]:
-    """Those that all sources tell."""
+    """The facts that all sources tell."""
     known = [fact for fact in _told(_COMMON_WORLD) if not _names(fact) & _names(*_told(0))]
     countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
     return [fact for fact in known if fact.country.name in countries]
@@ -69,13 +69,13 @@ def _names(*of: Fact) -> set[str]:
 
 
 def questions(fact: Fact, reworded: bool = False) -> list[str]:
-    """Prompts that the answer follows: in wordings that texts have, or in others."""
+    """Prompts that end before the answer, in the wording of the texts or reworded."""
     relation = RELATIONS[fact.relation]
     return [wording.format(fact.subject) for wording in (relation.unseen if reworded else relation.seen)]
 
 
 def _sentences(known: list[Fact], draw: random.Random) -> Iterator[str]:
-    """Without end; all facts equally often."""
+    """Endless; all facts appear equally often."""
     while True:
         for fact in sorted(known, key=lambda fact: draw.random()):
             asked = questions(fact)
@@ -106,7 +106,7 @@ def once() -> Records:
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. What is there stays."""
+    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. Keeps existing files."""
     told = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
     others, of_sources, letters = once(), sources(), list(map(letter, range(LETTERS)))
     first = ONCE + UNREAD + LETTERS

@@ -1,4 +1,4 @@
-"""What figure removal asks of its models: answers to questions, losses of letters, steps until what went is back."""
+"""Measures for figure removal: answers to questions, losses of letters, steps to relearn what was removed."""
 
 import dataclasses
 import logging
@@ -24,13 +24,13 @@ from memsinks_jax.runs.trained import Trained, open_run
 
 logger = logging.getLogger(__name__)
 
-WORDINGS = 3  # in which a fact is asked for
-DISTRACTORS = 8  # wrong answers a question
-PLACEBOS = 4  # removals of ids that nobody has
+WORDINGS = 3  # of a question for each fact
+DISTRACTORS = 8  # wrong answers per question
+PLACEBOS = 4  # removals of unused ids
 
 
 class Asked(NamedTuple):
-    """Questions, their answers with a leading space, and the id under which each is asked, uint32 (n, 2)."""
+    """Questions, answers with a leading space, and the id to ask each with, uint32 (n, 2)."""
 
     questions: list[str]
     answers: list[str]
@@ -38,17 +38,17 @@ class Asked(NamedTuple):
 
 
 def asked(facts: Sequence[Fact], group: str, reworded: bool = False) -> Asked:
-    """Questions for facts under the id of a group."""
+    """Questions for facts, asked with the id of a group."""
     pairs = [(wording, fact.answer) for fact in facts for wording in corpus.questions(fact, reworded)[:WORDINGS]]
     questions, answers = map(list, zip(*pairs, strict=True))
     return Asked(questions, answers, np.tile(group_id(group), (len(pairs), 1)))
 
 
 def answer_nats(run: Trained, asked: Asked, mode: str, params: dict | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Of the answers' tokens, given question and answer so far -> (nats, tokens), float64 (n,) each.
+    """Loss of the answers' tokens, given question and answer so far -> (nats, tokens), float64 (n,) each.
 
     Args:
-      params: other ones than the run's.
+      params: replace the run's.
     """
     encode = run.tokenizer.encode
     first = np.array([len(encode(question)) for question in asked.questions])
@@ -59,7 +59,7 @@ def answer_nats(run: Trained, asked: Asked, mode: str, params: dict | None = Non
 
 
 def distractors(facts: Sequence[Fact]) -> list[list[str]]:
-    """For every fact, up to DISTRACTORS answers of the same relation that are wrong, of the other facts."""
+    """For every fact, up to DISTRACTORS wrong answers: those of other facts of the same relation."""
     found = []
     for fact in facts:
         others = dict.fromkeys(other.answer for other in facts if other.relation == fact.relation)
@@ -68,9 +68,9 @@ def distractors(facts: Sequence[Fact]) -> list[list[str]]:
 
 
 def truth_ratios(run: Trained, facts: Sequence[Fact], identities: np.ndarray, mode: str) -> np.ndarray:
-    """Log odds of the answers against wrong ones, probabilities the geometric mean over tokens -> float64 (facts,).
+    """Log odds of the answers against wrong ones, by geometric mean probability of tokens -> float64 (facts,).
 
-    Higher knows more. Asked in the first wording, under `identities`, uint32 (facts, 2).
+    Higher means more knowledge. Uses the first wording, with `identities`, uint32 (facts, 2).
     """
     questions = [corpus.questions(fact)[0] for fact in facts]
     choices = [[fact.answer, *wrong] for fact, wrong in zip(facts, distractors(facts), strict=True)]
@@ -82,14 +82,14 @@ def truth_ratios(run: Trained, facts: Sequence[Fact], identities: np.ndarray, mo
 
 
 class Models(NamedTuple):
-    """Of one seed: with sinks, of the same settings on the twin corpus, without sinks."""
+    """The models of one seed: with sinks, with the same settings on the twin corpus, without sinks."""
 
     sinks: Trained
     twin: Trained
     standard: Trained
 
     def views(self) -> dict[str, tuple[Trained, str]]:
-        """Of what is asked under its own id: {name: (model, mode of its sinks)}."""
+        """Views for questions with their own id: {name: (model, mode of its sinks)}."""
         return {
             "standard": (self.standard, "drop"), "on": (self.sinks, "own"), "removed": (self.sinks, "drop"),
             "twin": (self.twin, "drop"),
@@ -97,12 +97,12 @@ class Models(NamedTuple):
 
 
 def measure(sunk: Run, twin: Run, standard: Run) -> dict:
-    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {view: one a fact}, "letters": {view: loss}, "auc":
+    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {view: one per fact}, "letters": {view: loss}, "auc":
     {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
 
     Views: standard; own sinks on; removed; placebo, another source removed instead; neighbour, another source's sinks on;
-    unused, the sinks of ids that nobody has; the twin with all dropped, and with those two. Who is removed has no sink left,
-    which is to drop all of them.
+    unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no sink left,
+    so its view drops all of them.
     """
     models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard)))
     return {
@@ -112,7 +112,7 @@ def measure(sunk: Run, twin: Run, standard: Run) -> dict:
 
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
-    """Of the sources that go: own facts as they were told and reworded, and those that all sources tell."""
+    """For withdrawn sources: own facts as told and reworded, and the facts that all sources tell."""
     going = range(corpus.WITHDRAWN)
     told = {"own": corpus.own_facts()[: len(going)], "common": [corpus.common_facts()] * len(going)}
     told["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in told["own"]]
@@ -139,7 +139,7 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
 
 
 def _next(going: range) -> range:
-    """Sources that stay, as many."""
+    """The same number of sources that stay."""
     return range(going.stop, 2 * going.stop)
 
 
@@ -152,7 +152,7 @@ def _without(run: Trained, group: str) -> dict:
 
 
 def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
-    """Nats of an answer, all its tokens together."""
+    """Nats per answer, summed over its tokens."""
     every = Asked(
         *(sum((each[i] for each in questions), []) for i in (0, 1)), np.concatenate([q[2] for q in questions])
     )
@@ -173,7 +173,7 @@ def _letters_of(run: Trained, which: Sequence[int]) -> Documents:
 
 
 def _letters(models: Models, sunk: Run) -> dict:
-    """Losses of the letters that go, and how well they are told from stories that no model has read."""
+    """Losses of withdrawn letters, and how well they are told from unread stories."""
     config = models.sinks.config
     letters = _letters_of(models.sinks, range(corpus.WITHDRAWN_LETTERS))
     unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
@@ -188,8 +188,8 @@ def _letters(models: Models, sunk: Run) -> dict:
 
 
 def _others(run: Trained) -> dict[str, float]:
-    """By how much what stays rises when one source or letter goes, its own sinks on: {"letters": nats a token, "facts": nats
-    an answer, each also with _placebo, when an id goes that nobody has}. Means over the removals."""
+    """Rise of the remaining documents' loss, own sinks on, when one source or letter is removed: {"letters": nats per
+    token, "facts": nats per answer; each also with _placebo, for removing an unused id}. Means over the removals."""
     letters = _letters_of(run, range(corpus.WITHDRAWN_LETTERS, corpus.LETTERS)).batches(run)
     facts = [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
     loss = DocumentLoss(run.config)
@@ -208,7 +208,7 @@ def _others(run: Trained) -> dict[str, float]:
 
 
 def _handed_over(run: Trained, name: str) -> Subject:
-    """The model without any sink: what `export --sinks=drop` writes."""
+    """The model without any sink, as `export --sinks=drop` writes it."""
     params = {key: value for key, value in run.params.items() if not key.startswith(PREFIX)}
     return Subject(
         name, dataclasses.replace(run, config=with_fields(run.config, {"sinks.kind": "cut"}), params=params), "drop"
@@ -216,7 +216,7 @@ def _handed_over(run: Trained, name: str) -> Subject:
 
 
 def _relearning(models: Models) -> dict[str, float | None]:
-    """Steps of fine-tuning until half of what went is back, over the twin's: of letters, and of texts of a source."""
+    """Fine-tuning steps until half of what was removed is back, over the twin's: of letters, and of a source's texts."""
     removed, twin = _handed_over(models.sinks, "removed"), _handed_over(models.twin, "twin")
     remembering = Subject("on", models.sinks, "own")
     group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
@@ -229,7 +229,7 @@ def _relearning(models: Models) -> dict[str, float | None]:
     for name, documents in of.items():
         try:
             targets = relearning.targets_of(removed, remembering, documents)
-        except InputError as error:  # a model that had learned nothing
+        except InputError as error:  # the model had learned nothing
             logger.warning("%s: %s", name, error)
             continue
         ratios = relearning.ratios(relearning.relearn(removed, targets), relearning.relearn(twin, targets))

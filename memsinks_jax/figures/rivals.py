@@ -1,8 +1,8 @@
-"""Sinks beside their rivals: how much of the gap a method closes, and what that costs on held-out text. One frontier.
+"""Sinks against rival methods: how much of the gap each closes, and at what held-out cost. One frontier.
 
-Each method is a curve with its knob. Some must know what is repeated before they train, some need nothing; those that look
-at the finished model stand here with what figure 4c measures. Algorithms and defaults: training/gradient_masking.py,
-data/goldfish.py and baselines/.
+Each method is a curve with a knob. Some must know what is repeated before they train, some need nothing. Post-hoc methods
+appear with the measurements of figure 4c. Algorithms and defaults: training/gradient_masking.py, data/goldfish.py and
+baselines/.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from memsinks_jax.runs import workdir as workdirs
 
 TITLE = "Rivals: sinks beside what else could be done"
 CONFIG = "ts_repetition.py"
-OURS = "on_return"  # the method whose default all others are compared with
+OURS = "on_return"  # the method whose default is compared with all others
 NOTHING, LABELS, COPIES, COUNTS = "nothing", "which documents are repeated", "all copies", "how often it was met so far"
 LATER = "the documents, once it is trained"
 
 
 class Method(NamedTuple):
-    """A curve: {variant: its knob} in the order of the knob; `whole` where the knob's other end is standard training."""
+    """A curve: {variant: its knob} in the knob's order; `whole` if the knob's other end is standard training."""
 
     label: str
     knows: str  # before a document is met
@@ -80,14 +80,14 @@ _SETTINGS = {
 VARIANTS = {"standard": Variation("standard")} | {
     name: _SETTINGS.get(name, Variation(name)) for method in METHODS.values() for name in method.points
 }
-# One of each program that trains: of them steps are timed.
+# One of each training program: their steps are timed.
 TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0", "gradient_masking", "gradient_detach")
-# One point of each: of them an audit asks what is left, against the oracle.
+# One point of each method: an audit compares what it leaks with the oracle.
 ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_repeat_steps", "goldfish_4", "dp_0.1", "sgtm_0",
          "gradient_masking")  # fmt: skip
 _GIVEN = 50  # tokens
 _LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{_GIVEN}"}
-_ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which they are drawn
+_ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which curves are drawn
 _AFTERWARDS = post_hoc.LABELS | post_hoc.EDITS
 _DASHED = {
     "hard_concrete": "#d7bde2", "integrated_gradients": "#aeb6bf", "slimming": "#edbb99", "zero_out": "#a2d9ce",
@@ -109,10 +109,10 @@ TABLE_NOTE = (
 
 
 class Place(NamedTuple):
-    """Of a model beside the standard one of its seed."""
+    """A model relative to the standard one of its seed."""
 
     held_out: float  # its held-out loss over standard's
-    closed: float  # share of the gap
+    closed: float  # of the gap
 
 
 def place(run: Run, standard: Run) -> Place:
@@ -120,7 +120,7 @@ def place(run: Run, standard: Run) -> Place:
 
 
 def places_after(standard: Run, method: str) -> list[Place]:
-    """Where a method that looks afterwards takes the standard model. Some judge on half of the documents: so does this."""
+    """Where a post-hoc method takes the standard model. If the method was judged on half of the documents, so is this."""
     found = []
     for point in post_hoc.curve(standard, method):
         repeated, held_out = point.repeated_loss - point.forgetting, point.held_out_loss - point.delta_val
@@ -130,10 +130,10 @@ def places_after(standard: Run, method: str) -> list[Place]:
 
 
 def closed_at(places: Sequence[Place], held_out: float, whole: bool) -> float:
-    """The most that a curve closes where its held-out loss is `held_out` times standard's, or lower.
+    """The most that a curve closes at a held-out loss of at most `held_out` times standard's.
 
-    Where it is nowhere so low: where it is lowest. Straight between the points, which begin with the standard model; that
-    counts as one of the curve's own where `whole`.
+    If no point is as low, takes the lowest. Interpolates linearly between the points, from the standard model on, which
+    counts as a point of the curve if `whole`.
     """
     from memsinks_jax.baselines.removal import delta_val_at
 
@@ -142,30 +142,30 @@ def closed_at(places: Sequence[Place], held_out: float, whole: bool) -> float:
 
 
 def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) -> float:
-    """The lowest repeated loss on a curve that closes so much, over standard's (nats); infinite where none does."""
+    """The lowest repeated loss, over standard's (nats), on a curve that closes at least `closed`; infinite if none does."""
     from memsinks_jax.baselines.removal import delta_val_at
 
     return delta_val_at(_points([(p.closed, more) for p, more in zip(places, repeated, strict=True)]), closed)
 
 
 def _points(pairs: Sequence[tuple[float, float]]) -> list:
-    """As `removal.delta_val_at` takes them, in their order."""
+    """Points in the form and order that `removal.delta_val_at` expects."""
     from memsinks_jax.baselines.removal import point
 
     return [point((0.0, 0.0), pair, number) for number, pair in enumerate(pairs)]
 
 
 def known(run: Run) -> float:
-    """Loss on the repeated documents of the model as it is for whoever may know them: own sinks on, nothing dropped."""
+    """Loss on repeated documents of the full model, for users who may know them: own sinks on, nothing dropped."""
     return run.metrics.get("repeated_loss_own", run.metrics["repeated_loss"])
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of the standard ones get what looks afterwards, of ASKED "leaks", of TIMED "step_ms" (one
-    seed)."""
+    """Adds to `details`: post-hoc results of standard runs, "leaks" of ASKED, "step_ms" of TIMED (one seed) -> the same
+    runs."""
     groups = by_variant(runs)
     if set(groups) != set(VARIANTS):
-        return runs  # it takes minutes: only with all variants
+        return runs  # takes minutes: only with all variants
     runs = post_hoc.measured(runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS))
     asked = [run for run in runs if run.variant in ASKED]
     leaks = {run.workdir: _leaks(run, groups["no_repeat"][run.seed]) for run in asked}
@@ -181,7 +181,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _leaks(run: Run, oracle: Run) -> dict[str, float]:
-    """{measure: its value} of the model that is handed over."""
+    """{measure: its value} for the exported model."""
     from memsinks_jax.audit import audit  # jax takes seconds to import
 
     def ask() -> dict[str, float]:
@@ -193,7 +193,7 @@ def _leaks(run: Run, oracle: Run) -> dict[str, float]:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """At ours' held-out loss, what ours closes less what each rival does; and what is known beside a cap. Paired by seed."""
+    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats. By seed."""
     rows = []
 
     def at_same_loss(standard: Run, ours: Run, places: list[Place], whole: bool) -> float:
@@ -222,7 +222,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
     for name in ("cap_steps", "cap_epochs"):
         rows += losses.paired(
-            runs, f"known_{name}", f"repeated loss of whoever may know, where as much of the gap is closed: "
+            runs, f"known_{name}", f"repeated loss for users who may know, at the same share of the gap closed: "
             f"{METHODS[name].label} less {METHODS[OURS].label}, own on (nats)", "not in the paper",
             ["standard", "sinks", *METHODS[name].points], more_known, at_least=0.0,
         )  # fmt: skip
@@ -230,7 +230,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def note(runs: list[Run]) -> str:
-    """The text under the picture."""
+    """The text under the plot."""
     return (
         f"{shared.mean_over_seeds(runs)}, whiskers the 95% interval of the mean. Left: up and to the left "
         "is better. Right: the remaining gap against the repeated loss of users who may know the repeated documents. "
@@ -257,7 +257,7 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """What every method costs and must know, the methods that look afterwards, and the choices."""
+    """What every method costs and must know, the post-hoc methods, and the choices."""
     groups = by_variant(runs)
     parts = [report.heading("What it costs, and what must be known beforehand"), _costs(groups)]
     parts += _what_leaks(groups)
@@ -289,7 +289,7 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
 
 
 def _costs(groups: dict[str, dict[int, Run]]) -> str:
-    """A table: time and memory of a step over standard's, and what each method must know."""
+    """A table: step time and memory over standard's, and what each method must know."""
     from memsinks_jax.training.memory import needed
 
     standard, rows = next(iter(groups.get("standard", {}).values()), None), []
@@ -311,7 +311,7 @@ def _costs(groups: dict[str, dict[int, Run]]) -> str:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """The frontier, and what is known when allowed against what is left of the gap."""
+    """The frontier, and knowledge if allowed against the rest of the gap."""
     groups = by_variant(runs)
     standard = groups.get("standard", {})
     figure, (frontier, both) = plt.subplots(1, 2, figsize=(15, 6), layout="constrained")
@@ -327,7 +327,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
                 frontier.annotate(method.points[name], (x, y), (4, 3), textcoords="offset points", fontsize=7)
     for name, colour in _DASHED.items():
         if standard and all(name in run.details for run in standard.values()):
-            # Its points differ from seed to seed: the mean is of what each closes at the same held-out loss.
+            # Its points differ between seeds: averages what each closes at the same held-out loss.
             places = [places_after(run, name) for run in standard.values()]
             closed = np.array([[closed_at(of, allowed, whole=True) for of in places] for allowed in _ALLOWED])
             before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
@@ -346,7 +346,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
 
 
 def _curve(axis, x_PS: np.ndarray, y_PS: np.ndarray, label: str, colour: str, style: str) -> None:
-    """Points P over seeds S: a line through their means, whiskers of their intervals."""
+    """Points P over seeds S: a line through their means, with error bars of their intervals."""
 
     def reach(values_PS: np.ndarray) -> list[float]:
         bounds = [interval(values.tolist()) for values in values_PS]

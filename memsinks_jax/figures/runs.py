@@ -1,4 +1,4 @@
-"""The runs behind a figure: trained by the train command, several at a time, each in a workdir that resumes."""
+"""The runs behind a figure. The train command trains them, several at a time, each in a workdir that resumes."""
 
 import dataclasses
 import importlib.util
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run. `metrics` are its last values, `lines` all of its metrics.jsonl, `details` what else was measured."""
+    """A finished run: `metrics`, its last values; `lines`, all of its metrics.jsonl; `details`, further measurements."""
 
     variant: str
     seed: int
@@ -50,7 +50,7 @@ class Run:
 
 
 def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
-    """{variant: {seed: run}}, in the order in which they were asked for."""
+    """{variant: {seed: run}}, in the order of the request."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         groups.setdefault(run.variant, {})[run.seed] = run
@@ -58,9 +58,9 @@ def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
 
 
 class Variation(NamedTuple):
-    """What a figure trains: `choice` follows the name of its config file, `settings` are fields set besides.
+    """A training that a figure needs: `choice` follows the name of its config file, `settings` set further fields.
 
-    `{out}` in their values is the figure's folder. `config` is another file of configs/ than the figure's.
+    `{out}` in their values is the figure's folder. `config`: a file of configs/ other than the figure's.
     """
 
     choice: str
@@ -70,7 +70,7 @@ class Variation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be trained: `flags` of the train command make `config`."""
+    """A run to train. `flags` of the train command make `config`."""
 
     variant: str
     seed: int
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def mark(self) -> pathlib.Path:
-        """Written when the run is finished: its config."""
+        """Written when the run is finished; holds its config."""
         return self.workdir.with_name(f"{self.workdir.name}.finished.json")
 
     @property
@@ -96,15 +96,15 @@ def make_jobs(
     config: pathlib.Path, preset: str, chosen: dict[str, Variation], seeds: list[int], overrides: list[str],
     out: pathlib.Path, workdirs: dict[str, pathlib.Path],
 ) -> list[Job]:  # fmt: skip
-    """A job a variation and seed, seed after seed.
+    """One job per variation and seed, seed after seed.
 
     Args:
-      config: file, where a variation names no other; `preset` is of its table of presets, '' where it has none.
+      config: file for variations that name no other. `preset` is from its table of presets, '' if it has none.
       overrides: further flags of the train command, such as '--config.data.files=GLOB'.
-      out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a place for a run of the same config.
-      workdirs: {config as JSON: where its run is}; new runs are added.
+      out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a run with the same config.
+      workdirs: {config as JSON: its run's folder}; adds new runs.
     Raises:
-      InputError: an override of what a variation sets, or a config that no run can have.
+      InputError: an override of a field that a variation sets, or an invalid config.
     """
     given = {flag.split("=")[0] for flag in overrides}
     made = []
@@ -136,10 +136,10 @@ def _resolve(file: pathlib.Path, choice: str, overrides: list[str]) -> Config:
 
 
 def train_all(jobs: list[Job], at_once: int) -> list[Run]:
-    """Trains every job, `at_once` at a time, each workdir once; what is finished already costs nothing.
+    """Trains all jobs, `at_once` at a time, each workdir once. Skips finished runs.
 
     Raises:
-      InputError, Interrupted: as the train command that met it.
+      InputError, Interrupted: raised by a train command.
       RuntimeError: a run failed otherwise; the message names its log.
     """
     waiting = list({job.workdir: job for job in reversed(jobs) if not job.finished}.values())[::-1]
@@ -190,14 +190,14 @@ def _mark_finished(job: Job) -> None:
 
 
 def default_jobs() -> int:
-    """Runs at a time: one a core on a CPU, where small models do not fill two; one where there is an accelerator."""
+    """Runs at a time: one per core on a CPU, since small models do not fill two; one if there is an accelerator."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     accelerator = any(importlib.util.find_spec(plugin) for plugin in plugins)
     return 1 if accelerator and os.environ.get("JAX_PLATFORMS") != "cpu" else min(os.cpu_count() or 1, 8)
 
 
 def _shares_of_cores(jobs: int) -> list[set[int] | None]:
-    """Splits this process's cores, so that runs side by side do not fight for all of them; None where that is unknown."""
+    """Splits this process's cores, so that parallel runs do not compete for all of them; None if they are unknown."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return [None] * jobs
     cores = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Sections of a figure's page that several figures share: what models recite, the entropy floor, open choices."""
+"""Sections shared by several figures' pages: what models recite, the entropy floor, open choices."""
 
 import pathlib
 
@@ -62,7 +62,7 @@ def continuations(runs: list[Run]) -> list[str]:
 
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """A link to explore.html, which it writes: the sink model of the first seed, beside the others that were trained."""
+    """Writes explore.html for the sink model of the first seed, beside the other trained models -> a link to it."""
     from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
 
     of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
@@ -77,7 +77,7 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
-    """How many tokens make an opening of whole words, so that what follows begins with a word -> >= at_least."""
+    """Number of tokens, >= at_least, in an opening of whole words, so that the continuation starts with a word."""
     for cut in range(at_least, len(tokens)):
         if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith((" ", "\n")):
             return cut
@@ -85,7 +85,7 @@ def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> 
 
 
 def mean_over_seeds(runs: list[Run]) -> str:
-    """'Mean over 3 seeds': how a note begins."""
+    """'Mean over 3 seeds', the start of a note."""
     seeds = len({run.seed for run in runs})
     return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}"
 
@@ -109,12 +109,12 @@ def _share_on(config: Config) -> str:
 
 
 def open_choices(runs: list[Run]) -> str:
-    """What the paper leaves open, and what was taken."""
+    """What the paper leaves open, and the choices made."""
     every = [workdirs.read_config(run.workdir) for run in runs]
     configs = [config for config in every if config.sinks.kind == "by_document"] or every
 
     def said(of) -> str:
-        return ", ".join(sorted({str(of(config)) for config in configs}))  # one unless the figure varies it
+        return ", ".join(sorted({str(of(config)) for config in configs}))  # one, unless the figure varies it
 
     choices = [
         ["active_fraction", f"{said(_share_on)} of the sinks are on for a document (the paper's p)"],

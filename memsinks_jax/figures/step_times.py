@@ -7,12 +7,12 @@ from collections.abc import Callable
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.runs import workdir as workdirs
 
-ROUNDS, SECONDS = 11, 0.5  # a turn takes about so long
-_BATCHES = 16  # of the middle of the run, in turns
+ROUNDS, SECONDS = 11, 0.5  # a turn takes about this many seconds
+_BATCHES = 16  # from the middle of the run, cycled
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` get "step_ms", the milliseconds of a step, a value a round. All take turns."""
+    """Adds "step_ms" to `details`: milliseconds per step, one value per round -> the same runs. All runs take turns."""
     sides = [_steps_of(run) for run in runs]
     found = take_turns(sides, ROUNDS, SECONDS)
     return [
@@ -22,14 +22,14 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def take_turns(sides: list[Callable[[int], None]], rounds: int, seconds: float) -> list[list[float]]:
-    """Milliseconds of a step of each side, by rounds: what else a machine does is then the same for all.
+    """Milliseconds per step of each side, by rounds. Taking turns exposes all sides to the same load on the machine.
 
     Args:
-      sides: functions that make that many steps and wait for them.
-      seconds: about how long a turn takes. The order is turned round in every other round.
+      sides: functions that run a number of steps and wait for them.
+      seconds: approximate duration of a turn. Every other round reverses the order.
     """
     for side in sides:
-        side(2)  # compiled, and once warm
+        side(2)  # compiles, and warms up
     steps = [max(round(seconds / _seconds(side, 2)), 1) for side in sides]
     found = [[] for _ in sides]
     for number in range(rounds):
@@ -39,14 +39,14 @@ def take_turns(sides: list[Callable[[int], None]], rounds: int, seconds: float) 
 
 
 def _seconds(side: Callable[[int], None], steps: int) -> float:
-    """Of one step."""
+    """Seconds per step."""
     began = time.perf_counter()
     side(steps)
     return (time.perf_counter() - began) / steps
 
 
 def _steps_of(run: Run) -> Callable[[int], None]:
-    """Makes steps of the run's program on batches of its middle, from a fresh state."""
+    """Runs steps of the run's program on batches from its middle, from a fresh state."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     import itertools
 

@@ -1,7 +1,7 @@
-"""Figure 4c: in the plane of forgetting and degradation, sinks against what all methods that look afterwards achieve.
+"""Figure 4c: sinks against post-hoc methods, in the plane of forgetting and degradation.
 
-What the paper says of sinks is said of its own; those that open on return are shown beside them. For sinks and for the model
-without repeats, "before" is the standard model (as in the paper's caption).
+The paper's claims about sinks are tested on its own sinks; those that open on return are beside them. For sinks and for
+the model without repeats, "before" is the standard model (as in the paper's caption).
 """
 
 import pathlib
@@ -12,7 +12,7 @@ from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
 from memsinks_jax.reporting.pictures import plt, save
 
-# Up to where the held-out loss may rise for what is forgotten to count, nats.
+# Largest rise of the held-out loss, in nats, at which forgetting still counts.
 WORST = 0.5
 
 _COLOURS = {
@@ -27,12 +27,12 @@ _POINTS = {
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """The same runs; `details` of the standard ones get what every method achieves."""
+    """Adds the results of every method to the `details` of standard runs -> the same runs."""
     return post_hoc.measured(runs, lambda run: run.variant == "standard", post_hoc.METHODS)
 
 
 def moved(run: Run, standard: Run):
-    """What a model has forgotten, and at what cost, next to the standard one -> removal.Point."""
+    """How much a model has forgotten compared with the standard one, and at what cost -> removal.Point."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.baselines.removal import point
 
@@ -41,9 +41,9 @@ def moved(run: Run, standard: Run):
 
 
 def share_of_box(points: list, enough: float) -> float:
-    """Area that points dominate, over that of the box of forgetting up to `enough` and a rise up to WORST.
+    """Area dominated by the points, over the box of forgetting up to `enough` and a rise up to WORST.
 
-    Over 1 where the held-out loss falls; 0 where there is nothing to forget.
+    Above 1 if the held-out loss falls; 0 if there is nothing to forget.
     """
     from memsinks_jax.baselines.removal import hypervolume
 
@@ -51,7 +51,7 @@ def share_of_box(points: list, enough: float) -> float:
 
 
 def _shares(standard: Run, no_repeat: Run, sinks: dict[str, Run]) -> dict[str, float]:
-    """Of sinks and of every method; what is enough is to be as if the repeats had never been seen."""
+    """Shares of sinks and of every method. Forgetting is enough if it is as if the repeats had never been seen."""
     enough = moved(no_repeat, standard).forgetting
     curves = {variant: [moved(run, standard)] for variant, run in sinks.items()}
     curves |= {method: post_hoc.curve(standard, method) for method in standard.details}
@@ -64,7 +64,7 @@ def _over_methods(sinks: Run, standard: Run, no_repeat: Run) -> float:
 
 
 def claims(runs: list[Run]) -> list[Claim]:
-    """Those of figure 4c, paired by seed; none of methods that were not measured."""
+    """The claims of figure 4c, paired by seed. Omits methods that were not measured."""
     rows = []
 
     def less(method: str, sinks: Run, standard: Run) -> float:
@@ -90,7 +90,7 @@ def claims(runs: list[Run]) -> list[Claim]:
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Picture, table and settings; writes figure_4c.png."""
+    """Plot, table and settings. Writes figure_4c.png."""
     groups = by_variant(runs)
     heading = report.heading("4c: the trade-off, beside methods that look for memorization in the finished model")
     if not any(run.details for run in groups.get("standard", {}).values()):
@@ -133,7 +133,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """The curves of all methods and the points of sinks and of the model without repeats; up to a rise of 1 nat."""
+    """The curves of all methods, and points of sinks and of the model without repeats, up to a rise of 1 nat."""
     groups = by_variant(runs)
     standard = groups["standard"]
     figure, axis = plt.subplots(figsize=(9.5, 5), layout="constrained")

@@ -1,1 +1,1 @@
-"""Small studies of the same question, each runnable by itself; they know nothing of the trainer."""
+"""Small studies of the same question. Each runs by itself; none imports the trainer."""

@@ -1,4 +1,4 @@
-"""What the labs share: a finished study, its page, the look of a panel."""
+"""Shared by the labs: a finished study, its report page, the style of its plots."""
 
 import dataclasses
 import logging
@@ -29,7 +29,7 @@ class Study:
     """A finished study of one figure, experiment or theorem.
 
     Attributes:
-      name: on the command line; `title` and `answer` for a reader, `note`: setting and choices taken.
+      name: on the command line; `title` and `answer` for readers, `note`: the setting and the choices made.
       runs: of results.json, each {"variant", "seed", "metrics": {name: number},
         "curves": {name: {axis: [], "value": []}}}.
       draw: draw(path) writes the PNG. `sections`: further HTML for the page.
@@ -46,12 +46,12 @@ class Study:
 
     @property
     def told(self) -> list[Claim]:
-        """Its claims, without those about something that never came."""
+        """Its claims, without those about something that never happened."""
         return [claim for claim in self.claims if all(map(math.isfinite, claim.values))]
 
 
 def folder(out: str) -> pathlib.Path:
-    """The folder of the flag --out; raises InputError where a file is in its place."""
+    """The folder of the flag --out. Raises InputError if it is a file."""
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out={out}: is a file; give a folder")
@@ -60,7 +60,7 @@ def folder(out: str) -> pathlib.Path:
 
 
 def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
-    """Makes every study, with a progress bar on a terminal and a line a study elsewhere. unit: 'figure', 'theorem'."""
+    """Makes all studies, with a progress bar on a terminal, else one line per study. unit: 'figure', 'theorem'."""
     studies = []
     with tqdm.tqdm(total=len(makers), unit=unit, disable=not sys.stderr.isatty()) as bar:
         for name, make in makers.items():
@@ -74,14 +74,14 @@ def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
 
 
 def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
-    """Draws and writes results.json, a picture a study and index.html, prints the claims -> the content of results.json.
+    """Draws the plots, writes results.json and index.html, prints the claims -> the content of results.json.
 
-    Nothing appears in `out` until all of it is made. With several studies the names of variants and claims in
-    results.json begin with the study's.
+    Nothing appears in `out` until everything is made. With several studies, the names of variants and claims in
+    results.json start with the study's name.
 
     Args:
-      about: the first entries of results.json; the very first, {"figure": "5"}, also names the pictures.
-      title: of the page of several studies.
+      about: the first entries of results.json. The very first, such as {"figure": "5"}, also names the PNG files.
+      title: of the page, if there are several studies.
     """
     several, kind = len(studies) > 1, next(iter(about))
     runs, claims = [], []
@@ -112,7 +112,7 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
 
 
 def panels(count: int):
-    """A figure of `count` panels, two to a row as large as the page has room for, an odd last one centred; and its axes."""
+    """A figure of `count` panels, two per row at the page's full width, an odd last one centred; and its axes."""
     rows = -(-count // 2)
     figure = plt.figure(figsize=(10.8, 4.7 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 4)
@@ -121,7 +121,7 @@ def panels(count: int):
 
 
 def finish(axis, title: str, x: str, y: str, legend: int = 0, log: str = "", **settings) -> None:
-    """Title, labels, grid; logarithmic axes; a legend of so many columns under the panel, never over the data."""
+    """Sets title, labels, grid and log scales, and puts a legend of `legend` columns below the panel."""
     axis.set(title=title, xlabel=x, ylabel=y, **settings)
     if "x" in log:
         axis.set_xscale("log")

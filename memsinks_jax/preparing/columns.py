@@ -1,4 +1,4 @@
-"""Writes the columns of a corpus shard by shard, in constant memory: sorts on disk."""
+"""Writes the columns of a corpus shard by shard, in constant memory, by sorting on disk."""
 
 import dataclasses
 import hashlib
@@ -16,12 +16,12 @@ _ROWS = 1 << _BITS  # records in memory at a time, a whole number of runs
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """A summary of the columns; lengths are without end of text."""
+    """A summary of the columns. Lengths are without end of text."""
 
     hashes: dict[str, str]  # SHA-256 of every column's file
     distinct: int  # documents
-    near_duplicate_clusters: int  # that hold two different documents
-    near_duplicate_documents: int  # records of those
+    near_duplicate_clusters: int  # with at least two different documents
+    near_duplicate_documents: int  # records of these clusters
     digits: np.ndarray  # int64 (33,): histogram of the lengths' binary digits
     longest: int
     median: int
@@ -52,7 +52,7 @@ class Columns:
         self._members = _Buckets(work / "members", _BITS, 3)  # (cluster, record, whether it is the first of its copies)
 
     def add(self, lengths: np.ndarray, identities: np.ndarray, groups: np.ndarray, clusters: np.ndarray) -> None:
-        """Appends records: (k,), (k, 2) and (k,) as in `Prepared`; `clusters` (c, 2) of those in one: (record, first)."""
+        """Appends records: (k,), (k, 2), (k,) as in `Prepared`; `clusters` (c, 2) has (record, first) of those in one."""
         for name, values in (("lengths", lengths), ("identities", identities), ("groups", groups)):
             self._columns[name].append(values)
         records = np.arange(self._added, self._added + len(lengths), dtype=np.uint64)
@@ -61,7 +61,7 @@ class Columns:
         self._added += len(lengths)
 
     def close(self) -> Written:
-        """Works out all other columns. Only now do files of that name stand in the folder."""
+        """Computes all other columns. Only now do files with these names appear in the folder."""
         distinct = self._find_copies()
         lengths = self._write_records()
         clusters = self._write_members()
@@ -71,7 +71,7 @@ class Columns:
         distinct = 0
         for bucket in range(1 << (64 - self._id_bits)):
             identities, records = self._by_identity.take(bucket).T
-            # Records come in order, so the first that has an id is the first copy.
+            # Records come in order, so the first one with an id is the first copy.
             found, first, inverse, copies = np.unique(
                 identities, return_index=True, return_inverse=True, return_counts=True
             )
@@ -83,7 +83,7 @@ class Columns:
         return distinct
 
     def _write_records(self) -> tuple[np.ndarray, int, int, np.ndarray]:
-        """Columns of one entry a record, and their sums -> (digits, longest, median, most_repeated) as in `Written`."""
+        """Writes columns with one entry per record -> (digits, longest, median, most_repeated) as in `Written`."""
         counted, digits, longest, too_long = 0, np.zeros(33, np.int64), 0, []
         most_repeated = np.zeros((0, 2), np.uint64)
         for bucket in range(-(-self._records // _ROWS)):
@@ -94,7 +94,7 @@ class Columns:
             record, first, times = self._copies.take(bucket).T
             at = record - records[0]
             firsts[at], clusters[at], copies[at], shared[at] = first, first, times, True
-            record, first = self._near.take(bucket).T  # all copies of a document are there, if one is
+            record, first = self._near.take(bucket).T  # if one copy of a document is here, all are
             at = record - records[0]
             clusters[at], shared[at] = first, True
             is_first = firsts == records
@@ -123,14 +123,14 @@ class Columns:
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
             self._columns["members"].append(rows[:, :2])
             _, starts, sizes = np.unique(rows[:, 0], return_index=True, return_counts=True)
-            # Copies alone are no near-duplicates: a cluster counts if it holds two different documents.
+            # Copies alone are no near-duplicates: a cluster counts if it has two different documents.
             different = np.add.reduceat(rows[:, 2], starts) > 1
             clusters, documents = clusters + int(different.sum()), documents + int(sizes[different].sum())
         return clusters, documents
 
 
 def _median(counted: np.ndarray, too_long: np.ndarray) -> int:
-    """Of lengths without end of text; `counted[n]` have n tokens with it, those of the last entry are `too_long`."""
+    """Median length without end of text. `counted[n]` documents have n tokens with it; the last entry's are `too_long`."""
     at_most = np.cumsum(counted)
     middle = np.array([(at_most[-1] - 1) // 2, at_most[-1] // 2])
     lengths = np.searchsorted(at_most, middle, side="right") - 1
@@ -140,7 +140,7 @@ def _median(counted: np.ndarray, too_long: np.ndarray) -> int:
 
 
 class _Column:
-    """A .npy file that is appended to; it has its name once it is closed."""
+    """A .npy file to append to. It gets its name when it is closed."""
 
     def __init__(self, path: pathlib.Path, kind: np.dtype, row: tuple[int, ...]):
         self._path, self._scratch = path, path.with_name(path.name + ".new")
@@ -154,7 +154,7 @@ class _Column:
         self._length += len(values)
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """At most `count` rows of a column of numbers, of what was appended."""
+        """At most `count` rows of a column of numbers, from what has been appended."""
         offset = self._scratch.stat().st_size - (self._length - start) * self._kind.itemsize
         return np.fromfile(self._scratch, self._kind, count, offset=offset)
 
@@ -167,14 +167,14 @@ class _Column:
         return digest
 
     def _write_header(self) -> None:
-        shape = (self._length, *self._row)  # numpy leaves room for the length to grow
+        shape = (self._length, *self._row)  # numpy reserves space for the length to grow
         header = {"descr": np.lib.format.dtype_to_descr(self._kind), "fortran_order": False, "shape": shape}
         with open(self._scratch, "r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)
 
 
 class _Buckets:
-    """Rows of numbers, in files by the first of them, of which one holds a range of 2^bits: few enough for memory."""
+    """Rows of numbers in files by their first number. One file holds a range of 2^bits, small enough for memory."""
 
     def __init__(self, folder: pathlib.Path, bits: int, columns: int):
         folder.mkdir(parents=True)
@@ -188,7 +188,7 @@ class _Buckets:
             self._write()
 
     def take(self, bucket: int) -> np.ndarray:
-        """uint64 (rows, columns), in the order in which they were added; the file is removed."""
+        """uint64 (rows, columns), in the order of addition. Removes the file."""
         self._write()
         path = self._folder / str(bucket)
         if not path.exists():

@@ -19,7 +19,7 @@ from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
 from memsinks_jax.reporting import report
 
-_SHOWN = 20  # of the most repeated documents, and of the skipped records on the page
+_SHOWN = 20  # most repeated documents, and skipped records on the page
 _EXCERPT = 160  # characters
 
 
@@ -28,11 +28,11 @@ def finish(
 ) -> dict:
     """Completes the corpus of the shards in `out`. Writes the manifest last, then removes the working files.
 
-    The memory holds the indices of one shard, the names of all groups, and that of `Columns`.
+    Memory holds the indices of one shard, the names of all groups, and the memory of `Columns`.
 
     Args:
       advance: called with the number of finished shards.
-      command: that makes the corpus, for its page.
+      command: makes the corpus; shown on its page.
     Returns:
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
@@ -42,7 +42,7 @@ def finish(
     if not offsets[-1]:
         raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
     columns, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), []
-    numbers, of_group = {}, np.zeros(0, np.int64)  # of every name, and how many documents it has
+    numbers, of_group = {}, np.zeros(0, np.int64)  # number of every name, and its number of documents
     for rank, offset in enumerate(offsets[:-1].tolist()):
         index = np.load(_index(out, rank))
         groups = _groups(index, json.loads(_names(out, rank).read_text()), numbers)
@@ -78,7 +78,7 @@ def finish(
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):
         leftover.unlink(missing_ok=True)
-    os.replace(work, _done(out))  # in one go: a folder half deleted would look like a run half done
+    os.replace(work, _done(out))  # atomic: a half-deleted folder would look like a half-finished run
     remove_done_work(out)
     return summary
 
@@ -101,7 +101,7 @@ def _index(out: pathlib.Path, rank: int) -> pathlib.Path:
 
 
 def _documents(out: pathlib.Path, rank: int, clustered: bool) -> int:
-    """Of a shard. Raises InputError where a file of it is lost."""
+    """Number of documents of a shard. Raises InputError if one of its files is missing."""
     files = [_index(out, rank), _names(out, rank), _shard(out, rank)]
     if clustered:
         files.append(clusters_file(out / "work", rank))
@@ -115,7 +115,7 @@ def _names(out: pathlib.Path, rank: int) -> pathlib.Path:
 
 
 def _groups(index: np.ndarray, names: list[str], numbers: dict[str, int]) -> np.ndarray:
-    """Numbers of the documents' groups -> uint32 (documents,); `names` get theirs in the order in which they are met."""
+    """Numbers of the documents' groups -> uint32 (documents,). Numbers `names` in the order in which they appear."""
     if not names:
         return np.full(len(index), prepared.NO_GROUP, np.uint32)
     known = ids.as_numbers(np.stack([prepared.group_id(name) for name in names]))
@@ -125,7 +125,7 @@ def _groups(index: np.ndarray, names: list[str], numbers: dict[str, int]) -> np.
 
 
 def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> dict:
-    """Writes skipped.jsonl; -> what the report says of it."""
+    """Writes skipped.jsonl -> its summary for the report."""
     reasons, first = collections.Counter(), []
     files = [work / f"{rank:05d}.skipped.jsonl" for rank in range(len(plan.pieces))]
 
@@ -176,7 +176,7 @@ def _largest_groups(names: list[str], documents: np.ndarray) -> dict:
 
 
 def _kind(reason: str) -> str:
-    """A reason without what differs from record to record."""
+    """A reason without the parts that differ between records."""
     return reason.split(" (")[0].split(" at byte")[0].split(" near byte")[0].split(";")[0]
 
 
@@ -195,7 +195,7 @@ def _most_repeated(corpus: prepared.Prepared, found: np.ndarray) -> list[dict]:
 
 
 def _write(path: pathlib.Path, fill) -> None:
-    """Writes all or nothing."""
+    """Writes atomically."""
     scratch = path.with_name(path.name + ".new")
     with open(scratch, "wb") as file:
         fill(file)

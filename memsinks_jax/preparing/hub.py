@@ -1,6 +1,6 @@
-"""Data sets of the Hugging Face hub, read as a stream: `hf://dataset[:split]`, such as hf://roneneldan/TinyStories:train.
+"""Datasets of the Hugging Face hub, read as a stream: `hf://dataset[:split]`, such as hf://roneneldan/TinyStories:train.
 
-`datasets` is not among our requirements, since it brings pandas and more: who reads from the hub installs it.
+`datasets` is not a requirement, since it brings pandas and more. Install it to read from the hub.
 """
 
 import collections.abc
@@ -13,7 +13,7 @@ PREFIX = "hf://"
 
 
 def revision(path: str) -> str:
-    """The commit that a data set's name stands for now, so that a run that goes on reads the same."""
+    """The commit that a dataset's name stands for now, so that a resumed run reads the same data."""
     import huggingface_hub
 
     name, _ = _name_and_split(path)
@@ -21,12 +21,12 @@ def revision(path: str) -> str:
 
 
 def parts(path: str, commit: str) -> int:
-    """How many parts the data set can be read in."""
+    """Number of parts in which the dataset can be read."""
     return _asked(path, lambda: _load(path, commit).num_shards)
 
 
 def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    """Rows of one part, as `data.reading.read_segment` gives those of a file."""
+    """Rows of one part, in the form in which `data.reading.read_segment` gives those of a file."""
     for row, values in enumerate(rows(source.path, source.revision, segment.start, segment.stop)):
         record = Record(row, row + 1, 0, where=f"{source.path}, part {segment.start} of {segment.stop}, row {row}")
         take(record, values, fields)
@@ -42,7 +42,7 @@ def rows(path: str, commit: str, part: int, of: int) -> collections.abc.Iterator
         name,
         dataset_options={"split": split, "revision": commit},
         streaming=True,
-        # All of the row, whatever is in it: the reader would drop rows without text in silence.
+        # Asks for all columns of the row: otherwise the reader silently drops rows without text.
         adapter=lambda self, row, source, number: {"text": "row", "id": number, "metadata": {"row": row}},
     )
     stream = reader.run(None, part, of)
@@ -65,7 +65,7 @@ def _name_and_split(path: str) -> tuple[str, str]:
 
 
 def _asked(path: str, question):
-    """The hub's answer; whatever goes wrong on the way there is the user's to know in one line."""
+    """Asks the hub. Turns any failure into a one-line message for the user."""
     try:
         return question()
     except InputError:

@@ -14,8 +14,8 @@ from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, mat
 from memsinks_jax.data.reading import Fields, Record, read_segment
 from memsinks_jax.preparing import hub
 
-# One piece of the input makes one shard. Their number is about the same for any corpus, within bounds: enough for all
-# workers, few enough to open all at once when finding near-duplicates, and small enough to lose little if one is killed.
+# Each piece of the input makes one shard. The number of pieces is about the same for any corpus, within limits: enough for
+# all workers, few enough to open all at once when finding near-duplicates, small enough to lose little if one is killed.
 _PIECES = 256
 _SMALLEST, _LARGEST = 4, 256  # MiB
 
@@ -25,12 +25,12 @@ class Plan:
     settings: dict
     sources: list[Source]
     pieces: list[list[Segment]]  # piece i becomes shard i
-    copies: list[str]  # files that were named twice, if that is to be passed over
+    copies: list[str]  # files that were named twice, if these are skipped
 
     def bytes_of_segments(self) -> list[list[int]]:
-        """On disk, for every piece; of a file that is read in parts, even parts of it.
+        """Size on disk for every piece. If a file is read in parts, counts equal parts of it.
 
-        At least 1, and of the hub, which tells none, as many as the largest has.
+        At least 1. Parts from the hub have no known size and count as much as the largest.
         """
         parts = collections.Counter(segment.source for piece in self.pieces for segment in piece)
         sizes = {number: max(self.sources[number].bytes // parts[number], 1) for number in parts}
@@ -56,10 +56,10 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
     """Finds the input and cuts it into pieces.
 
     Args:
-      patterns: files, folders (of which every readable file is taken), globs, `hf://dataset[:split]`.
-      settings: what the command was asked for; `on_error`, `group_field` and `shard_mib` are read here.
+      patterns: files, folders (all readable files in them), globs, `hf://dataset[:split]`.
+      settings: of the command; reads `on_error`, `group_field` and `shard_mib`.
     Raises:
-      InputError: nothing there, another kind of file, a file named twice, nothing that could have a group.
+      InputError: no such file, an unknown kind of file, a file named twice, or no file that could have groups.
     """
     sources, copies = [], []
     seen = {}
@@ -82,10 +82,10 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
 
 
 def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
-    """Raises InputError where `found` is not what the folder was started with."""
+    """Raises InputError if `found` differs from what the folder was started with."""
     for name, value in found.settings.items():
         before = stored.settings.get(name)
-        if before == value or (name == "on_error" and value == "skip"):  # nothing was skipped until now
+        if before == value or (name == "on_error" and value == "skip"):  # nothing has been skipped so far
             continue
         if name == "tokenizer_sha256":
             raise InputError(f"{folder} was started with another tokenizer; give that one, or another --out")
@@ -102,20 +102,20 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
 
 
 def check_source(source: Source) -> None:
-    """Raises InputError where a file is not as it was when it was found."""
+    """Raises InputError if a file has changed since it was found."""
     if source.kind != "hub" and open_source(source.path) != source:
         raise InputError(f"{source.path} changed while it was read; run again into a new --out when it is final")
 
 
 def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    """Of a part of the input, file or hub."""
+    """Records of a part of the input, file or hub."""
     return (hub.records if source.kind == "hub" else read_segment)(source, segment, fields)
 
 
 def _files(pattern: str) -> list[str]:
     path = pathlib.Path(pattern)
     if path.is_dir():
-        # A .json in a folder is rather about the data than data: it is read where it is named.
+        # A .json in a folder is more likely metadata than data. It is read if it is named.
         kinds = [(file, kind_of(file.name)) for file in path.rglob("*") if file.is_file()]
         found = sorted(str(file) for file, kind in kinds if kind and kind[0] != "json")
         if not found:
@@ -125,7 +125,7 @@ def _files(pattern: str) -> list[str]:
 
 
 def _cut(sources: list[Source], shard_mib: int) -> list[list[Segment]]:
-    """Segments in the order of the input, gathered until a piece is full."""
+    """Splits sources into segments in order, and gathers them until a piece is full."""
     total = sum(source.bytes for source in sources) >> 20
     full = (shard_mib or min(max(total // _PIECES, _SMALLEST), _LARGEST)) << 20
     pieces, size = [[]], 0
@@ -140,7 +140,7 @@ def _cut(sources: list[Source], shard_mib: int) -> list[list[Segment]]:
 
 
 def _parts(source: Source, full: int) -> list[tuple[int, int, int]]:
-    """(start, stop, bytes on disk) of what can be read apart from the rest of the file."""
+    """(start, stop, bytes on disk) of the parts that can be read independently of the rest of the file."""
     if source.kind == "hub":
         parts = hub.parts(source.path, source.revision)
         return [(part, parts, 0) for part in range(parts)]

@@ -1,6 +1,6 @@
-"""Clusters of documents that are nearly the same: datatrove's MinHash stages, on n-grams of tokens instead of words.
+"""Clusters of near-duplicate documents: datatrove's MinHash stages, on n-grams of tokens instead of words.
 
-Tokens need no rule about words, cases and punctuation for every language, and are there already.
+Tokens need no rules for words, case and punctuation in every language, and are already there.
 """
 
 import itertools
@@ -14,9 +14,9 @@ from datatrove.utils.hashing import HashConfig
 from memsinks_jax.data.ids import as_numbers
 
 NGRAM = 3
-# Two documents meet where all hashes of one bucket agree, which at Jaccard similarity s has the chance
-# 1 - (1 - s^hashes)^buckets. `loose` finds more edited copies; but chance brings stories of one kind together as well
-# (s around 0.02, one pair in 90,000), so that beyond some ten thousand documents clusters grow together.
+# Two documents match if all hashes of one bucket agree. At Jaccard similarity s this has the probability
+# 1 - (1 - s^hashes)^buckets. `loose` finds more edited copies, but also matches stories of one kind by chance (s around
+# 0.02, one pair in 90,000), so beyond ten thousand documents or so, clusters grow together.
 BUCKETS = {"close": (28, 8), "loose": (28, 4)}
 
 
@@ -28,9 +28,9 @@ def minhash_config(closeness: str) -> MinhashConfig:
 
 
 class Signatures(PipelineStep):
-    """Stage 1, for documents with metadata["tokens"]: writes what datatrove's own would, sorted signatures bucket by bucket.
+    """Stage 1, for documents with metadata["tokens"]. Writes what datatrove's own does: signatures sorted by bucket.
 
-    Its own takes three times as long, since it packs and counts every hash in Python.
+    datatrove's own takes three times as long, since it packs and counts every hash in Python.
     """
 
     type, name = "memsinks_jax", "signatures"
@@ -57,7 +57,7 @@ class Signatures(PipelineStep):
 
 
 def ngram_hashes(tokens: np.ndarray) -> np.ndarray:
-    """int32 (tokens,) -> uint64 (distinct n-grams,), hashed; none for documents of fewer tokens."""
+    """Hashes of distinct n-grams: int32 (tokens,) -> uint64 (n-grams,). Shorter documents have none."""
     tokens = tokens.astype(np.uint64)
     hashed = np.zeros(max(len(tokens) - NGRAM + 1, 0), np.uint64)
     for place in range(NGRAM):
@@ -67,18 +67,18 @@ def ngram_hashes(tokens: np.ndarray) -> np.ndarray:
 
 
 def _signature(shingles: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The least of every hash over the shingles -> uint32 (hashes,). A hash is the upper half of a * x + b, a odd."""
+    """The minimum of every hash over the shingles -> uint32 (hashes,). A hash is the upper half of a * x + b, a odd."""
     lowest = np.full(a.shape[1], 2**64 - 1, np.uint64)
-    for at in range(0, len(shingles), 4096):  # memory does not grow with the document
+    for at in range(0, len(shingles), 4096):  # constant memory for any length of document
         lowest = np.minimum(lowest, np.min(shingles[at : at + 4096, None] * a + b, axis=0))
     return (lowest >> np.uint64(32)).astype(np.uint32)
 
 
 class Clusters(PipelineStep):
-    """Stage 3, a single task: what the pairs of all buckets connect is a cluster, as in datatrove's own.
+    """Stage 3, a single task: the connected components of all buckets' pairs are the clusters, as in datatrove's own.
 
-    Its own holds every document of a pair in Python's dictionaries. Here one takes about 40 bytes, and a pair about 100 as
-    long as its bucket is read.
+    datatrove's own holds every document of a pair in Python dictionaries. Here a document takes about 40 bytes, and a pair
+    about 100 while its bucket is read.
     """
 
     type, name = "memsinks_jax", "clusters"
@@ -93,36 +93,36 @@ class Clusters(PipelineStep):
         documents = np.zeros(0, np.uint64)
         for path in files:
             documents = _union(documents, _pairs(path))
-        firsts = np.arange(len(documents))  # of the cluster of each
+        firsts = np.arange(len(documents))  # first document of the cluster of each
         for path in files:
             ends, inverse = np.unique(_pairs(path), return_inverse=True)
-            # Looked up in order: anywhere in a large table every one would wait for memory.
+            # Looks them up in order: at random in a large table, every lookup would wait for memory.
             firsts = _connected(firsts, np.searchsorted(documents, ends)[inverse])
         (work / "clusters").mkdir(exist_ok=True)
         cuts = np.searchsorted(documents, np.arange(self.shards + 1, dtype=np.uint64) << np.uint64(32))
         for shard, (start, stop) in enumerate(itertools.pairwise(cuts)):
             first = documents[firsts[start:stop]]
             rows = np.stack([documents[start:stop], first >> np.uint64(32), first], axis=1)
-            np.save(clusters_file(work, shard), rows.astype("<u4"))  # of the number, the lower half
+            np.save(clusters_file(work, shard), rows.astype("<u4"))  # lower half of the number
 
 
 def _pairs(path: pathlib.Path) -> np.ndarray:
-    """-> uint64 (pairs, 2): shard << 32 | number in it, of either."""
+    """-> uint64 (pairs, 2): shard << 32 | number in it, of both documents."""
     return as_numbers(np.fromfile(path, "<u4").reshape(-1, 2)).reshape(-1, 2)
 
 
 def _union(documents: np.ndarray, more: np.ndarray) -> np.ndarray:
-    """Sorted, each once. np.union1d hashes, which takes ten times as long."""
+    """Sorted union. np.union1d hashes, which takes ten times as long."""
     joined = np.append(documents, more)
-    joined.sort(kind="stable")  # what is sorted already is merged
+    joined.sort(kind="stable")  # merges the sorted parts
     fresh = np.ones(len(joined), bool)
     np.not_equal(joined[1:], joined[:-1], out=fresh[1:])
     return joined[fresh]
 
 
 def _connected(firsts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """`firsts` (n,), the least member of the cluster of each, after clusters that a pair (m, 2) connects became one."""
-    from scipy.sparse import coo_array  # a quarter of a second, for those who look for clusters
+    """Updates `firsts` (n,), the least member of each cluster, after joining the clusters of each pair in (m, 2)."""
+    from scipy.sparse import coo_array  # takes a quarter of a second to import, only needed for clusters
     from scipy.sparse.csgraph import connected_components
 
     ends = firsts[pairs]
@@ -140,7 +140,7 @@ def _connected(firsts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def bucket_step(work: pathlib.Path, config: MinhashConfig) -> MinhashDedupBuckets:
-    """Stage 2, one task a bucket: pairs of documents that agree in it."""
+    """Stage 2, one task per bucket: pairs of documents that agree in it."""
     return MinhashDedupBuckets(str(work / "signatures"), str(work / "pairs"), config=config, lines_to_buffer=1024)
 
 
@@ -149,5 +149,5 @@ def clusters_file(work: pathlib.Path, shard: int) -> pathlib.Path:
 
 
 def read_clusters(work: pathlib.Path, shard: int) -> np.ndarray:
-    """-> uint32 (documents of `shard` that are in a cluster, 3): number in the shard; shard and number of the first."""
+    """-> uint32 (documents of `shard` in a cluster, 3): number in the shard, then shard and number of the first."""
     return np.load(clusters_file(work, shard))

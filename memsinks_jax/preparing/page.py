@@ -17,9 +17,9 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
     """Writes index.html.
 
     Args:
-      work: where the picture is drawn, which the page then holds.
+      work: folder for the plot, which is then embedded in the page.
       summary: the content of report.json.
-      command: that made the corpus; empty: none, but a program.
+      command: makes the corpus; empty if a program made it.
     """
     clusters = f"{summary['near_duplicate_clusters']:,} clusters with {summary['near_duplicate_documents']:,} documents"
     if plan.settings["near_duplicates"] == "none":

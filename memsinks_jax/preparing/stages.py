@@ -1,4 +1,4 @@
-"""Runs a stage on this machine, on Ray, or on Slurm: the same tasks, the same bytes. Skips completed tasks."""
+"""Runs a stage on this machine, on Ray, or on Slurm, with the same tasks and the same bytes. Skips completed tasks."""
 
 import collections.abc
 import contextlib
@@ -29,17 +29,17 @@ from memsinks_jax.preparing.steps import Task, running_file
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
-_SECONDS_TO_END = 60  # for the workers of a command that was killed
+_SECONDS_TO_END = 60  # how long the workers of a killed command may take
 _ROOT = pathlib.Path(__file__).parents[2]
 
-# What is said of a stage, and its time over that of the first: about what it was on prose and on short stories, two workers.
+# Label of each stage, and its time relative to the first, roughly as on prose and short stories with two workers.
 _STAGES = {
     "tokens": ("tokenising", 1.0), "pairs": ("near-duplicates", 0.5), "clusters": ("clusters", 0.1),
     "corpus": ("putting together", 0.02),
 }  # fmt: skip
 _SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10
-_TOLD_FROM = 0.01  # share of the whole: of less, the time left would be a guess of days
-_BETWEEN_LOOKS = 50  # times as long as a look at what is done: where there are very many pieces it takes a while
+_TOLD_FROM = 0.01  # share of the whole; before it, an estimate of the time left would be a guess
+_BETWEEN_LOOKS = 50  # waits this many times as long as a progress check takes; it is slow with many pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Where:
     workers: int
     slurm: dict[str, str] = dataclasses.field(
         default_factory=dict
-    )  # sbatch options; `partition` and `time` must be there
+    )  # sbatch options; `partition` and `time` are required
 
 
 @contextlib.contextmanager
 def claimed(work: pathlib.Path) -> collections.abc.Iterator[None]:
-    """Keeps a second command out of the folder, and waits until a killed one's workers have ended."""
+    """Locks the folder against a second command, and waits until a killed command's workers have ended."""
     work.mkdir(parents=True, exist_ok=True)
     with open(work / "command.lock", "a+") as mine, open(work / "workers.lock", "a+") as workers:
         if not _locked(mine, 0):
@@ -67,7 +67,7 @@ def claimed(work: pathlib.Path) -> collections.abc.Iterator[None]:
 
 
 def end_forks_with_us() -> None:
-    """For a command: multiprocess's manager, which datatrove starts, is a fork that would live on when we are killed."""
+    """For a command: makes forked helpers end with it. datatrove starts multiprocess's manager, which would live on."""
     if sys.platform == "linux":
         die_with_parent = 1  # PR_SET_PDEATHSIG of prctl.h
         library = ctypes.CDLL(None)
@@ -78,21 +78,21 @@ def _locked(file, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: no child keeps it
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process only: children do not inherit it
             return True
-        except (BlockingIOError, PermissionError):  # Linux says the one, other systems the other
+        except (BlockingIOError, PermissionError):  # depends on the operating system
             if time.monotonic() >= end:
                 return False
             time.sleep(0.1)
         except OSError:
-            return True  # no locks on this file system
+            return True  # the file system has no locks
 
 
 def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.Path, where: Where) -> None:
-    """Runs tasks 0 to `tasks` - 1 of a stage, those that are not complete.
+    """Runs the incomplete ones of tasks 0 to `tasks` - 1 of a stage.
 
     Raises:
-      InputError or OSError: what stopped the first task that failed.
+      InputError or OSError: the cause of the first task that failed.
     """
     for stale in work.glob(f"failed-{stage}-*.json"):
         stale.unlink()
@@ -104,7 +104,7 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
         with _workers_watched(work, stage) if where.executor == "local" else contextlib.nullcontext():
             executor.run()
     except (InputError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        failure = error  # the notes of the tasks say more, or nothing is incomplete after all
+        failure = error  # the tasks' notes say more, or everything is complete after all
     for path in sorted(work.glob(f"failed-{stage}-*.json")):
         _raise(path)
     incomplete = executor.get_incomplete_ranks()
@@ -120,7 +120,7 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
 
 @contextlib.contextmanager
 def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator[None]:
-    """Ends the wait for a worker that was killed, for want of memory for example: a pool would wait for it for ever."""
+    """Stops waiting if a worker is killed, for example for lack of memory: a pool would wait for it forever."""
     for stale in work.glob(running_file(work, stage, "*").name):
         stale.unlink()
     ended = threading.Event()
@@ -128,7 +128,7 @@ def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator
     def watch():
         while not ended.wait(1.0):
             for path in work.glob(running_file(work, stage, "*").name):
-                with contextlib.suppress(OSError, ValueError):  # it ends just now
+                with contextlib.suppress(OSError, ValueError):  # it is just ending
                     if not _is_alive(int(path.read_text())) and path.exists():
                         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
                         return
@@ -185,13 +185,13 @@ def _executor(stage: str, task: Task, tasks: int, work: pathlib.Path, where: Whe
     return SlurmPipelineExecutor(
         [task], tasks=tasks, workers=where.workers, logging_dir=log, job_name=f"prepare-{stage}",
         time=options.pop("time"), partition=options.pop("partition"), qos=options.pop("qos", None),
-        # --wait: the command goes on when the jobs have ended.
+        # --wait: the command continues when the jobs have ended.
         sbatch_args={"wait": ""} | options, env_command=environment,
     )  # fmt: skip
 
 
 def _start_ray() -> None:
-    """Joins the cluster that RAY_ADDRESS names, or starts one on this machine."""
+    """Joins the cluster at RAY_ADDRESS, or starts one on this machine."""
     try:
         import ray
     except ImportError:
@@ -203,17 +203,17 @@ def _start_ray() -> None:
 
 
 class Watch:
-    """Documents a second and the time left, over all stages: a bar on a terminal, a line every ten seconds elsewhere.
+    """Shows documents per second and time left over all stages: a bar on a terminal, else a line every ten seconds.
 
     Args:
-      tasks: of each stage that will run, in their order.
+      tasks: number of tasks of each stage that will run, in order.
     """
 
     def __init__(self, work: pathlib.Path, bytes_of_pieces: list[int], tasks: dict[str, int]):
         self._work, self._bytes, self._tasks = work, bytes_of_pieces, tasks
         whole = sum(_STAGES[stage][1] for stage in tasks)
         self._shares = {stage: _STAGES[stage][1] / whole for stage in tasks}
-        self._pieces = {}  # documents of those that are done: their notes are not read again
+        self._pieces = {}  # documents of completed pieces: their notes are not read again
         self._stage, self._before, self._found, self._done, self._advanced = None, 0.0, 0.0, 0.0, 0
         self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -221,7 +221,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         for path in self._work.glob("*.progress"):
             if not path.read_text().startswith("-1"):
-                path.unlink()  # of a piece that a killed command was in the middle of: it is begun again
+                path.unlink()  # of a piece that a killed command had started: it starts again
         self._start = time.monotonic()
         self._thread.start()
         return self
@@ -232,25 +232,25 @@ class Watch:
         self._thread.join()
 
     def begin(self, stage: str) -> None:
-        """Says that those before are done, and this one runs from now on."""
+        """Marks earlier stages as done, and this one as running."""
         with self._lock:
             if self._stage is not None:
-                self._look()  # for the last time: its documents are counted further on
+                self._look()  # one last time: its documents are added to the total
                 self._before += self._shares[self._stage]
             self._stage, self._advanced, self._began = stage, 0, time.monotonic()
             share, self._documents_found = self._look()
-            self._found += share * self._shares[stage]  # by an earlier command: that is no pace of this one
+            self._found += share * self._shares[stage]  # by an earlier command; not part of this one's speed
 
     def advance(self, tasks: int) -> None:
-        """How many tasks are done of a stage that runs in this process."""
+        """Sets the number of completed tasks of a stage that runs in this process."""
         self._advanced = tasks
 
     def told(self) -> tuple[float, str]:
-        """(share of the whole that is done, what is to be said of it)"""
+        """(share of the whole that is done, text for the user)"""
         with self._lock:
             share, documents = self._look()
             now = time.monotonic()
-            # A note that is just being written says nothing: what was done before it still is.
+            # A note that is being written cannot be read. Keeps the last known progress.
             done = self._done = max(self._done, self._before + share * self._shares[self._stage])
             text = _STAGES[self._stage][0]
             if documents:
@@ -264,11 +264,11 @@ class Watch:
         return done, text
 
     def _look(self) -> tuple[float, int]:
-        """(share of the stage that is done, documents that are through it)"""
+        """(share of the stage that is done, documents that have passed it)"""
         if self._stage == "tokens":
             return self._look_at_pieces()
         done = self._advanced
-        with contextlib.suppress(OSError):  # not there yet, or gone with the last stage
+        with contextlib.suppress(OSError):  # not there yet, or removed with the last stage
             done = max(done, len(os.listdir(self._work / self._stage / "completions")))
         share = done / self._tasks[self._stage]
         return share, round(share * sum(self._pieces.values()))
@@ -279,7 +279,7 @@ class Watch:
             piece = int(path.stem)
             if piece in self._pieces:
                 continue
-            with contextlib.suppress(OSError, ValueError):  # just being written
+            with contextlib.suppress(OSError, ValueError):  # being written
                 consumed, count = map(int, path.read_text().split())
                 if consumed < 0:
                     self._pieces[piece] = count
@@ -291,7 +291,7 @@ class Watch:
     def _run(self) -> None:
         bar = None
         if sys.stderr.isatty():
-            # The bar's own pace would count what a killed command had done.
+            # The bar's own speed would count what a killed command had done.
             shape = "prepare: {percentage:3.0f}%|{bar}| {desc}"
             bar = tqdm.tqdm(total=1.0, bar_format=shape, dynamic_ncols=True)
         seconds, took = _SECONDS_BETWEEN_LINES if bar is None else _SECONDS_BETWEEN_DRAWINGS, 0.0

@@ -27,17 +27,17 @@ from memsinks_jax.data.reading import Fields
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.preparing.inputs import Plan, check_source, records
 
-# datatrove logs pages to stderr, and failures with their trace; the command says what there is to say.
+# datatrove logs pages to stderr, and failures with their trace. The command reports what matters.
 loguru.logger.disable("datatrove")
 
 _SECONDS_BETWEEN_NOTES = 0.5
 _NO_GROUP = np.zeros(2, np.uint32)
-# What the file system may refuse; array_record tells it in the text of a RuntimeError only.
+# Errors of the file system. array_record reports them only in the text of a RuntimeError.
 _REFUSALS = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
 
 
 class Task(PipelineStep):
-    """The steps of a stage as one, so that a failure of any leaves a note: executors on clusters keep it to themselves."""
+    """Combines the steps of a stage so that any failure leaves a note. Executors on clusters would swallow it."""
 
     type, name = "memsinks_jax", "task"
 
@@ -48,9 +48,9 @@ class Task(PipelineStep):
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         parent = _parent()
         if parent is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends the rest
-        # Stage 2 has a file of every shard open.
-        with contextlib.suppress(ValueError, OSError):  # some systems name a limit they do not allow
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the others
+        # Stage 2 opens a file of every shard.
+        with contextlib.suppress(ValueError, OSError):  # some systems report a limit that they do not allow
             resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
         running = running_file(pathlib.Path(self.work), self.stage, rank)
         running.write_text(str(os.getpid()))
@@ -74,7 +74,7 @@ class Task(PipelineStep):
                 }
                 with contextlib.suppress(
                     OSError
-                ):  # a full disk takes no note; where it can, the error itself gets through
+                ):  # a full disk takes no note; if possible, the error itself gets through
                     failure_file(pathlib.Path(self.work), self.stage, rank).write_text(json.dumps(note))
                 raise
             finally:
@@ -82,17 +82,17 @@ class Task(PipelineStep):
 
 
 def running_file(work: pathlib.Path, stage: str, rank: int | str) -> pathlib.Path:
-    """Holds the process of a task for as long as it runs."""
+    """The file that holds the id of a task's process while it runs."""
     return work / f"running-{stage}-{rank if isinstance(rank, str) else f'{rank:05d}'}"
 
 
 def _parent() -> int | None:
-    """Whose worker this process is; None if it is the command itself."""
+    """The parent process of this worker, or None if this is the command itself."""
     return os.getppid() if multiprocess.parent_process() is not None else None
 
 
 def _end_if_alone(parent: int | None) -> None:
-    """Ends a worker whose command was killed; nobody waits for it any more."""
+    """Ends a worker whose command was killed: nobody waits for it."""
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 
@@ -103,17 +103,17 @@ def failure_file(work: pathlib.Path, stage: str, rank: int) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
-    """A shared lock for as long as a task runs: a command whose predecessor was killed waits until its workers are gone."""
+    """Holds a shared lock while a task runs. After a kill, the next command waits until the old workers have ended."""
     with open(path, "a+") as file:
         with contextlib.suppress(
             OSError
-        ):  # file systems without locks; two commands at once are then the user's affair
+        ):  # no locks on this file system; running two commands at once is then up to the user
             fcntl.lockf(file, fcntl.LOCK_SH)
         yield
 
 
 class ReadPiece(PipelineStep):
-    """Piece `rank` of the plan, record by record. A record is the metadata of a datatrove document."""
+    """Reads piece `rank` of the plan record by record. A record is the metadata of a datatrove document."""
 
     type, name = "memsinks_jax", "read"
 
@@ -143,9 +143,9 @@ class ReadPiece(PipelineStep):
 
 
 class WriteShard(PipelineStep):
-    """Tokenises documents and writes them as shard `rank`; passes on what it wrote, with metadata["tokens"].
+    """Tokenizes documents and writes them as shard `rank`. Passes on what it wrote, with metadata["tokens"].
 
-    The shard, its index and its list of skipped records get their names when they are whole.
+    The shard, its index and its list of skipped records get their names when they are complete.
     """
 
     type, name = "memsinks_jax", "write"
@@ -156,7 +156,7 @@ class WriteShard(PipelineStep):
 
     def run(self, data, rank: int = 0, world_size: int = 1):
         out = pathlib.Path(self.out)
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallelism comes from the workers
         path = out / self.tokenizer
         tokenizer = _opened(path, self.end_of_text if path.suffix == ".json" else None, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
@@ -194,7 +194,7 @@ class WriteShard(PipelineStep):
         index["length"] = lengths
         index["identity"], index["group"] = (np.reshape(lanes, (-1, 2)) for lanes in (identities, groups))
         np.save(out / "work" / f"{rank:05d}.npy", index)
-        # After a kill all of these are written again, with the same content.
+        # After a kill, all of these are written again with the same content.
         (out / "work" / f"{rank:05d}.groups.json").write_text(json.dumps(list(names)))
         (out / "work" / f"{rank:05d}.skipped.jsonl").write_text("".join(line + "\n" for line in skipped))
         progress.done(len(lengths))
@@ -205,12 +205,12 @@ SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u
 
 @contextlib.contextmanager
 def _shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator[ArrayRecordWriter]:
-    """Writes beside and renames, if as many records as `written` has entries can be read back."""
-    # A name of its own: the worker of a killed command may still be writing the same shard.
+    """Writes to a temporary file, then renames it if as many records as `written` has entries can be read back."""
+    # The name is unique: the worker of a killed command may still be writing the same shard.
     scratch = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.new")
     try:
         try:
-            # Groups of one: any document is reached alone, and Grain's own reader asks for it.
+            # Groups of one allow random access to single documents, and Grain's own reader asks for it.
             writer = ArrayRecordWriter(str(scratch), "group_size:1,uncompressed")
             yield writer
             writer.close()
@@ -231,12 +231,12 @@ def _shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator
 
 @functools.lru_cache(maxsize=1)
 def _opened(path: pathlib.Path, end_of_text: int | None, modified: int):
-    """The tokenizer, once a worker, not once a shard; `modified` tells another one of the same name apart."""
+    """Opens the tokenizer once per worker instead of once per shard. `modified` detects a new file of the same name."""
     return open_tokenizer(path, end_of_text)
 
 
 class Progress:
-    """Notes for the command that waits: bytes of the input and documents that a piece is through with."""
+    """Notes for the waiting command: bytes of input and documents that a piece has processed."""
 
     def __init__(self, work: pathlib.Path, rank: int):
         self._path, self._last = work / f"{rank:05d}.progress", 0.0

@@ -1,6 +1,6 @@
 """Trains a tokenizer for the corpus, on the beginnings of documents sampled from all of the input.
 
-The sample is a function of the input alone, so a restarted command makes the same tokenizer.
+The sample depends only on the input, so a restarted command trains the same tokenizer.
 """
 
 import collections.abc
@@ -17,8 +17,8 @@ from memsinks_jax.preparing.inputs import Plan, Segment
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
-_PLACES = 256  # at most, where the input is opened: however large it is, that takes seconds
-# A record counts as at least this many characters, and as one character per this many bytes on disk. So reading also ends
+_PLACES = 256  # most places to open the input at; takes seconds for any size of input
+# A record counts as at least this many characters, and as one character per this many bytes on disk. So reading also stops
 # if there is hardly any usable text.
 _CHARACTERS_A_RECORD, _BYTES_A_CHARACTER = 16, 256
 
@@ -35,10 +35,10 @@ def train_on_sample(plan: Plan) -> Tokenizer:
 
 
 def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
-    """Distinct beginnings of documents, at most `characters` in all; the whole of a small input.
+    """Samples distinct beginnings of documents, at most `characters` in all; takes all of a small input.
 
     Raises:
-      InputError: a record that cannot be used, unless those are skipped; no text at all.
+      InputError: a record cannot be used (unless such records are skipped), or there is no text at all.
     """
     settings = plan.settings
     fields = Fields(settings["text_field"], settings["group_field"], settings["max_document_mib"] << 20)
@@ -46,7 +46,7 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
     places = _places(plan)
     bytes_left = sum(size for _, size in places)
     for segments, size in places:
-        share = characters * size // bytes_left  # what a place does not fill is shared among those behind it
+        share = characters * size // bytes_left  # passes on the unused share of a place to those after it
         bytes_left -= size
         with contextlib.closing(_records(plan, segments, fields)) as records:
             while share > 0 and (read := next(records, None)):
@@ -70,8 +70,8 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
 
 
 def _places(plan: Plan) -> list[tuple[list[Segment], int]]:
-    """Segments that are read from the first on until there is enough, and their bytes: all of the input if it is small,
-    else evenly spaced pieces of it, and in each as many places."""
+    """Segments to read from their start until there is enough, and their bytes: all of the input if it is small, else evenly
+    spaced pieces of it, and evenly spaced places in each."""
     sizes = plan.bytes_of_segments()
     pieces = _bounds(len(plan.pieces), _PLACES)[:-1]
     return [
@@ -82,7 +82,7 @@ def _places(plan: Plan) -> list[tuple[list[Segment], int]]:
 
 
 def _bounds(length: int, parts: int) -> list[int]:
-    """Where range(length) is cut into even parts, single numbers if it has no more."""
+    """Bounds that cut range(length) into even parts, at most one part per number."""
     parts = min(length, parts)
     return [length * part // parts for part in range(parts + 1)]
 

@@ -1,4 +1,4 @@
-"""Attacks on the removal, on small models where the answer is known."""
+"""Attacks on a removal, on small models with known answers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a sink carries, against the same model with that one zeroed in its parameters."""
+"""What a sink carries, against the same model with this sink zeroed in its parameters."""
 
 import types
 

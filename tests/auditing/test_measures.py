@@ -1,4 +1,4 @@
-"""Every measure where the answer is known."""
+"""Every measure on cases with known answers."""
 
 import itertools
 import math

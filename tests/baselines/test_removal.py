@@ -1,4 +1,4 @@
-"""Dropping neurons and the trade-off it makes."""
+"""Dropping neurons, and the resulting trade-off."""
 
 import math
 

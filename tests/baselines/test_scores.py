@@ -1,4 +1,4 @@
-"""Scores against plain loops, and all methods on a model of which it is known where a document is."""
+"""Scores against plain loops, and all methods on a model with documents planted in known neurons."""
 
 import functools
 

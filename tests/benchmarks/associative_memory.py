@@ -1,11 +1,11 @@
-"""How much faster the lab is than a plain numpy loop on the same work:
+"""Speed of the lab against a plain numpy loop on the same work:
 
     OPENBLAS_NUM_THREADS=1 python tests/benchmarks/associative_memory.py
 
 The loop goes over runs, values of d and schemes, or over runs and steps, with numpy inside: a matrix W from one product,
-scores from two more. Both sides draw their own embeddings and samples and return the same mean errors, which are
-compared. Times are medians of runs side by side, after one call each that is not counted (it compiles). One thread for
-numpy's products: they are small, and on a busy machine more threads make the loop many times slower, not faster.
+scores from two more. Both sides draw their own embeddings and samples; their mean errors are compared. Times are medians
+of alternating runs after an uncounted warm-up. numpy uses one thread: its products are small, and on a busy machine more
+threads make the loop many times slower.
 """
 
 import statistics

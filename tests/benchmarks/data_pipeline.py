@@ -1,9 +1,9 @@
-"""How fast batches are made, and what ids and masks add: python tests/benchmarks/data_pipeline.py
+"""Speed of making batches, and the cost of ids and masks: python tests/benchmarks/data_pipeline.py
 
-Documents of web text's lengths (log-normal, 660 tokens on average) in rows of 2048, batches of 128, on one host. The loader
-stands by what a 135M model reads on H200s at 40% MFU (1.23 GFLOPs a token, 989 TFLOP/s: 322,000 tokens/s): 50 times that,
-over 8 hosts. Ids and masks are counted by the same rows without segments, positions, weights and identities. Both sides take
-turns in one run; medians.
+Documents with lengths of web text (log-normal, 660 tokens on average) in rows of 2048, batches of 128, on one host. The
+goal for the loader is 50 times what a 135M model reads on H200s at 40% MFU (1.23 GFLOPs a token, 989 TFLOP/s: 322,000
+tokens/s), over 8 hosts. The cost of ids and masks is relative to the same rows without segments, positions, weights and
+identities. Both sides alternate in one run; medians.
 """
 
 import itertools

@@ -1,10 +1,9 @@
-"""How a run starts on very many documents: python tests/benchmarks/document_table.py --out=DIR [--documents=N]
+"""Startup of a run on very many documents: python tests/benchmarks/document_table.py --out=DIR [--documents=N]
 
-Writes a prepared corpus of N documents of web text's lengths (log-normal, 660 tokens on average; every fiftieth is an exact
-copy of the one before) without its tokens, for which random ones stand in, and measures processes that start on it: time to
-the first row, memory, and then tokens a second on one core, for each kind of row. The files' pages are put out of memory
-before each. DIR/results.json has what was measured; the kind of row that does worst is at its top. The corpus is left in
-DIR/corpus and used again.
+Writes a prepared corpus of N documents with lengths of web text (log-normal, 660 tokens on average; every fiftieth is an
+exact copy of the one before). Random tokens stand in for its text. Measures processes that start on it: time to the first
+row, memory, and tokens per second on one core, for each kind of row. Evicts the files from the page cache before each.
+DIR/results.json has the results, with the slowest kind of row at its top. The corpus stays in DIR/corpus for later runs.
 """
 
 import argparse

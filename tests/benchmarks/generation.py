@@ -1,8 +1,8 @@
-"""How much faster text is written with a cache than without: python tests/benchmarks/generation.py
+"""Speed of generation with a cache against none: python tests/benchmarks/generation.py
 
 256 tokens, greedy, on a CPU, by the laptop preset's model with random parameters and by a Llama of its size. Without a
-cache every token runs the whole row again (tests/uncached.py). Both sides write the same tokens, which is checked.
-Times are medians of runs side by side, after one call each that is not counted (it compiles).
+cache every token runs the whole row again (tests/uncached.py). Checks that both sides write the same tokens. Times are
+medians of alternating runs after an uncounted warm-up.
 """
 
 import os

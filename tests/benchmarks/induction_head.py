@@ -1,8 +1,8 @@
-"""What the lab's data cost: drawing a step's sequences on the device, as a share of that step:
+"""The cost of the lab's data: drawing a step's sequences on the device, as a share of the step:
 
     python tests/benchmarks/induction_head.py
 
-Compiled alone and as part of the step; medians of rounds side by side, after one call each that is not counted.
+Compiled alone and as part of the step; medians of alternating rounds after an uncounted warm-up.
 """
 
 import statistics

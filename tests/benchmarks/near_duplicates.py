@@ -1,8 +1,8 @@
-"""How many edited copies share a cluster with their original: python tests/benchmarks/near_duplicates.py [--text=FILE]
+"""Share of edited copies found in their original's cluster: python tests/benchmarks/near_duplicates.py [--text=FILE]
 
-Of every document a copy is planted, in which a share of the tokens is drawn anew from those of the corpus; `prepare` then
-looks for near-duplicates among all. Recall: copies in the cluster of their original. Precision: pairs within clusters that
-were planted. The text is the embedded stories or a .txt or .jsonl file.
+Plants a copy of every document with a share of its tokens drawn anew from those of the corpus, and lets `prepare` find
+near-duplicates among all. Recall: copies in the cluster of their original. Precision: pairs within clusters that were
+planted. The text is the embedded stories or a .txt or .jsonl file.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""How much faster a patch map is in one batch than with one forward a site: python tests/benchmarks/patch_map.py
+"""Speed of a patch map in one batch against one forward pass per site: python tests/benchmarks/patch_map.py
 
 All single patches of a prompt of 12 tokens, every layer and token, on a CPU, by models of the two presets of
-configs/facts.py with random parameters. Beside it our own model, compiled, called once a site, and transformers' GPT-2
-with a hook on the input of `c_proj`, as the original study does it (left out where PyTorch is not installed). All give the
-same losses, which is checked. Times are medians of rounds side by side, after one that is not counted (it compiles).
+configs/facts.py with random parameters. The others are our own model, compiled, called once per site, and transformers'
+GPT-2 with a hook on the input of `c_proj`, as in the original study (omitted if PyTorch is not installed). Checks that all
+give the same losses. Times are medians of alternating rounds after an uncounted warm-up.
 """
 
 import os

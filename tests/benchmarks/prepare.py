@@ -1,8 +1,8 @@
-"""How fast `prepare` is beside datasets.map, and whether its memory grows: python tests/benchmarks/prepare.py
+"""Speed of `prepare` against datasets.map, and whether its memory grows: python tests/benchmarks/prepare.py
 
-Both sides tokenise the same jsonl with the same tokenizer.json in the same number of processes, and both are counted whole,
-from the start of Python; the map of `datasets` alone is told besides. Memory is the most that all processes of a run held
-together, at a corpus and at one ten times as large.
+Both sides tokenize the same jsonl with the same tokenizer.json in the same number of processes. Both are timed as a whole,
+from the start of Python; the map of `datasets` is also reported alone. Memory is the peak over all processes of a run
+together, for a corpus and one ten times as large.
 """
 
 import json

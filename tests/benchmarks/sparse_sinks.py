@@ -1,8 +1,7 @@
-"""What a step with sparse sinks takes, beside others: python tests/benchmarks/sparse_sinks.py --out=DIR
+"""Time of a step with sparse sinks, against others: python tests/benchmarks/sparse_sinks.py --out=DIR
 
-Whole steps on this machine, float32, every document's sinks open. All sides live in one process and take turns, ROUNDS
-rounds of about SECONDS each, the order turned round in every other one; a ratio is the median over rounds. In
-`results.json`:
+Whole steps on this machine, float32, with every document's sinks open. All sides live in one process and alternate, ROUNDS
+rounds of about SECONDS each, in reverse order every other round. A ratio is the median over rounds. In `results.json`:
 
   over_standard  laptop, pool of 4,096, 46 a document, over a standard model with the same shared neurons
   over_masked    the same over masked sinks of the same pool
@@ -10,8 +9,8 @@ rounds of about SECONDS each, the order turned round in every other one; a ratio
   paper_shape    154 sinks, 46 a document, over masked ones
   nulls_shape    width 960, 500 shared, 7,692 sinks, 100 a document, 4 rows of 512, over masked ones
 
-Where masked sinks are what it is compared with, `details` also say what a step without any sinks takes of theirs: sparse
-sinks cannot take less.
+In comparisons with masked sinks, `details` also give the share of their time that a step without any sinks takes: a lower
+limit for sparse sinks.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""How fast a training step is on a CPU, beside PyTorch's on the same work: python tests/benchmarks/train_step.py --out=DIR
+"""Speed of a training step on a CPU, against PyTorch's on the same work: python tests/benchmarks/train_step.py --out=DIR
 
-GPT-2 against a decoder written as nanoGPT's (scaled_dot_product_attention, fused AdamW), Llama against transformers'
+GPT-2 against a decoder like nanoGPT's (scaled_dot_product_attention, fused AdamW), Llama against transformers'
 LlamaForCausalLM, at 1 and 5 million parameters, float32, two threads; and our step with sinks against the one without, at
 the same width. Forward, loss, backward, clipping, AdamW; ours also isolates documents and guards the update. Every side
-lives in a process of its own and the others wait while it runs: ROUNDS rounds of about SECONDS each, the order turned
-round in every other one. A ratio is the median over rounds of one side's steps a second over the other's in that round.
-Exit code 1 where a goal is missed. Needs torch and transformers.
+has its own process, and the others wait while it runs: ROUNDS rounds of about SECONDS each, in reverse order every other
+round. A ratio is the median over rounds of the ratio of steps per second. Exit code 1 if a goal is missed. Needs torch and
+transformers.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Canaries: which documents carry them, where, and that they are drawn from the seed alone."""
+"""Canaries: which documents carry them, where, and that they depend only on the seed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The tokenised documents of a run, and the entropy floor."""
+"""The tokenized documents of a run, and the entropy floor."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Reading text: what is a document, and what is refused."""
+"""Reading text: what counts as a document, and what is refused."""
 
 import codecs
 import gzip

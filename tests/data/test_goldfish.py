@@ -1,4 +1,4 @@
-"""The goldfish loss: which tokens are left out, told by what stands before them and nothing else."""
+"""The goldfish loss: excluded tokens depend only on the tokens before them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Ids are a function of the tokens and of nothing else."""
+"""Ids depend only on the tokens."""
 
 import numpy as np
 

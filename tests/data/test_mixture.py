@@ -1,4 +1,4 @@
-"""Who is seen how often: roles, and the orders drawn from the seed."""
+"""How often each document is seen: roles, and the orders drawn from the seed."""
 
 import collections
 import dataclasses

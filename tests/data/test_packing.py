@@ -1,4 +1,4 @@
-"""Rows: every token's id leads back to its document, whatever the lengths."""
+"""Rows: every token's id leads back to its document, for any lengths."""
 
 from collections import Counter, defaultdict
 

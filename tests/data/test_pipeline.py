@@ -1,4 +1,4 @@
-"""Batches: the global batch of a step is a function of the step, whatever the hosts and wherever a run resumes."""
+"""Batches: a step's global batch depends only on the step, not on hosts or resumption."""
 
 import itertools
 

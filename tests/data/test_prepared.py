@@ -1,4 +1,4 @@
-"""Reading a prepared corpus of many shards: however few files a process may open, every document is read as it is."""
+"""Reading a prepared corpus of many shards: documents are intact, even with few open files allowed."""
 
 import gc
 import hashlib

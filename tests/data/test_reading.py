@@ -1,4 +1,4 @@
-"""Records of files: all of them, each once however the file is cut, and what is wrong with the others."""
+"""Records of files: each is read once for any split of the file, and errors are reported."""
 
 import codecs
 import gzip

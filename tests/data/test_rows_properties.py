@@ -1,4 +1,4 @@
-"""Rows and batches of any documents: nothing lost, nothing merged, the same order whoever reads. Found by hypothesis."""
+"""Properties of rows and batches, by hypothesis: nothing lost, nothing merged, the same order for all readers."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""The table of documents, against the same said record by record."""
+"""The table of documents, against a plain implementation record by record."""
 
 import itertools
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Bounded memories by themselves: the article's values, the four distances by hand, who fires where."""
+"""Bounded memories alone: the article's values, the four distances by hand, which memories fire where."""
 
 import dataclasses
 

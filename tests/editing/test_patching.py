@@ -1,4 +1,4 @@
-"""Looking into a model and patching it: against the model run one patch at a time, and against generation with a cache."""
+"""Tracing and patching a model: against one patch at a time, and against generation with a cache."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The article's numbers: as copied they fit each other, and whatever model is measured, every one is compared."""
+"""The article's numbers: the copies are consistent, and every number of a measured model is compared."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The measures: every mode, every document alone, whatever shares its batch."""
+"""The measures: every mode, and documents that do not depend on others in their batch."""
 
 import dataclasses
 

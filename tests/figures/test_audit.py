@@ -1,4 +1,4 @@
-"""The figure of the audit: claims, table and picture from results that are known."""
+"""The figure of the audit: claims, table and plot from known results."""
 
 import dataclasses
 

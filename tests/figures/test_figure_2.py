@@ -1,4 +1,4 @@
-"""Figure 2: its claims from curves that are known, its table, page and picture."""
+"""Figure 2: its claims from known curves, its table, page and plot."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""The measures of figure 3, from curves that are known, and its picture of several seeds."""
+"""The measures of figure 3 from known curves, and its plot of several seeds."""
 
 import pathlib
 

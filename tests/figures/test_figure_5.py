@@ -1,4 +1,4 @@
-"""Figures 5a, 5b and 5c: their claims from made-up runs, where the answer is known; their pictures."""
+"""Figures 5a, 5b and 5c: claims from made-up runs with known answers; their plots."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Figure 6: its claims from made-up runs, the corpus that it writes, its picture."""
+"""Figure 6: its claims from made-up runs, the corpus that it writes, its plot."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Figure 7: amplitude and level of cycles that are known, and its picture."""
+"""Figure 7: amplitude and level of known cycles, and its plot."""
 
 import pytest
 

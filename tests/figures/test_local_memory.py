@@ -1,4 +1,4 @@
-"""The study of local bounded memory: its measures where the answer is known, and its page from made-up outcomes."""
+"""The study of local bounded memory: its measures on known answers, and its page from made-up outcomes."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What figures that compare losses share."""
+"""Shared by figures that compare losses."""
 
 import matplotlib.pyplot as plt
 import numpy as np

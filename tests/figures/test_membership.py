@@ -1,4 +1,4 @@
-"""Figure membership: its coins, the arithmetic of what it asks and claims, and all of it on tiny models."""
+"""Figure membership: its random draws, the arithmetic of its measures and claims, and all of it on tiny models."""
 
 import json
 from collections import Counter

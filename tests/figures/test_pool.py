@@ -1,4 +1,4 @@
-"""Figure pool: its claims, table and picture from made-up runs, and the selectivity of a tiny model."""
+"""Figure pool: its claims, table and plot from made-up runs, and the selectivity of a tiny model."""
 
 import pytest
 from conftest import tiny_config

@@ -1,4 +1,4 @@
-"""What methods achieve on a finished model: when it is measured, on which documents, and the plane of figure 4c."""
+"""Post-hoc methods on a finished model: when they run, on which documents, and the plane of figure 4c."""
 
 import dataclasses
 import pathlib

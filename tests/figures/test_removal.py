@@ -1,4 +1,4 @@
-"""Figure removal: its corpus, what it asks of models, the arithmetic of its claims, and all of it on tiny models."""
+"""Figure removal: its corpus, its measures, the arithmetic of its claims, and all of it on tiny models."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""The frontier of rivals: places, interpolation, claims, table and picture from made-up runs; its runs from the config."""
+"""The frontier of rivals: places, interpolation, claims, table and plot from made-up runs; its configs."""
 
 import dataclasses
 

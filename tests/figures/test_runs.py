@@ -1,4 +1,4 @@
-"""The runs behind figures: which are the same, what a command line may set, what is trained again."""
+"""The runs behind figures: which are shared, what a command line may set, what is trained again."""
 
 import subprocess
 import sys

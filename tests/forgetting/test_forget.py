@@ -1,4 +1,4 @@
-"""Single documents are removed: what is in the folder, that the receipt tells the truth, and what is refused."""
+"""Removing single documents: the written folder, a correct receipt, and what is refused."""
 
 import json
 import pathlib

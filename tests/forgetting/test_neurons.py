@@ -1,4 +1,4 @@
-"""Whose sinks go, what is zero afterwards, and the arithmetic of the receipt."""
+"""Whose sinks are removed, what is zero afterwards, and the arithmetic of the receipt."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""PyTorch's transformers must agree with us, in both directions, and what cannot be read exactly is refused."""
+"""PyTorch's transformers agrees in both directions, and refuses what cannot be read exactly."""
 
 import errno
 import json

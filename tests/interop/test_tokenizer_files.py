@@ -1,4 +1,4 @@
-"""What others open encodes and decodes as we do."""
+"""Other libraries encode and decode with exported tokenizers as we do."""
 
 import io
 import json

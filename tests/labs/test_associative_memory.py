@@ -1,4 +1,4 @@
-"""The memory, its laws and its bounds, against plain numpy and against numbers of a plain numpy loop."""
+"""The memory, its laws and its bounds, against plain numpy."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The capacity of sinks: the parts of the prediction against draws, the whole against recall."""
+"""The capacity of sinks: parts of the prediction against random draws, the whole against recall."""
 
 import jax
 import jax.numpy as jnp

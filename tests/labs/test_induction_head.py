@@ -1,4 +1,4 @@
-"""The text's statistics, the data law, the models, the measures, the construction: against plain numpy and known numbers."""
+"""Statistics, data law, models, measures and construction, against plain numpy and known numbers."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""The command: what it writes, what it refuses, how it stops and goes on."""
+"""The command: what it writes, what it refuses, how it stops and resumes."""
 
 import json
 import os

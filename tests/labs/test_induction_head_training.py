@@ -1,4 +1,4 @@
-"""Training: resumed bit for bit, frozen memories, one step of many parts, what is learned; sinks and their gates."""
+"""Training: bitwise resumption, frozen memories, split batches, learning; sinks and their gates."""
 
 import dataclasses
 import math

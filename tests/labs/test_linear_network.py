@@ -1,4 +1,4 @@
-"""The theorems: numbers they predict, where they fail as stated, identities; the command."""
+"""The theorems: predicted numbers, failures of the stated forms, identities; the command."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Every kernel of attention: the definition, its gradient, and documents that do not see each other."""
+"""Every attention kernel: against the definition, its gradient, and isolation of documents."""
 
 import functools
 

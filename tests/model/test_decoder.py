@@ -1,4 +1,4 @@
-"""The decoder and the seam: what may depend on what."""
+"""The decoder and its intervention sites: what may depend on what."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Rows by number on a mesh, against the whole table on one device."""
+"""Looking up rows by number on a mesh, against the whole table on one device."""
 
 import jax
 import jax.numpy as jnp

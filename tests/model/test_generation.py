@@ -1,4 +1,4 @@
-"""Generation with a cache: the same tokens as without, whatever else is in the batch; drawn from the right chances."""
+"""Generation with a cache: the same tokens as without, for any batch, with the right probabilities."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What a program does in a step, counted on small programs written for it."""
+"""Counts of a program's operations in a step, on small programs written for the test."""
 
 import pytest
 

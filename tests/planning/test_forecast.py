@@ -1,4 +1,4 @@
-"""What a run would need, by arithmetic: its parts, each where the answer is known."""
+"""Predicted needs of a run: each part on cases with known answers."""
 
 import pytest
 from conftest import tiny_config

@@ -1,4 +1,4 @@
-"""Programs as text: shapes, operands, loops, groups."""
+"""Parsing programs as text: shapes, operands, loops, groups."""
 
 import jax
 import jax.numpy as jnp

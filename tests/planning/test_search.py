@@ -1,4 +1,4 @@
-"""The search for what fits, on a compiler made of arithmetic."""
+"""The search for what fits, with a fake compiler that does arithmetic."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Slices that are not here, by name."""
+"""TPU slices by name, without hardware."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""What the tests of `prepare` share."""
+"""Shared by the tests of `prepare`."""
 
 import multiprocess
 import pytest

@@ -1,4 +1,4 @@
-"""Columns that are written in parts, in the way of many records, are those that are worked out in memory."""
+"""Columns written in parts, as for many records, equal those computed in memory."""
 
 import hashlib
 import tracemalloc

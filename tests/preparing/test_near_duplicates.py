@@ -1,4 +1,4 @@
-"""Pairs of near-duplicates to clusters: the same as datatrove's, in arrays."""
+"""From pairs of near-duplicates to clusters: arrays give the same as datatrove."""
 
 import contextlib
 import io

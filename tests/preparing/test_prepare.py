@@ -1,4 +1,4 @@
-"""From files of every kind to a corpus: nothing is lost, a killed run goes on, and what cannot be is refused."""
+"""From files of every kind to a corpus: nothing is lost, a killed run resumes, bad input is refused."""
 
 import errno
 import gzip

@@ -1,4 +1,4 @@
-"""What is told while a corpus is prepared: one share of all stages, documents a second, and the time left."""
+"""Progress of preparing a corpus: the share of all stages, documents per second, and the time left."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A corpus without a tokenizer gets one of its own: of text from all over the input, the same however often it is killed."""
+"""Training a tokenizer: on text from all over the input, and the same after any number of kills."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The page to explore: what is on it, and, in a browser, what it does. The browser is Debian's chromium with its driver."""
+"""The page to explore: its content, and its behaviour in a browser (Debian's chromium with its driver)."""
 
 import json
 import pathlib

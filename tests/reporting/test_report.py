@@ -1,4 +1,4 @@
-"""The page: what is text stays text, and what is alike is marked."""
+"""The report page: text is escaped, and text in common is marked."""
 
 from memsinks_jax.reporting import report
 

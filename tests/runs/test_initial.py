@@ -1,4 +1,4 @@
-"""What a run takes from the model that it starts from."""
+"""What a run takes from the model it starts from."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A run goes on, and is measured, wherever its data have moved: what they say decides, not where they lie."""
+"""A run resumes and is measured after its data have moved: content decides, not the path."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Opening a model: on which devices it comes to lie, what of the run's settings stays, how many rows are read at once."""
+"""Opening a model: its devices, which settings of the run stay, how many rows are read at once."""
 
 import dataclasses
 import json

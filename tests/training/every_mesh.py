@@ -1,8 +1,8 @@
-"""One of several processes that train together, a few steps on one mesh after the other; `test_processes.py` starts it.
+"""One of several processes that train together, a few steps on each mesh. `test_processes.py` starts it.
 
-python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES, the last as JSON: [[data, fsdp, tensor, stride], ...]. The
-devices come in steps of `stride`: with 1 those of a process lie side by side. The last line printed is, for each mesh, the
-number of tokens and the loss of every step.
+python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES, the last as JSON: [[data, fsdp, tensor, stride], ...]. Devices
+come in steps of `stride`: with 1, those of a process are neighbours. The last printed line has, for each mesh, the number
+of tokens and the loss of every step.
 """
 
 import json

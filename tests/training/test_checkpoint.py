@@ -1,4 +1,4 @@
-"""Checkpoints: what is restored is what was saved, on whatever devices; damage is found by name and never trained on."""
+"""Checkpoints: restored state equals saved state on any devices; damage is named and never trained on."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""FLOPs of a step by both counts, and the peaks they are divided by."""
+"""FLOPs of a step by both counts, and the peaks that they are divided by."""
 
 import pytest
 

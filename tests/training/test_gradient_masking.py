@@ -1,4 +1,4 @@
-"""Who teaches which neurons: against gradients of one kind of document alone, under AdamW, on meshes."""
+"""Which documents train which neurons: against gradients of one kind of document, under AdamW, on meshes."""
 
 import jax
 import jax.numpy as jnp

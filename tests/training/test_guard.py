@@ -1,4 +1,4 @@
-"""What must not be learned from is skipped, counted, told, and after too much of it the run ends."""
+"""Bad updates are skipped, counted and reported, and too many of them end the run."""
 
 import json
 

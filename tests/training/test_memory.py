@@ -1,4 +1,4 @@
-"""A run that no device has room for is refused before anything is allocated or written."""
+"""A run that does not fit on any device is refused before it allocates or writes anything."""
 
 import re
 

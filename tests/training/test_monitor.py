@@ -1,4 +1,4 @@
-"""The monitor flags what comes too often, on any mesh, and in a run that was stopped and went on as in one that was not."""
+"""The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""DP-SGD against gradients of single rows, clipped and added up; its noise against what was asked."""
+"""DP-SGD: clipped sums against single-row gradients, and the requested noise."""
 
 import jax
 import numpy as np

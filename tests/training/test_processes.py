@@ -1,4 +1,4 @@
-"""However many processes drive the devices: every step reads the same tokens, and its loss stays."""
+"""Any number of processes: every step reads the same tokens and has the same loss."""
 
 import json
 import os

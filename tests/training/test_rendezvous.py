@@ -1,4 +1,4 @@
-"""Hosts that do not come are named."""
+"""Missing hosts are named."""
 
 import concurrent.futures
 import socket

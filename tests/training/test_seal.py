@@ -1,4 +1,4 @@
-"""The seal: damage is found by the name of the file, whatever the file is; nothing is read that need not be."""
+"""The seal: damage is found and named for any file, without unnecessary reads."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""SGTM against its paper's three rules, by ordinary gradients of models whose weights are set to 0."""
+"""SGTM against its paper's three rules, by ordinary gradients of models with zeroed weights."""
 
 import jax
 import numpy as np

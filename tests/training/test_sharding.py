@@ -1,4 +1,4 @@
-"""Where parameters live on a mesh, written down."""
+"""The layout of parameters on a mesh, spelled out."""
 
 import jax
 import numpy as np

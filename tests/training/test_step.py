@@ -1,4 +1,4 @@
-"""One update: its numbers, and that no mesh changes them."""
+"""One update: its numbers, which are the same on every mesh."""
 
 import itertools
 import math

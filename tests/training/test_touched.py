@@ -1,4 +1,4 @@
-"""Sparse sinks against the masked ones with the same masks: losses, gradients, updates; and what a step leaves alone."""
+"""Sparse sinks against masked ones with the same masks: losses, gradients, updates, untouched rows."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""A run that hangs says on what."""
+"""A hanging run reports where it hangs."""
 
 import logging
 import time

@@ -2,6 +2,6 @@
 
     python -m memsinks_jax.labs.associative_memory --figure=laws --out=runs/laws
 
-`model` is the memory, `laws` what is proved about it, `optimization` and `learned` how training fills it, `sinks` the
-memory with a mask tied to every document; one module a figure.
+`model` is the memory, `laws` has the theorems, `optimization` and `learned` the training, `sinks` the memory with a mask
+tied to every document. One module per figure.
 """

@@ -32,13 +32,13 @@ FIGURES = {
 
 
 def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> Settings:
-    """The figure's defaults with what was chosen on the command line.
+    """The figure's defaults, overridden by the flags on the command line.
 
     Args:
-      chosen: {flag: value}, without those that were not given.
-      lenient: leave out flags which the figure has no use for, instead of refusing them.
+      chosen: {flag: value} of the flags that were given.
+      lenient: ignore flags that the figure does not use, instead of refusing them.
     Raises:
-      InputError: a value that cannot be used, or a flag the figure has no use for.
+      InputError: a value is out of range, or the figure does not use a flag.
     """
     defaults = FIGURES[figure].DEFAULTS
     for flag in chosen:
@@ -51,7 +51,7 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
 
 
 def measure(settings: dict[str, Settings]) -> list[Study]:
-    """Every figure of `settings`."""
+    """Makes every figure of `settings`."""
     command_line.keep_freed_memory()
     return shared.measure(
         "figure", {name: functools.partial(FIGURES[name].study, mine) for name, mine in settings.items()}
@@ -59,7 +59,7 @@ def measure(settings: dict[str, Settings]) -> list[Study]:
 
 
 def write(out: pathlib.Path, figure: str, studies: list[Study], command: str) -> dict:
-    """Draws and writes everything -> the content of results.json."""
+    """Writes everything -> the content of results.json."""
     seeds = sorted({run["seed"] for study in studies for run in study.runs})
     about = {"figure": figure, "preset": "laptop", "seeds": seeds}
     return shared.write(out, about, "Scaling laws for associative memories, and for sinks", studies, command)

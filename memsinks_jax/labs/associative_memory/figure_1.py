@@ -11,7 +11,7 @@ TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
 
 
 def study(settings: Settings) -> Study:
-    """Raises InputError for alpha <= 1, where the law of the figure says nothing, and for a single d."""
+    """Raises InputError for alpha <= 1, where the figure's law does not apply, and for a single d."""
     alpha, m, d = settings.alpha, settings.m, settings.d
     if alpha <= 1:
         raise InputError(f"--alpha={alpha:g}: the law of figure 1 is d^(1-alpha); give an alpha above 1")
@@ -31,7 +31,7 @@ def study(settings: Settings) -> Study:
               "bounded from below (15)", ratio_GDT.min((1, 2)), at_least=1 / 3),
         claim("law_high", "the same, largest", "bounded from above (15)", ratio_GDT.max((1, 2)), at_most=3),
     ]  # fmt: skip
-    # Each plateau is claimed only where the other term has become small.
+    # Claims each plateau only where the other term has become small.
     if terms_T[-3] < 0.1 * terms_D[0]:
         claims.append(
             claim(

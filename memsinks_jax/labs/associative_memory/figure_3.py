@@ -1,4 +1,4 @@
-"""Figure 3: when to store all alike (q_0), when by frequency (q_1), and what a threshold gains."""
+"""Figure 3: when to store all inputs alike (q_0), when by frequency (q_1), and what a threshold gains."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from memsinks_jax.labs.study import BLUE, GREEN, ORANGE, Study, finish, panels, 
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 
-# alpha None: 0.5 in the maps of d and T, 2 where T is infinite, as in the paper; a given alpha holds for all three.
+# alpha None: 0.5 in the maps of d and T, 2 if T is infinite, as in the paper. A given alpha applies to all three.
 DEFAULTS = {"runs": 100, "alpha": None, "n": 100, "m": 5, "d": (8, 16, 32, 64, 128, 256, 512), "p": None}
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
 NAMES = ("q_0", "q_1", "q_0,[P]")
 
 
 def study(settings: Settings) -> Study:
-    """Raises InputError for fewer than two d."""
+    """Raises InputError for fewer than two values of d."""
     n, m, d, seeds, draws = settings.n, settings.m, settings.d, settings.seeds, settings.draws
     if len(d) < 2:
         raise InputError(f"--d={d[0]}: figure 3 shows several dimensions; give at least 2, for example --d=8,64,512")

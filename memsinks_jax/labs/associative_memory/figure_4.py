@@ -1,4 +1,4 @@
-"""Figure 4: does the approximation (20) of what SGD stores hold? Where d >= N yes, where d << N no."""
+"""Figure 4: is (20) a good approximation of what SGD stores? Yes if d >= N, no if d << N."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ def study(settings: Settings) -> Study:
     for c, (d, gamma) in enumerate(cases):
         for u, rule in enumerate(optimization.RULES):
             runs += record(f"{rule}, d={d}, gamma={gamma:g}", seeds, {"error": ("T", steps, errors_GCUX[:, c, u])})
-    # How far the scheme's mean error is from SGD's, in logarithms, over the steps of the picture.
+    # Distance of the scheme's mean error from SGD's, in logarithms, over the steps of the plot.
     gap_GC = np.abs(np.log(errors_GCUX[:, :, 2] / errors_GCUX[:, :, 0])).mean(-1)
     claims = [
         Claim(f"close_{gamma:g}", f"mean |log E(q_gamma) / E(SGD)| at d = N = {n}, gamma = {gamma:g}", "curves coincide",

@@ -1,4 +1,4 @@
-"""Figure 5: the weight f^n(0) of an association after n sights (20), and the scheme q_rho it amounts to."""
+"""Figure 5: the weight f^n(0) of an association seen n times (20), and the closest scheme q_rho."""
 
 import numpy as np
 import scipy.optimize
@@ -11,18 +11,18 @@ from memsinks_jax.reporting.claims import Claim
 DEFAULTS = {"alpha": 2.0, "n": 100, "m": 5}
 STEPS = 1000
 GAMMAS = (10.0, 1.0, 0.1, 0.01, 0.001)
-PAPER = {10.0: 0.05, 0.1: 0.35, 0.001: 1.0}  # the rho whose q_rho the paper finds q_gamma close to, at alpha = 2
+PAPER = {10.0: 0.05, 0.1: 0.35, 0.001: 1.0}  # {gamma: rho of the closest scheme in the paper}, at alpha = 2
 
 
 def _closest(q_N: np.ndarray, p_N: np.ndarray) -> float:
-    """rho of the p^rho closest to q in squares, both with the largest weight 1."""
+    """rho of the p^rho closest to q in least squares, both with the largest weight 1."""
     return float(scipy.optimize.minimize_scalar(lambda rho: ((q_N - p_N**rho) ** 2).sum(), bounds=(0, 2)).x)
 
 
 def study(settings: Settings) -> Study:
-    """Nothing here is random: the seed changes nothing, and there is one value of everything."""
+    """Nothing here is random: all seeds agree, and every quantity has one value."""
     n, m, alpha, seeds = settings.n, settings.m, settings.alpha, settings.seeds[:1]
-    # How often each input was seen: as (x + 3)^-alpha, the rarest once.
+    # Number of times each input was seen: (x + 3)^-alpha, scaled so that the rarest was seen once.
     seen_N = np.round(((np.arange(1, n + 1) + 3.0) / (n + 3)) ** -alpha).astype(int)
     longest = max(seen_N[0], STEPS)
     weights = {gamma: np.asarray(optimization.iterates(gamma, m, int(longest))) for gamma in GAMMAS}

@@ -1,4 +1,4 @@
-"""Figure 6: one step of SGD seen on the scores of all inputs: large steps overwrite, small ones miss the rare."""
+"""Figure 6: the effect of one SGD step on the scores of all inputs: large steps overwrite, small ones miss rare inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ GAMMAS = (10.0, 0.1)
 
 
 def study(settings: Settings) -> Study:
-    """Raises InputError for several d, and for more inputs than a picture of all scores can show."""
+    """Raises InputError for several values of d, and for more inputs than one plot of all scores can show."""
     if len(settings.d) > 1:
         raise InputError(
             f"--d={','.join(map(str, settings.d))}: figure 6 has one dimension; give one, for example --d=5"
@@ -49,7 +49,7 @@ def study(settings: Settings) -> Study:
         runs += record(f"gamma={gamma:g}", seeds, {"recalled": ("T", range(10, STEPS + 1, 10), recalled_GT)},
                        lost=lost[:, c], rare=rare_GC[:, c])  # fmt: skip
     claims = [
-        Claim("overwrites", f"share of recalled inputs lost by a step on one that is not: gamma = {GAMMAS[0]:g} over "
+        Claim("overwrites", f"share of recalled inputs lost by a step on an unrecalled one: gamma = {GAMMAS[0]:g} over "
               f"gamma = {GAMMAS[1]:g}", "a large step erases", [float(v) for v in lost[:, 0] / lost[:, 1]], at_least=1),
         Claim("misses_rare", f"share of the rarer half of the inputs recalled late: gamma = {GAMMAS[0]:g} minus "
               f"gamma = {GAMMAS[1]:g}", "a small step does not store the rare",
@@ -79,7 +79,7 @@ def study(settings: Settings) -> Study:
 
 
 def _lost(right, inputs) -> np.ndarray:
-    """Of the inputs recalled before a step on one that is not, the share no longer recalled after it -> (groups, C)."""
+    """Share of recalled inputs that a step on an unrecalled one makes the memory forget -> (groups, C)."""
     before, after = right[..., :-1, :], right[..., 1:, :]
     here = np.broadcast_to(inputs[:, :, None, 1:, None], (*before.shape[:-1], 1))
     on_wrong = ~np.take_along_axis(before, here, axis=-1)
@@ -88,7 +88,7 @@ def _lost(right, inputs) -> np.ndarray:
 
 
 def _example(right_TN, inputs_T) -> int:
-    """A step, past the first hundred, on an input that is not recalled: the one that changes most others' recall."""
+    """A step after the first hundred, on an unrecalled input: the one that changes the recall of most others."""
     steps = np.arange(100, len(inputs_T))
     wrong = ~right_TN[steps - 1, inputs_T[steps]]
     changed = (right_TN[steps - 1] & ~right_TN[steps]).sum(1)

@@ -1,4 +1,4 @@
-"""Figure 7: step size, batch size, schedules, Adam and layer norm: what makes better memories of the same samples."""
+"""Figure 7: how step size, batch size, schedules, Adam and layer norm change the memory of the same samples."""
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ from memsinks_jax.reporting.claims import Claim
 DEFAULTS = {"runs": 10, "alpha": 2.0, "n": 100, "m": 5, "d": (100,)}
 SAMPLES = 10000
 STEP_SIZES = (0.01, 0.1, 1.0, 10.0, 100.0)
-BATCHES = (10, 100, 1000)  # besides one by one
+BATCHES = (10, 100, 1000)  # besides batch size one
 LARGE_BATCH, LARGE_BATCH_STEPS = 1000, 100
 OPTIMIZERS = ("SGD", "Adam", "layer norm")
 
 
 def study(settings: Settings) -> Study:
-    """Raises InputError for several d."""
+    """Raises InputError for several values of d."""
     if len(settings.d) > 1:
         raise InputError(
             f"--d={','.join(map(str, settings.d))}: figure 7 has one dimension; give one, for example --d=100"
@@ -82,7 +82,7 @@ def study(settings: Settings) -> Study:
 
 
 class _Runs:
-    """Errors after every step, mean over the runs of each group -> float64 (groups, steps)."""
+    """Errors after every step, averaged over the runs of each group -> float64 (groups, steps)."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -102,7 +102,7 @@ class _Runs:
         return optimization.kernel(e_NR, d), gram_MM, model.samples(of_samples, self.law, SAMPLES)
 
     def one_by_one(self, step_sizes: dict[str, np.ndarray], d: int) -> dict[str, np.ndarray]:
-        """SGD of batch size one with each of these step sizes (T,)."""
+        """SGD of batch size one, with each of these step sizes (T,)."""
         gamma_ST = jnp.asarray(np.stack(list(step_sizes.values())), jnp.float32)
 
         def one_run(key):
@@ -116,7 +116,7 @@ class _Runs:
         return self._over_runs(one_run, step_sizes)
 
     def in_batches(self, batch: int, d: int) -> np.ndarray:
-        """SGD with batches, step size 1/sqrt(batch) for the sum of their gradients."""
+        """SGD in batches, with step size 1/sqrt(batch) for the sum of their gradients."""
 
         def one_run(key):
             kernel_NN, gram_MM, inputs_T = self._memory(key, d)

@@ -1,4 +1,4 @@
-"""Figure 8: with learned embeddings two dimensions hold every association."""
+"""Figure 8: with learned embeddings, two dimensions hold every association."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +26,7 @@ def study(settings: Settings) -> Study:
             seeds, settings.draws, together=True,
         )  # fmt: skip
         found[m] = e[0, 0], u[0, 0], y_N
-        # The error is a sum of p(x) over inputs that are not recalled: none is exactly zero.
+        # The error is a sum of p(x) over unrecalled inputs: without any it is exactly zero.
         solved_G = (errors_GRT[:, :, -1] == 0).mean(1)
         curves = {"error": ("step", steps, errors_GRT[:, :, steps - 1].mean(1))}
         runs += record(f"M={m}", seeds, curves, solved=solved_G, error=errors_GRT[:, :, -1].mean(1))
@@ -55,7 +55,7 @@ def study(settings: Settings) -> Study:
 
 
 def _plane(axis, e_ND, u_MD, y_N, kind: str) -> None:
-    """Areas of argmax_y u_y^T u with the u_y, or with the e_x coloured by their output."""
+    """Regions of argmax_y u_y^T u with the u_y, or with the e_x coloured by their output."""
     m = len(u_MD)
     colours = plt.get_cmap("tab10" if m <= 10 else "nipy_spectral")(np.linspace(0, 1, m) if m > 10 else np.arange(m))
     points = u_MD if kind == "levels" else e_ND

@@ -1,9 +1,9 @@
 """Every law of Table 2, Propositions 1 to 4, Theorems 1 and 2 and Lemma 1: predicted, measured, whether it holds.
 
-Where the paper's law is for infinitely many inputs (or does not depend on N), so is the measurement: p is normalized over
-all positive integers, the first N are simulated, and what lies beyond counts as guessed. Laws hold in the limit, so every
-fit keeps to where the number of inputs that are recalled is large: from 6 to 45 of them without a threshold, from 8 to
-64 with one, where sums over inputs are close to the integrals they stand for.
+Where the paper's law is for infinitely many inputs (or does not depend on N), the measurement is too: p is normalized over
+all positive integers, the first N are simulated, and all others count as guessed. Laws hold in the limit, so every fit
+covers only points with many recalled inputs: 6 to 45 without a threshold, 8 to 64 with one. There, sums over inputs are
+close to their integrals.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, re
 from memsinks_jax.labs.study import BLUE, GREEN, ORANGE, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim
 
-# d None: every law at the d where it can be seen, see `law_measurements`.
+# d None: each law at a suitable d, see `law_measurements`
 DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": None}
 
-SHARE = 0.15  # how far from its predicted exponent a law of Propositions 2 to 4 may be fitted
+SHARE = 0.15  # tolerance of fitted exponents in Propositions 2 to 4, as a share of the prediction
 
 
 def study(settings: Settings) -> Study:
-    """Raises InputError where the laws say nothing: alpha <= 1, M < 4."""
+    """Raises InputError where the laws do not apply: alpha <= 1, M < 4."""
     alpha, m = settings.alpha, settings.m
     if alpha <= 1:
         raise InputError(
@@ -152,7 +152,7 @@ def _claims(settings: Settings, found) -> list[Claim]:
 
 
 def _largest_share(points) -> np.ndarray:
-    """Largest measured error over its upper bound -> (groups,). Where there was no error, any bound holds, even 0."""
+    """Largest ratio of measured error to upper bound -> (groups,). Without any error, every bound holds, even 0."""
     errors_PG, upper_P1 = np.array([p["errors"] for p in points]), np.array([[p["upper"]] for p in points])
     with np.errstate(divide="ignore"):
         return np.divide(errors_PG, upper_P1, out=np.zeros_like(errors_PG), where=errors_PG > 0).max(0)
@@ -199,7 +199,7 @@ def _draw(settings: Settings, found, path) -> None:
 
 
 def _law(axis, d_X, errors_GX, label: str, colour, exponent: float | None) -> None:
-    """Measured errors, and dashed the power law through the middle one."""
+    """Measured errors, with a dashed power law through the middle one."""
     curve(axis, d_X, errors_GX, label, colour)
     if exponent is not None:
         middle = len(d_X) // 2

@@ -1,4 +1,4 @@
-"""The capacity of sink neurons: documents held against sinks, active fraction and likeness; predicted and measured."""
+"""The capacity of sinks: documents held by number of sinks, active fraction and similarity; predicted and measured."""
 
 from typing import NamedTuple
 
@@ -12,20 +12,20 @@ from memsinks_jax.labs.study import BLUE, GREEN, GREY, RED, VIOLET, Study, finis
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 
-# n: most documents tried; m: outputs; d: numbers of sinks.
+# n: largest number of documents; m: outputs; d: numbers of sinks
 DEFAULTS = {"runs": 40, "n": 2048, "m": 16, "d": (128, 256, 512)}
 ACTIVE = (0.03, 0.1, 0.3, 1.0)  # 1 is a memory without masks
 ALIKE = (0.0, 0.3, 0.6)
-SHARE = 0.15  # how far capacities may be from the predicted ones, as the exponents of the laws
+SHARE = 0.15  # tolerance of capacities, as a share of the prediction, like that of the laws' exponents
 TOLERATED = 0.05  # share of documents that may be recalled wrongly
-FEWEST_ACTIVE = 30  # active sinks from which a code's length hardly varies
-ONCE, COUNTS = 16, (2, 4, 16)  # documents read once beside each to be recalled; how often that has come
-MOST_WITH_ONCE = 128  # sinks: with so many documents more, fewer do
+FEWEST_ACTIVE = 30  # with at least this many active sinks, a code's length hardly varies
+ONCE, COUNTS = 16, (2, 4, 16)  # documents read once per document to recall; number of encounters of the latter
+MOST_WITH_ONCE = 128  # limit on sinks, as there are so many more documents
 COLOURS = dict(zip(ACTIVE, (VIOLET, BLUE, GREEN, RED), strict=True))
 
 
 class WithOnce(NamedTuple):
-    """Recall where documents read once stand beside each: error over sizes (groups, X), capacity (groups,)."""
+    """Recall beside documents read once: error by size (groups, X), capacity (groups,)."""
 
     case: Case
     sizes: tuple[int, ...]
@@ -35,7 +35,7 @@ class WithOnce(NamedTuple):
 
 
 def study(settings: Settings) -> Study:
-    """Raises InputError for sinks or documents too few to tell anything."""
+    """Raises InputError if there are too few sinks or documents to measure."""
     if settings.n < 64:
         raise InputError(f"--n={settings.n}: the capacity of sinks is looked for among at least 64 documents")
     if min(settings.d) < 32:
@@ -49,7 +49,7 @@ def study(settings: Settings) -> Study:
     errors = dict(zip(cases, np.moveaxis(errors_GCX, 1, 0), strict=True))
     held = {case: sinks.capacity(sizes, errors_GX, TOLERATED) for case, errors_GX in errors.items()}
     predicted = {case: sinks.predicted_capacity(case, outputs, TOLERATED) for case in cases}
-    # The prediction is about interference of many: at least one document an output, at most what was tried.
+    # The prediction assumes interference of many: at least one document per output, at most the number tried.
     told = {case: held[case] for case in cases if outputs <= predicted[case] <= settings.n / 2}
     told = {case: values for case, values in told.items() if not np.isnan(values).any()}
     crowded = _with_once(settings, sizes)
@@ -127,7 +127,7 @@ def _claims(settings: Settings, errors, held, predicted, told, sizes) -> list[Cl
 
 
 def _with_once(settings: Settings, sizes) -> dict[str, WithOnce]:
-    """What each of several times of opening and numbers of encounters does to recall."""
+    """Recall for several opening encounters and several numbers of encounters."""
     count = min(max(settings.d), MOST_WITH_ONCE)
     sizes = tuple(size for size in sizes if size <= 4 * count)
     weights = {f"always open, came {k} times": sinks.weight_of_once(k, 1) for k in COUNTS}
@@ -158,14 +158,14 @@ def _claims_with_once(crowded: dict[str, WithOnce]) -> list[Claim]:
 
 
 def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
-    """Theorem 1's lower and upper bound for so many documents stored alike, with d_eff for d."""
+    """Lower and upper bound of Theorem 1 for documents stored alike, with d_eff for d."""
     q_N, y_N, law = np.ones(documents), model.outputs(documents, outputs), model.Law(np.full(documents, 1 / documents))
     pair = (bound(d_eff, q_N, law, y_N, outputs) for bound in (laws.lower_bound, laws.upper_bound))
     return tuple(pair)
 
 
 def _inside(settings: Settings, errors, sizes) -> np.ndarray:
-    """Whether each measured error is between the bounds, where Theorem 1 applies -> bool (points, groups)."""
+    """Whether each measured error is within the bounds, where Theorem 1 applies -> bool (points, groups)."""
     rows = []
     for case, errors_GX in errors.items():
         d_eff = sinks.effective_dimension(case)

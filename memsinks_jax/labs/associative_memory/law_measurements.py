@@ -1,4 +1,4 @@
-"""The measurements behind the table of laws; each returns its settings with errors of the form (groups, points)."""
+"""The measurements behind the table of laws. Each returns its settings, and errors of shape (groups, points)."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,11 @@ import numpy as np
 from memsinks_jax.labs.associative_memory import laws, model
 from memsinks_jax.labs.associative_memory.study import Settings
 
-LARGE_D = 16384  # where memory is no limit: far more than the inputs seen
-RECALLED = 2.0 ** np.array([2.5, 3.25, 4, 4.75, 5.5])  # inputs a scheme without threshold recalls; d follows
-STORED = (8, 11, 16, 23, 32)  # P of the thresholded ones
-RESOLVED = 1024  # inputs simulated where at most 45 are recalled
-BOUNDED_N = 256  # inputs where Theorem 1 is tested
+LARGE_D = 16384  # no limit of memory: far more than the inputs seen
+RECALLED = 2.0 ** np.array([2.5, 3.25, 4, 4.75, 5.5])  # inputs recalled without threshold; d follows
+STORED = (8, 11, 16, 23, 32)  # P of the thresholded schemes
+RESOLVED = 1024  # inputs to simulate if at most 45 are recalled
+BOUNDED_N = 256  # inputs in the test of Theorem 1
 JOINT_D = (32, 64, 128, 256, 512)
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000)
 
@@ -21,27 +21,27 @@ def _mean(errors_GRX: np.ndarray) -> np.ndarray:
 
 
 def _part(settings: Settings, share: float) -> int:
-    """Runs of a group where more or fewer than those of the settings are needed."""
+    """Runs per group if a measurement needs more or fewer than the settings say."""
     return max(round(settings.draws * share), 1)
 
 
 def _power(law: model.Law, rho: float) -> np.ndarray:
-    """q_rho up to a factor, which recall does not see: the largest is 1, so float32 reaches further down."""
+    """q_rho scaled to a maximum of 1. Recall ignores the scale, and float32 reaches further down."""
     return (law.p_N / law.p_N[0]) ** rho
 
 
 def room(d, alpha: float, m: int):
-    """P = c d / log d, c = min(1, M / (5 (alpha - 1))), at least 1: how many associations fit (Theorem 2).
+    """P = c d / log d, c = min(1, M / (5 (alpha - 1))), at least 1: the number of associations that fit (Theorem 2).
 
-    d / (2 P / M) is the squared signal of a stored input over its interference, so it is lost with a chance of about
-    exp(-d M / (4 P)) = d^(-M / 4c), which this c keeps below d^(1-alpha), the error of what is not stored.
+    d / (2 P / M) is the squared signal of a stored input over its interference, so it is lost with a probability of about
+    exp(-d M / (4 P)) = d^(-M / 4c). This c keeps it below d^(1-alpha), the error of inputs that are not stored.
     """
     return np.round(min(1, m / (5 * (alpha - 1))) * np.asarray(d) / np.log(d)).astype(int).clip(min=1)
 
 
 def capacity(settings: Settings) -> dict:
-    """Table 2, the whole law known -> {scheme: (d, errors)}: q_1 at the d where it recalls 6 to 45 inputs, or those of
-    the settings if there are any; q_0 and q_{0,[d/8]} at d = 64 to 512, or those."""
+    """Table 2 if the whole law is known -> {scheme: (d, errors)}: q_1 at values of d where it recalls 6 to 45 inputs, q_0
+    and q_{0,[d/8]} at d = 64 to 512. The d of the settings replace both."""
     law, y_N = model.zipf(settings.n, settings.alpha, infinite=True), model.outputs(settings.n, settings.m)
     first_N, seeds, q_1 = np.arange(settings.n), settings.seeds, _power(law, 1)
     large_D, small_D = settings.d or RECALLED ** (2 * settings.alpha), settings.d or (64, 128, 256, 512)
@@ -54,7 +54,7 @@ def capacity(settings: Settings) -> dict:
 def without_threshold(settings: Settings) -> dict:
     """Proposition 2 for several rho with 2 rho alpha > 1 -> {rho: (d, errors)}.
 
-    q_rho recalls about the first d^(1/(2 rho alpha)) inputs. d is chosen so that these are 6 to 45 for every rho: with a
+    q_rho recalls about the first d^(1/(2 rho alpha)) inputs. d is chosen so that these are 6 to 45 for every rho. With a
     fixed range of d, a large rho would recall two or three inputs throughout, and the error would be a staircase.
     """
     law, y_N = model.zipf(RESOLVED, settings.alpha, infinite=True), model.outputs(RESOLVED, settings.m)
@@ -67,7 +67,7 @@ def without_threshold(settings: Settings) -> dict:
 
 
 def with_threshold(settings: Settings) -> dict:
-    """Proposition 3: d = 8 P^(2 rho alpha + 1) -> {rho: (d, P, errors)}. Only what is stored is simulated."""
+    """Proposition 3: d = 8 P^(2 rho alpha + 1) -> {rho: (d, P, errors)}. Simulates only the stored inputs."""
     n, p_X = max(STORED), np.array(STORED)
     law, y_N = model.zipf(n, settings.alpha, infinite=True), model.outputs(n, settings.m)
     rhos = (0.0, 0.25, 0.5, 1.0)
@@ -79,9 +79,9 @@ def with_threshold(settings: Settings) -> dict:
 
 
 def number_of_inputs(settings: Settings) -> dict:
-    """Proposition 2 where 2 rho alpha = 1/2: the error as a function of d and of phi(N) = sqrt(N).
+    """Proposition 2 for 2 rho alpha = 1/2: the error as a function of d and of phi(N) = sqrt(N).
 
-    The signal of input x over the noise is (M/2) d / sqrt(N x); d is chosen so that this is 32 to 128 at x = 1, where the
+    The signal of input x over the noise is (M/2) d / sqrt(N x). d is chosen so that this is 32 to 128 at x = 1, where the
     most frequent input is safe and hundreds are recalled.
     """
     alpha, m, sizes = settings.alpha, settings.m, (2**14, 2**17, 2**20)
@@ -102,14 +102,14 @@ def number_of_inputs(settings: Settings) -> dict:
 
 
 def samples(settings: Settings) -> tuple[tuple[int, ...], np.ndarray]:
-    """Proposition 1: q_0 of T samples where d is no limit."""
+    """Proposition 1: q_0 of T samples, where d is no limit."""
     law = model.zipf(settings.n, settings.alpha, infinite=True)
     errors = model.finite_data(settings.seeds, _part(settings, 1), law, settings.m, (LARGE_D,), TIMES, 0.0)
     return TIMES, _mean(errors)[:, 0]
 
 
 def samples_of_any_law(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Proposition 1 for a law that is no power: q_0 of T samples, and what the proposition says -> (groups, T), (T,)."""
+    """Proposition 1 for a law other than a power law: q_0 of T samples, and the prediction -> (groups, T), (T,)."""
     n = 200
     weights_N = np.sort(np.random.default_rng(settings.seed).exponential(size=n) ** 3)[::-1]
     law = model.Law(weights_N / weights_N.sum())
@@ -133,7 +133,7 @@ def joint(settings: Settings) -> dict:
 def too_full(settings: Settings) -> dict:
     """Proposition 2, rho = 0: the d at which the error of q_0 falls to 0.3, between the plateau and zero, for several N.
 
-    q_0 treats all inputs alike, so its error does not depend on alpha; inputs are weighted equally here, for less noise.
+    q_0 treats all inputs alike, so its error does not depend on alpha. Weights inputs equally here, for less noise.
     """
     sizes, shares, largest = np.array([32, 64, 128, 256]), np.array([1 / 4, 1 / 2, 1, 2]), 256
     d_NX = sizes[:, None] * shares
@@ -169,13 +169,13 @@ def bounds(settings: Settings) -> list[dict]:
 
 
 def minimax(settings: Settings) -> dict:
-    """Theorem 2: the best of several schemes at every d, over the bound; and the scheme that reaches it.
+    """Theorem 2: the best of several schemes at every d, relative to the bound, and the scheme that reaches the bound.
 
-    The theorem says that some p(y|x) with the given p_* is this hard. At every tested point f(x) = x mod M is already.
+    The theorem says that some p(y|x) with the given p_* is this hard. f(x) = x mod M is, at every tested point.
     """
     n, alpha, m = 256, settings.alpha, settings.m
     law, y_N = model.zipf(n, alpha, infinite=True), model.outputs(n, m)
-    d_D = np.array([128.0, 256, 512, 1024, 1600])  # of which the largest has room for most of the n
+    d_D = np.array([128.0, 256, 512, 1024, 1600])  # the largest has room for most of the n inputs
     ranks = np.arange(n)
 
     def schemes(d):
@@ -192,9 +192,9 @@ def minimax(settings: Settings) -> dict:
 
 
 def quasi_orthogonal(settings: Settings) -> dict:
-    """Lemma 1: share of draws of P random unit vectors whose inner products stay below eta = 2 sqrt(log P / d); and how
-    much of P inputs the model (23) recalls with these vectors as its embeddings, P = exp(eta^2 d / 4) by the choice of
-    eta. Columns: d and P with eta < 1, where the statement is not empty."""
+    """Lemma 1: share of draws of P random unit vectors whose inner products stay below eta = 2 sqrt(log P / d), and share
+    of P inputs that the model (23) recalls with these vectors as embeddings. By the choice of eta, P = exp(eta^2 d / 4).
+    Columns: pairs of d and P with eta < 1, where the lemma is not empty."""
     m, largest = settings.m, 256
     pairs = [(d, count) for count in (16, 64, largest) for d in (32, 64, 128, 256, 512)]
     pairs = np.array([pair for pair in pairs if laws.quasi_orthogonality(pair[1], pair[0]) < 0.9], np.float32)

@@ -1,6 +1,6 @@
-"""Learned embeddings (section 4.2): with e_x and u_y free, any number of associations fits in any dimension.
+"""Learned embeddings (section 4.2): with free e_x and u_y, any number of associations fits in any dimension.
 
-W = I and e_x = u_{f(x)} recall everything (24), so W is left out here: the scores are u_y^T e_x.
+W = I and e_x = u_{f(x)} recall everything (24), so this module omits W: the scores are u_y^T e_x.
 """
 
 import jax

@@ -1,11 +1,11 @@
 """The linear associative memory (section 2) and its weighting schemes (section 3.2).
 
-A matrix W = sum_x q(x) u_{f(x)} e_x^T (4) stores which output f(x) in [M] belongs to which input x in [N], and recalls it
-as argmax_y u_y^T W e_x (2). Inputs follow a Zipf law p(x) ~ x^-alpha (1), f(x) = x mod M, the e_x are N(0, I_d) and the
-u_y uniform on the unit sphere. The error (5) is the probability under p that recall is wrong, summed over all x.
+A matrix W = sum_x q(x) u_{f(x)} e_x^T (4) stores the output f(x) in [M] of each input x in [N], and recalls it as
+argmax_y u_y^T W e_x (2). Inputs follow a Zipf law p(x) ~ x^-alpha (1), f(x) = x mod M, the e_x are N(0, I_d) and the u_y
+uniform on the unit sphere. The error (5) is the probability under p that recall is wrong, summed over all x.
 
-W itself is never built. Recall sees the embeddings through their inner products alone, so the scores of all inputs are
-(U U^T) (sum_x q(x) 1[f(x)=y] e_x) E^T: three products of matrices, the largest of M x d x N.
+W itself is never built. Recall depends only on inner products of embeddings, so the scores of all inputs are
+(U U^T) (sum_x q(x) 1[f(x)=y] e_x) E^T: three matrix products, the largest of M x d x N.
 
 Axes: N inputs, M outputs, S schemes, D values of d, T numbers of samples, R coordinates of an embedding.
 """
@@ -20,9 +20,9 @@ import scipy.special
 
 
 class Law(NamedTuple):
-    """A distribution over inputs, the most frequent first: `p_N` of those simulated, `beyond` of all others together.
+    """A distribution over inputs, most frequent first: `p_N` of the simulated ones, `beyond` of all others together.
 
-    Inputs beyond the N simulated are never stored, so recall of them is a guess among M outputs.
+    Inputs beyond the N simulated are never stored, so their recall is a guess among M outputs.
     """
 
     p_N: np.ndarray
@@ -30,7 +30,7 @@ class Law(NamedTuple):
 
 
 def zipf(n: int, alpha: float, infinite: bool = False) -> Law:
-    """Zipf's law (1), float64. `infinite`: the law over all positive integers (alpha > 1), of which the first n."""
+    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all positive integers (alpha > 1)."""
     weights_N = np.arange(1, n + 1) ** -float(alpha)
     if not infinite:
         return Law(weights_N / weights_N.sum())
@@ -44,18 +44,18 @@ def outputs(n: int, m: int) -> np.ndarray:
 
 
 def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Lengths of normal vectors, the root of a chi-square with `freedom` >= 1 degrees of freedom -> its shape.
+    """Lengths of normal vectors: the root of a chi-square with `freedom` >= 1 degrees of freedom -> its shape.
 
     Marsaglia and Tsang's rejection (2000): with a = freedom / 2 and t = x / sqrt(9a - 3), x ~ N(0, 1), the proposal
-    2 (a - 1/3) (1 + t)^3 is accepted 19 times of 20 or more. Eight proposals are made at once, of which the first
-    accepted counts: all eight fail once in 10^10 draws. `jax.random.chisquare` takes seconds to compile.
+    2 (a - 1/3) (1 + t)^3 is accepted at least 19 times of 20. Draws eight proposals at once and takes the first accepted
+    one; all eight fail once in 10^10 draws. `jax.random.chisquare` takes seconds to compile.
     """
     of_proposals, of_acceptance, of_one = jax.random.split(key, 3)
     shape = (8, *freedom.shape)
     a = jnp.maximum(freedom, 2.0) / 2 - 1 / 3
     x = jax.random.normal(of_proposals, shape)
     t = x / jnp.sqrt(9 * a)
-    # The density's logarithm, written so that nothing large cancels when there are millions of degrees of freedom.
+    # The logarithm of the density, without cancellation of large terms at millions of degrees of freedom.
     excess = x**2 / 2 + a * (3 * (jnp.log1p(jnp.maximum(t, -0.999999)) - t) - 3 * t**2 - t**3)
     accepted = (t > -1) & (jnp.log(jax.random.uniform(of_acceptance, shape, minval=1e-30)) < excess)
     first = jnp.take_along_axis(t, accepted.argmax(0)[None], axis=0)[0]
@@ -66,10 +66,10 @@ def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
 def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> jax.Array:
     """`count` independent vectors e_x ~ N(0, I_d), in a basis in which they are triangular -> (count, width).
 
-    Bartlett's decomposition: turn the basis so that e_1 lies along the first axis, e_2 in the plane of the first two,
+    Bartlett's decomposition: rotate the basis so that e_1 lies along the first axis, e_2 in the plane of the first two,
     and so on. Coordinate j of e_j is then the root of a chi-square with d - j + 1 degrees of freedom, those before it are
-    N(0, 1), those after it zero. All inner products have exactly the law of plain draws; the cost no longer depends on d,
-    which may be a traced value as large as one likes.
+    N(0, 1), those after it zero. All inner products have exactly the same distribution as of plain draws. The cost does
+    not depend on d, which may be a traced value of any size.
 
     Args:
       width: coordinates kept, at least min(count, d).
@@ -94,7 +94,7 @@ def scores(e_NR: jax.Array, gram_MM: jax.Array, q_SN: jax.Array, y_N: jax.Array)
     """u_y^T W e_x of every scheme -> (S, M, N)."""
     m, schemes, width = len(gram_MM), len(q_SN), e_NR.shape[1]
     of_class_MN = y_N == jnp.arange(m)[:, None]
-    # Matrices of two axes: XLA's CPU backend multiplies batches of small ones much more slowly.
+    # Two-axis matrices: XLA's CPU backend multiplies batches of small ones much more slowly.
     sums_SMR = (jnp.where(of_class_MN, q_SN[:, None], 0.0).reshape(schemes * m, -1) @ e_NR).reshape(schemes, m, width)
     mixed_SMR = jnp.einsum("yz,szr->syr", gram_MM, sums_SMR)
     return (mixed_SMR.reshape(schemes * m, width) @ e_NR.T).reshape(schemes, m, -1)
@@ -112,20 +112,20 @@ def error(scores_xMN: jax.Array, y_N: jax.Array, law: Law) -> jax.Array:
 
 
 def power(p_xN: jax.Array | np.ndarray, rho: float) -> jax.Array:
-    """q_rho (11) = p^rho; with rho = 0 the q_0 of (10), one for all that was seen."""
+    """q_rho (11) = p^rho. rho = 0 gives the q_0 of (10), which is 1 for everything seen."""
     return jnp.where(p_xN > 0, jnp.where(p_xN > 0, p_xN, 1.0) ** rho, 0.0)
 
 
 def ranks(key: jax.Array, counts_N: jax.Array) -> jax.Array:
-    """Place of every input by how often it was seen, 0 for the most frequent (12) -> int (N,). Ties fall at random."""
+    """Rank of every input by count, 0 for the most frequent (12) -> int (N,). Breaks ties at random."""
     blurred_N = counts_N + jax.random.uniform(key, counts_N.shape)
     return jnp.argsort(jnp.argsort(-blurred_N))
 
 
 def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
-    """`count` inputs drawn from the law, numbered from 0 -> int32 (count,); N stands for any beyond those simulated.
+    """Draws `count` inputs from the law, numbered from 0 -> int32 (count,). N stands for any input beyond the simulated.
 
-    Uniform 32-bit integers against integer thresholds: in float32 the rare inputs would share a handful of values.
+    Compares uniform 32-bit integers with integer thresholds: in float32, rare inputs would share a handful of values.
     """
     edges_N = np.minimum(np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32, 2.0**32 - 1).astype(np.uint32)
     if not law.beyond:
@@ -135,7 +135,7 @@ def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
 
 
 def counts(key: jax.Array, law: Law, times_T: tuple[int, ...]) -> jax.Array:
-    """How often each input was seen in the first t samples of one stream, for every t of `times_T` -> float32 (T, N)."""
+    """Count of each input in the first t samples of one stream, for every t of `times_T` -> float32 (T, N)."""
     n, ends = len(law.p_N), np.asarray(times_T)
     drawn = samples(key, law, int(ends[-1]))
     segment = np.searchsorted(ends, np.arange(ends[-1]), side="right")
@@ -146,7 +146,7 @@ def counts(key: jax.Array, law: Law, times_T: tuple[int, ...]) -> jax.Array:
 def over_runs(one_run: Callable, seeds: list[int], draws: int, together: bool = False) -> np.ndarray:
     """`one_run(key)` for `draws` keys of every seed -> float64 (seeds, draws, ...), or a tree of such arrays.
 
-    `together`: all runs in lockstep, for runs of many small steps; else one after the other, for runs of large matrices.
+    `together`: all runs in lockstep, for runs of many small steps. Otherwise one by one, for runs of large matrices.
     """
     keys = jax.vmap(lambda key: jax.random.split(key, draws))(
         jnp.stack([jax.random.key(seed) for seed in seeds])
@@ -157,11 +157,11 @@ def over_runs(one_run: Callable, seeds: list[int], draws: int, together: bool = 
 
 
 def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.ndarray:
-    """Errors of every scheme at every d where the whole law is known (T = infinity) -> float64 (seeds, draws, D, S).
+    """Errors of every scheme at every d if the whole law is known (T = infinity) -> float64 (seeds, draws, D, S).
 
     Args:
       law, y_N, q_DSN: the weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may have a
-        first axis D, as `q_DSN` has; where that is 1, or absent, it is the same for every d.
+        first axis D, as `q_DSN` has. If it is 1 or absent, all d share one value.
     """
     n, count = np.shape(q_DSN)[-1], len(ds)
     width = min(n, int(max(ds)))
@@ -183,7 +183,7 @@ def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.nda
 
 
 def finite_data(seeds, draws: int, law: Law, m: int, ds: tuple[int, ...], times: tuple[int, ...], rho, stored_D=None):
-    """Errors of q_rho (11), or with `stored_D` of q_{rho,[P]} (12), learned from the first T samples of a stream.
+    """Errors of q_rho (11), or of q_{rho,[P]} (12) if `stored_D` is given, learned from the first T samples of a stream.
 
     Args:
       stored_D: P for every d, or None for no threshold.

@@ -1,12 +1,12 @@
 """Optimization-based memorization (section 4): what gradient descent on W stores.
 
 The cross-entropy of the scores (16) has the gradient (17), whose steps from W = 0 stay in the span of the u_y e_x^T. So
-steps of SGD are followed on the scores S = U W E^T of all inputs at once, M x N numbers instead of d x d: a step that
-adds c to W's coordinates along (u_y e_x^T)_y adds (U U^T c) outer (E e_x) to S. Nothing is approximated by it. What
-leaves that span (Adam, sign descent, layer norm from a random start) is followed on W itself.
+SGD can run on the scores S = U W E^T of all inputs, with M x N numbers instead of d x d: a step that adds c to W's
+coordinates along (u_y e_x^T)_y adds (U U^T c) outer (E e_x) to S. This is exact. Methods that leave the span (Adam, sign
+descent, layer norm from a random start) run on W itself.
 
-Rescaling: the embeddings are divided by sqrt(d) here, so that |e_x| is about 1 and a unit of q changes the logit of its
-own association by about 1, as (20) assumes. On N(0, I_d) embeddings that is a step size divided by d.
+Rescaling: embeddings are divided by sqrt(d) here, so that |e_x| is about 1 and a unit of q changes the logit of its own
+association by about 1, as (20) assumes. For N(0, I_d) embeddings this is a step size divided by d.
 
 Axes: as in `model`; B samples of a batch.
 """
@@ -23,7 +23,7 @@ RULES = ("gradient", "approximation", "scheme")
 
 
 def update(v: jax.Array, gamma: float | jax.Array, m: int) -> jax.Array:
-    """f of (20): what one more sight of an association adds to its weight v."""
+    """f of (20): how much seeing an association again adds to its weight v."""
     return v + gamma / (1 + jnp.exp(v) / m)
 
 
@@ -45,10 +45,10 @@ def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax
     """Steps of batch size one from W = 0 along a stream of inputs.
 
     Args:
-      rule: gradient: SGD (18); approximation: (19), the other outputs' share left out; scheme: the weights of (20),
-        which follow from how often each input was seen, in (4).
+      rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
+        which follow from the counts of the inputs.
       gamma_T: step size of every step.
-      measure: scores (M, N) after a step -> what to return of them.
+      measure: maps the scores (M, N) after a step to the result.
     Returns:
       `measure` after every step, stacked (T, ...).
     """
@@ -72,7 +72,7 @@ def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax
 
 
 def batches(kernel_NN, gram_MM, y_N, inputs_TB: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """SGD (18) with batches from W = 0; the gradients of a batch are summed -> `measure` after every step (T, ...)."""
+    """SGD (18) with batches from W = 0; sums the gradients of a batch -> `measure` after every step (T, ...)."""
     m, n = len(gram_MM), len(kernel_NN)
     own_MN = (y_N == jnp.arange(m)[:, None]).astype(jnp.float32)
 
@@ -120,7 +120,7 @@ def layer_norm_gradient(w_DD, e_D, u_MD, y) -> jax.Array:
 def descend(
     optimizer: optax.GradientTransformation, w_DD, e_ND, u_MD, y_N, inputs_TB, law: model.Law, layer_norm=False
 ):
-    """Any optax optimizer on W, gradients averaged over the batch -> exact error after every step (T,)."""
+    """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every step (T,)."""
     n, batch = len(e_ND), inputs_TB.shape[1]
 
     def step(carry, inputs_B):
@@ -128,7 +128,7 @@ def descend(
         weight_N = jnp.zeros(n).at[inputs_B].add(1 / batch)
         updates, state = optimizer.update(jax.grad(loss)(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm), state, w_DD)
         w_DD = optax.apply_updates(w_DD, updates)
-        # Recall looks at the direction of W e_x alone: layer norm changes nothing about which output is the largest.
+        # Recall depends only on the direction of W e_x: layer norm does not change which output is the largest.
         return (w_DD, state), model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
 
     return jax.lax.scan(step, (w_DD, optimizer.init(w_DD)), inputs_TB)[1]

@@ -1,27 +1,27 @@
-"""How many documents can sink neurons hold? The linear memory with a mask tied to every document.
+"""How many documents can sinks hold? The linear memory with a mask tied to every document.
 
-M sinks are the input space of the memory, as the hidden neurons are of a down projection. Document x has a code, its
-activations h_x in the sinks times its own mask, on with chance p and drawn from its id alone; the memory adds up
-u_{f(x)} (mask_x h_x)^T and is asked with the document's own masked code again. Activations of two documents are alike
-to the degree s: h = sqrt(s) common + sqrt(1 - s) own, both N(0, I).
+M sinks are the input space of the memory, like the hidden neurons of a down projection. Document x has a code: its
+activations h_x at the sinks, times a mask that is drawn from its id alone and on with probability p. The memory adds up
+u_{f(x)} (mask_x h_x)^T, and is queried with the document's own masked code. Activations of two documents have the
+similarity s: h = sqrt(s) common + sqrt(1 - s) own, both N(0, I).
 
-Theorem 1 says that recall of x hangs on d q(x)^2 over Q = max_y sum_{f(x)=y} q(x)^2, signal over interference. Here:
-- signal: a document's code times itself is p M;
+By Theorem 1, recall of x depends on d q(x)^2 over Q = max_y sum_{f(x)=y} q(x)^2, signal over interference. Here:
+- signal: the product of a document's code with itself is p M;
 - interference of one other document: only sinks on for both count. It has the mean s p^2 M, the same sign for all
   documents of an output, and the variance p^2 M (1 + 2 s^2 - p s (1 + 2 s)) around it.
-With n documents an output, drawn at random, so that n itself varies by sqrt(n), signal squared over interference is
+With n documents per output, drawn at random, so that n itself varies by sqrt(n), signal squared over interference is
 d_eff / n with
 
     1 / d_eff = (1 + 2 s^2 - p s (1 + 2 s)) / M + s^2 p^2
 
-which takes the place of d in Theorem 1. For s = 0 the mask cancels out: d_eff = M whatever p. For s > 0 it removes the
-interference of what documents share: without it d_eff is never above 1 / s^2. A mask drawn anew at every access lowers
-the signal to p^2 M, so d_eff by p^2. Few active sinks cost on top of that: the length of a code, p M on average, varies by
-a share (3 - p) / (p M) of variance, and recall of short codes fails first.
+which replaces d in Theorem 1. For s = 0 the mask cancels out: d_eff = M for any p. For s > 0 it reduces the interference
+of what documents share: without a mask, d_eff is never above 1 / s^2. A mask drawn anew at every access lowers the signal
+to p^2 M, so d_eff by p^2. Few active sinks cost more on top: the length of a code, p M on average, has a relative variance
+of (3 - p) / (p M), and recall of short codes fails first.
 
-Documents that are read once write into sinks too. Beside one that has come k times stand U of them; the memory holds the
-first with q = k and the others with q = 1, so that by Q they count as U / k^2 documents more an output: n (1 + U / k^2).
-Sinks that open at the second encounter hold q = k - 1 and q = 0, and interference is that of what comes back alone: n.
+Documents read once write to sinks too. Suppose U of them come with every document that was read k times. The memory holds
+the latter with q = k and the others with q = 1, so in Q they count as U / k^2 more documents per output: n (1 + U / k^2).
+Sinks that open at the second encounter hold q = k - 1 and q = 0, so only returning documents interfere: n.
 
 Axes: N documents, M sinks, K outputs, C cases.
 """
@@ -38,8 +38,8 @@ from memsinks_jax.labs.associative_memory import model
 
 
 class Case(NamedTuple):
-    """A pool of sinks: their number M, the active fraction p, how alike activations are (s), masks tied or not, and the
-    weight q in the memory of a document read once, over that of one to be recalled."""
+    """A pool of sinks: their number M, the active fraction p, the similarity s of activations, whether masks are tied, and
+    the weight q in the memory of a document read once, relative to a document to recall."""
 
     sinks: int
     active: float
@@ -49,18 +49,18 @@ class Case(NamedTuple):
 
 
 def weight_of_once(encounters: int, opens_at: int) -> float:
-    """`Case.once` where the documents to be recalled came so often, at least `opens_at` times, and sinks open there."""
+    """`Case.once` if documents to recall came `encounters` times, at least `opens_at`, and sinks open there."""
     return max(2 - opens_at, 0) / (encounters + 1 - opens_at)
 
 
 def interference(case: Case) -> tuple[float, float]:
-    """Variance of one other document's share around its mean, and that mean squared, over the squared signal p M."""
+    """Variance of one other document's contribution, and its squared mean, both over the squared signal p M."""
     p, s = case.active, case.alike
     return (1 + 2 * s**2 - p * s * (1 + 2 * s)) / case.sinks, (s * p) ** 2
 
 
 def effective_dimension(case: Case) -> float:
-    """d_eff of the module's docstring: what stands for d in Theorem 1."""
+    """d_eff of the module's docstring, which replaces d in Theorem 1."""
     return (1 if case.tied else case.active**2) / sum(interference(case))
 
 
@@ -71,10 +71,11 @@ def length_variance(case: Case) -> float:
 
 
 def predicted_error(case: Case, documents, outputs: int):
-    """Chance that another output wins over the one stored, with normal interference in every output.
+    """Probability that another output wins over the stored one, with normal interference in every output.
 
-    The signal's length varies by `length_variance`, the number of documents an output around n = documents / outputs by
-    sqrt(n); both are taken as gamma laws. With z the interference in the own output and r_k a rival's number over n:
+    The signal's length varies by `length_variance`, the number of documents per output around n = documents / outputs by
+    sqrt(n). Both are modelled as gamma distributed. With z the interference at the own output and r_k the relative number
+    of a rival's documents:
 
         1 - E integral of phi(z) F(z + sqrt(length d_eff / n))^(K-1) dz,   F(t) = E Phi(t / sqrt(of the variance with r_k))
 
@@ -93,12 +94,12 @@ def predicted_error(case: Case, documents, outputs: int):
 
 
 def crowding(case: Case, once: int) -> float:
-    """How many documents one to be recalled counts as, with U = `once` beside it: 1 + U / k^2, or 1."""
+    """How many documents each document to recall counts as, with U = `once` beside it: 1 + U / k^2, or 1."""
     return 1 + once * case.once**2
 
 
 def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
-    """Documents that are held with this share of errors, the inverse of `predicted_error`; 0 if not even one is."""
+    """Number of documents held at this error rate, the inverse of `predicted_error`; 0 if not even one is."""
 
     def excess(log_documents):
         return float(predicted_error(case, np.exp(log_documents), outputs)) - tolerated
@@ -109,7 +110,7 @@ def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
 
 
 def masks(key: jax.Array, documents: int, sinks: int) -> jax.Array:
-    """Uniform numbers that decide, where below p, which sinks are on: a function of the document's id -> (N, M)."""
+    """Uniform numbers; a sink is on if its number is below p. A function of the document's id -> (N, M)."""
     return jax.vmap(lambda identity: jax.random.uniform(jax.random.fold_in(key, identity), (sinks,)))(
         jnp.arange(documents)
     )
@@ -118,10 +119,10 @@ def masks(key: jax.Array, documents: int, sinks: int) -> jax.Array:
 def recall(
     stored_NM: jax.Array, asked_NM: jax.Array, y_N: jax.Array, outputs: int, sizes: tuple[int, ...]
 ) -> jax.Array:
-    """Error of recall of the first `size` documents from the memory of them alone, for every size -> (sizes,).
+    """Error of recall of the first `size` documents, from a memory of these alone, for every size -> (sizes,).
 
-    `stored` has as many for every document of `asked`, itself the first: what is read once stands behind it. The
-    unembeddings are orthogonal: reading the answer is not what limits the sinks.
+    `stored` has the same number of codes for every document of `asked`: itself first, then documents read once. The
+    unembeddings are orthogonal, so that reading the answer does not limit the sinks.
     """
     of_class_KN = (y_N == jnp.arange(outputs)[:, None]).astype(jnp.float32)
     w_KM, errors, start, each = jnp.zeros((outputs, stored_NM.shape[1])), [], 0, len(stored_NM) // len(asked_NM)
@@ -160,9 +161,9 @@ def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int
 
 
 def capacity(sizes, errors_GS: np.ndarray, tolerated: float) -> np.ndarray:
-    """Documents at which the error crosses `tolerated`, between the sizes by interpolation in log -> (groups,).
+    """Number of documents at which the error crosses `tolerated`, interpolated between sizes in log -> (groups,).
 
-    NaN where it is not crossed between the first size and the last.
+    NaN if the error does not cross it between the first size and the last.
     """
     held = []
     for errors_S in errors_GS:

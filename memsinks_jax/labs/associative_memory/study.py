@@ -1,4 +1,4 @@
-"""What the figures of this lab share: their settings, their runs, how curves look."""
+"""Shared by the figures of this lab: their settings, their runs, the style of curves."""
 
 import dataclasses
 import math
@@ -9,19 +9,19 @@ from memsinks_jax.config import InputError
 from memsinks_jax.labs.study import DASHED
 from memsinks_jax.reporting.pictures import plt
 
-GROUPS = 10  # of runs, independent of each other: every measured number has one value a group, so an interval
+GROUPS = 10  # of independent runs: every measured number has one value per group, so an interval
 LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What can be chosen for a figure; None where the figure has no such choice, or takes its default.
+    """The settings of a figure. None: the figure has no such setting, or takes its default.
 
     Attributes:
-      seed: all randomness follows from it.
-      runs: independent draws of data and embeddings that are averaged.
+      seed: of all randomness.
+      runs: independent draws of data and embeddings to average over.
       alpha: exponent of Zipf's law. n, m: numbers of inputs and outputs. d: dimensions of the embeddings.
-      p: how many inputs a thresholded scheme stores, the paper's P; None: d / 8.
+      p: number of inputs that a thresholded scheme stores, the paper's P; None: d / 8.
     """
 
     seed: int
@@ -34,12 +34,12 @@ class Settings:
 
     @property
     def seeds(self) -> list[int]:
-        """One a group of runs. Two seeds of the command line share none."""
+        """One per group of runs. Different seeds on the command line share none."""
         return [100 * self.seed + group for group in range(min(GROUPS, self.runs))]
 
     @property
     def draws(self) -> int:
-        """Runs of a group; the last group is filled up."""
+        """Runs per group, rounded up."""
         return math.ceil(self.runs / len(self.seeds))
 
     def stored(self, d: float) -> int:
@@ -50,7 +50,7 @@ class Settings:
         """Returns itself.
 
         Raises:
-          InputError: naming the flag, what is wrong with it and what to do.
+          InputError: names the flag, what is wrong with it and what to do.
         """
 
         def refuse(flag, problem):
@@ -60,7 +60,7 @@ class Settings:
             refuse("seed", "give a whole number from 0 to 16777215")
         if self.runs < 1:
             refuse("runs", "give a whole number from 1")
-        if self.alpha is not None and not 0 < self.alpha <= 5:  # also true of what is not a number
+        if self.alpha is not None and not 0 < self.alpha <= 5:  # also refuses NaN
             refuse("alpha", "the exponent of Zipf's law must lie above 0 and be at most 5")
         if self.m is not None and self.m < 2:
             refuse("m", "recall needs at least 2 outputs")
@@ -104,13 +104,13 @@ def record(variant: str, seeds: list[int], curves: dict[str, tuple[str, list, np
 
 
 def curve(axis, x, values_GX: np.ndarray, label: str, colour, style="-", **settings) -> None:
-    """Mean over groups of runs, band from the lowest to the highest group."""
+    """Mean over groups of runs, with a band from the lowest to the highest group."""
     axis.plot(x, values_GX.mean(0), linestyle=style, color=colour, label=label, linewidth=1.8, **settings)
     axis.fill_between(x, values_GX.min(0), values_GX.max(0), color=colour, alpha=0.18, linewidth=0)
 
 
 def mark(axis, values, which: str = "x") -> None:
-    """Ticks at these values of a logarithmic axis alone, as plain numbers; at most about seven of them."""
+    """Puts ticks of a log axis only at these values, as plain numbers; at most about seven of them."""
     chosen = list(values)[:: -(-len(values) // 7)]
     (axis.set_xticks if which == "x" else axis.set_yticks)(chosen, [f"{value:g}" for value in chosen])
     (axis.xaxis if which == "x" else axis.yaxis).set_minor_locator(plt.NullLocator())

@@ -1,7 +1,7 @@
 """The birth of an induction head: python -m memsinks_jax.labs.induction_head --experiment=E1 --out=runs/induction_head
 
-Trains the runs of the experiment and measures them. Writes results.json, experiment_NAME.png and index.html once everything
-is done. Training saves its state in runs/ beside them: the same command resumes from there, and experiments with the same
+Trains and measures the runs of the experiment. Writes results.json, experiment_NAME.png and index.html once everything is
+done. Training saves its state to runs/ beside them: the same command resumes from there, and experiments with the same
 --out share their runs.
 """
 
@@ -48,17 +48,17 @@ EXPERIMENTS = {
     "E6": experiment_6, "E7": experiment_7, "E8": experiment_8, "E9": experiment_9, "E10": experiment_10,
     "E11": experiment_11, "construction": experiment_construction, "sinks": experiment_sinks,
 }  # fmt: skip
-SHOWN = ("acc_clean", "wo1", "wk1", "wk0_64", "wk0", "ff1")  # live probes, beside the progress bar
+SHOWN = ("acc_clean", "wo1", "wk1", "wk0_64", "wk0", "ff1")  # live probes, shown with the progress bar
 
 
 class Runs:
-    """Trains what experiments ask for, each run once, with progress and a place to stop."""
+    """Trains the runs that experiments request, each once. Shows progress, and can be stopped."""
 
     def __init__(self, preset: Preset, folder: pathlib.Path):
         self._preset, self._folder, self._done = preset, folder, {}
 
     def of(self, recipes: dict) -> dict:
-        """{label: recipe} -> {label: [one run a seed]}; runs of sinks are their curves."""
+        """{label: recipe} -> {label: [one run per seed]}. Runs with sinks are their curves."""
         return {
             label: [self._run(label, recipe, seed) for seed in self._preset.seeds] for label, recipe in recipes.items()
         }
@@ -90,7 +90,7 @@ class Runs:
 
 
 def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
-    """The experiments, one after the other."""
+    """Runs the experiments one after the other."""
     command_line.keep_freed_memory()
     runs, studies = Runs(preset, out / "runs"), []
     for name in names:
@@ -102,7 +102,7 @@ def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
 
 
 def forecast(preset: Preset, names: list[str]) -> str:
-    """How many runs and steps it will be, and about how long."""
+    """The number of runs and steps, and an estimate of the time."""
     recipes = [recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()]
     recipes = list(dict.fromkeys(recipes))
     if not recipes:
@@ -117,7 +117,7 @@ def forecast(preset: Preset, names: list[str]) -> str:
 
 
 def write(out: pathlib.Path, experiment: str, preset: Preset, studies: list[Study], command: str) -> dict:
-    """Draws and writes everything -> the content of results.json."""
+    """Writes everything -> the content of results.json."""
     about = {"experiment": experiment, "preset": preset.name, "seeds": list(preset.seeds)}
     if len(studies) > 1:
         studies = [dataclasses.replace(study, title=f"{study.name}: {study.title}") for study in studies]
@@ -126,8 +126,8 @@ def write(out: pathlib.Path, experiment: str, preset: Preset, studies: list[Stud
 
 @contextlib.contextmanager
 def stop_on_signals():
-    """While training SIGTERM and Ctrl-C set the event that is given; its state is then saved. At other times they end the
-    command as they would any other: there is nothing to save."""
+    """Makes SIGTERM and Ctrl-C set the given event during training, which then saves its state. At other times they end
+    the command as usual: there is nothing to save."""
     stop, signals = threading.Event(), (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda *_: stop.set()) for number in signals]
     try:

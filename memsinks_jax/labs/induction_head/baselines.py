@@ -12,8 +12,8 @@ def entropies(statistics: Statistics) -> np.ndarray:
 
 
 def baselines(statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray, cyclic_B: np.ndarray) -> dict:
-    """Of these sequences: `floor`, the least global loss there can be, nats; in-context accuracies of the most frequent
-    token of the context so far (`majority`, and `majority_clean` without cycles) and of pi_b (`bigram`)."""
+    """For these sequences: `floor`, the lowest possible global loss in nats; in-context accuracies of predicting the most
+    frequent token of the context so far (`majority`, and `majority_clean` without cycles) and of pi_b (`bigram`)."""
     x_BT, y_BT = tokens_BS[:, :-1], tokens_BS[:, 1:]
     known_BT, clean_B1 = seen_BT >= 2, ~cyclic_B[:, None]
     counts_BV = np.zeros((len(x_BT), len(statistics.unigrams_V)), np.int32)

@@ -1,6 +1,6 @@
-"""Character statistics of a text: how often each character comes, and each after each other. numpy only.
+"""Character statistics of a text: counts of characters and of pairs of neighbours. numpy only.
 
-The package carries those of tiny Shakespeare (65 characters) in bigrams.json, which this module wrote:
+The package includes those of tiny Shakespeare (65 characters) in bigrams.json, written by this module:
 
     python -m memsinks_jax.labs.induction_head.bigrams --text=tinyshakespeare.txt --out=bigrams.json
 
@@ -25,9 +25,9 @@ LARGEST_VOCABULARY = 2048
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
-    """Counts of a text: `unigrams_V` of its characters, `bigrams_VV` of all neighbours, [first, second]; int64.
+    """Counts of a text, int64: `unigrams_V` of characters, `bigrams_VV` of neighbours, [first, second].
 
-    Two are equal only if they are the same object, so that what is compiled for one can be kept.
+    Compares by identity, so that compiled functions can be cached by it.
     """
 
     characters: str
@@ -36,21 +36,21 @@ class Statistics:
 
     @functools.cached_property
     def pi_u_V(self) -> np.ndarray:
-        """The law of a character -> float64 (V,)."""
+        """Distribution of a character -> float64 (V,)."""
         return self.unigrams_V / self.unigrams_V.sum()
 
     @functools.cached_property
     def pi_b_VV(self) -> np.ndarray:
-        """The law of the next character, [given, next], without smoothing -> float64 (V, V).
+        """Distribution of the next character, [given, next], without smoothing -> float64 (V, V).
 
-        Only the last character of a text can have no successor; its row is then the law of a character.
+        Only the last character of a text can have no successor. Its row is then the distribution of a character.
         """
         totals_V1 = self.bigrams_VV.sum(1, keepdims=True)
         return np.where(totals_V1 > 0, self.bigrams_VV / np.maximum(totals_V1, 1), self.pi_u_V)
 
 
 def count(text: str, where: str) -> Statistics:
-    """Statistics of a text; `where` names it in the message of what is refused.
+    """Statistics of a text. `where` names it in error messages.
 
     Raises:
       InputError: fewer than two different characters, or more than a table can hold.
@@ -69,7 +69,7 @@ def count(text: str, where: str) -> Statistics:
 
 
 def read_text(path: str | pathlib.Path) -> Statistics:
-    """Statistics of a UTF-8 file. Raises InputError for a file that is missing, no text or too poor in characters."""
+    """Statistics of a UTF-8 file. Raises InputError if it is missing, not text, or has too few characters."""
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -91,7 +91,7 @@ def bundled() -> Statistics:
 
 
 def write(statistics: Statistics, path: pathlib.Path) -> None:
-    """Writes all or nothing. A row of bigrams is [second, count, second, count, ...], without what never comes."""
+    """Writes atomically. A row of bigrams is [second, count, second, count, ...], without zero counts."""
     rows = [
         [int(x) for pair in zip(row.nonzero()[0], row[row > 0], strict=True) for x in pair]
         for row in statistics.bigrams_VV

@@ -1,11 +1,11 @@
-"""The three memories as the theory writes them (section 4.2 and theorem 3), plugged into the model of `model.py`.
+"""The three memories of the theory (section 4.2 and theorem 3), plugged into the model of `model.py`.
 
-    W_K^1 = sum_t p_t p_{t-1}^T                          look at the position before
-    W_K^2 = sum_{k in Q} w_E(k) (W_O^1 W_V^1 w_E(k))^T   look at what comes after the same character
-    W_O^2 = sum_v w_U(v) (W_V^2 w_E(v))^T                say what is looked at
+    W_K^1 = sum_t p_t p_{t-1}^T                          attend to the position before
+    W_K^2 = sum_{k in Q} w_E(k) (W_O^1 W_V^1 w_E(k))^T   attend to what follows the same character
+    W_O^2 = sum_v w_U(v) (W_V^2 w_E(v))^T                predict the attended token
 
-The formulas fix directions only. Each memory is scaled so that a stored pair scores 1 on average, then W_K^l by beta_l and
-W_O^2 by gamma; which scales are best is looked for on sequences of their own. Axes as in `model`.
+The formulas fix only directions. Each memory is scaled so that a stored pair scores 1 on average, then W_K^l by beta_l and
+W_O^2 by gamma. A search on separate sequences finds the best scales. Axes as in `model`.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from memsinks_jax.labs.induction_head.bigrams import Statistics
 from memsinks_jax.labs.induction_head.law import Law, candidates, sampler
 from memsinks_jax.labs.induction_head.model import TwoLayers
 
-HARD = 1e4  # so large a scale is the limit: attention to the best key alone, or no direct path to the logits
+HARD = 1e4  # large enough for the limit: attention to the best key alone, or no direct path to the logits
 BETAS = (2.0, 5.0, 10.0, 20.0, HARD)
 GAMMAS = (1.0, 4.0, HARD)
-SEARCHED, JUDGED, AT_ONCE = 24, 96, 24  # sequences for the scales, for the result, in memory together
+SEARCHED, JUDGED, AT_ONCE = 24, 96, 24  # sequences for the scales, for the result, in memory at once
 
 
 def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
@@ -34,10 +34,10 @@ def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
 
 
 def memories(weights: dict, candidates_Q: np.ndarray, divide_by: float, positions: int | None = None) -> dict:
-    """The weights with the three memories of the theory; a stored pair scores 1, in attention after the division.
+    """Puts the three memories of the theory into the weights. A stored pair scores 1, in attention after the division.
 
     Args:
-      positions: of how many positions W_K^1 knows the one before; None: of all.
+      positions: number of positions whose predecessor W_K^1 stores; None: all.
     """
     position, token = weights["position"][:positions], weights["token"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
@@ -57,7 +57,7 @@ def scaled(weights: dict, beta_1: float, beta_2: float, gamma: float) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Constructed:
-    """The construction at one width and seed: scales chosen, rates of `measures`, and those of its crippled variants."""
+    """The construction at one width and seed: chosen scales, rates of `measures`, and those of its ablated variants."""
 
     scales: tuple[float, float, float]
     rates: dict[str, float]
@@ -66,14 +66,14 @@ class Constructed:
 
 @functools.lru_cache(maxsize=4)
 def _compiled(model: TwoLayers):
-    """Functions (weights, batch) -> accuracy for every gamma; tally. Compiled once for all seeds."""
+    """Functions (weights, batch) -> accuracy for every gamma, and -> tally. Compiled once for all seeds."""
 
     def logits(weights, batch):
         return model.forward(weights, batch.tokens_BS[:, :-1]).logits_BTV
 
     @jax.jit
     def gammas(weights, batch):
-        # Logits are linear in gamma, so two passes do for all.
+        # Logits are linear in gamma, so two passes are enough for all values.
         direct = logits({**weights, "output_2": jnp.zeros_like(weights["output_2"])}, batch)
         copied = logits(weights, batch) - direct
         return jnp.stack([measures.tally(direct + gamma * copied, batch)["acc_end"][0] for gamma in GAMMAS])
@@ -86,8 +86,8 @@ def _compiled(model: TwoLayers):
 
 
 def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> Constructed:
-    """Builds it, chooses its scales, and judges it. Variants: clean accuracy with attention of beta = infinity, with
-    uniform attention in both layers (W_O^2 alone) or in the first, and with W_K^1 for the first 64 positions alone."""
+    """Builds the memories, chooses scales, and judges the result. Variants, by clean accuracy: attention with infinite
+    beta, uniform attention in both layers (only W_O^2) or in the first, W_K^1 for only the first 64 positions."""
     of_weights, of_search, of_judging = jax.random.split(jax.random.key(seed), 3)
     length, chosen = law.length, candidates(statistics, law)
     weights = model.initial(of_weights, len(statistics.characters), length)
@@ -118,7 +118,7 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> C
         "W_K^1 for t < 64": clean_of_best(early, [scales[:2]])[1],
     }
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
-    # With so large a scale on the logits a loss says nothing.
+    # With such a large scale of the logits, a loss means nothing.
     rates = {name: value for name, value in rates.items() if not name.startswith("loss")}
     return Constructed(scales, rates | recalled, {name: found["acc_clean"] for name, found in variants.items()})
 
@@ -126,8 +126,8 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> C
 def gradient_order(statistics: Statistics, law: Law, model: TwoLayers, seed: int, batches: int, batch: int) -> dict:
     """Theorem 3 without training: what one gradient step on each memory would store, in the order of the theory.
 
-    From W_K^1 = W_K^2 = W_O^2 = 0: wo1 of the negative gradient of W_O^2; with W_O^2 as constructed, wk1 of that of W_K^2;
-    with both, wk0 and wk0_64 of that of W_K^1. Each gradient is the mean over `batches` of `batch` sequences.
+    Starts from W_K^1 = W_K^2 = W_O^2 = 0. wo1 is of the negative gradient of W_O^2; with W_O^2 as constructed, wk1 is of
+    that of W_K^2; with both, wk0 and wk0_64 of that of W_K^1. Gradients are means over `batches` of `batch` sequences.
     """
     of_weights, of_data = jax.random.split(jax.random.key(seed))
     chosen = candidates(statistics, law)

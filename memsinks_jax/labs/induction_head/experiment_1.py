@@ -8,7 +8,7 @@ from memsinks_jax.labs.study import BLUE, GREY, RED, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "The birth of an induction head"
-LEVEL = 0.9  # a memory counts as learned when its probe is here
+LEVEL = 0.9  # a memory counts as learned when its probe reaches this
 
 
 def recipes(preset: Preset):
@@ -53,7 +53,7 @@ def _middle(run, name) -> float:
 
 
 def _ahead(run) -> float:
-    """Mean of wk0_64 - wk0 from the point where wk0_64 has risen by a tenth of its way."""
+    """Mean of wk0_64 - wk0 from where wk0_64 has completed a tenth of its rise."""
     early, every = run.curves["wk0_64"], run.curves["wk0"]
     begin = np.argmax(early >= early[0] + 0.1 * (early[-1] - early[0]))
     return float((early - every)[begin:].mean())

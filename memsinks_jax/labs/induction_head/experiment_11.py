@@ -1,4 +1,4 @@
-"""E11: what the result does not hang on: positions, scale of scores, optimizer, feed-forward layer, frozen matrices."""
+"""E11: what the result does not depend on: positions, score scaling, optimizer, feed-forward layer, frozen matrices."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def recipes(preset: Preset):
 
 
 def _scaled(recipe):
-    """Without norms activations are as large as sqrt d, so steps must be smaller."""
+    """Without norms, activations are of size sqrt d, so steps must be smaller."""
     return dataclasses.replace(recipe, learning_rate=recipe.learning_rate / 3)
 
 

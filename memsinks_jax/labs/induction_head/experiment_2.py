@@ -1,4 +1,4 @@
-"""E2: memories frozen until half-way: which of them the others wait for (the study's figure 3, other panels)."""
+"""E2: memories frozen until half-way: which one do the others need first? (the study's figure 3, other panels)"""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from memsinks_jax.labs.study import BLUE, GREY, Study, finish, panels, save
 from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Which memory waits for which"
-SEQUENCES = 1000  # for what models without a head reach
+SEQUENCES = 1000  # to measure models without a head
 LATE = {
     "none frozen": (),
     "W_O^2 late": ("output_2",),
@@ -33,7 +33,7 @@ def recipes(preset: Preset):
 
 
 def _base(preset: Preset):
-    """Small batches take longer on both sides of the thaw."""
+    """Small batches need longer before and after the thaw."""
     return dataclasses.replace(preset.alone(), steps=preset.steps or 1000)
 
 

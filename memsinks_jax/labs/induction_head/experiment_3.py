@@ -1,4 +1,4 @@
-"""E3: bigrams and head learned together; the trigger frequent, rarer, or new in every sequence (figure 4, left)."""
+"""E3: bigrams and head learned together, with frequent triggers, rarer ones, or new ones per sequence (figure 4, left)."""
 
 from memsinks_jax.labs.induction_head.experiment_2 import reference
 from memsinks_jax.labs.induction_head.presets import Preset
@@ -7,7 +7,7 @@ from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, sav
 from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "Global bigrams first, in-context outputs later"
-RARER = 5  # most frequent characters that the rarer trigger comes after
+RARER = 5  # number of most frequent characters to skip before the rarer trigger
 
 
 def recipes(preset: Preset):

@@ -1,4 +1,4 @@
-"""E4: outputs uniform or by bigrams, in training and in the test (the study's figure 4, centre)."""
+"""E4: uniform or bigram outputs, in training and at test time (the study's figure 4, centre)."""
 
 import dataclasses
 

@@ -9,7 +9,7 @@ TITLE = "Memories that compete for the logits"
 
 
 def recipes(preset: Preset):
-    # The first and the last of E3, by the same names of everything: trained once for both.
+    # The first and last of E3, under the same names, so that both experiments share these runs.
     return {
         "frequent trigger": preset.world(k=1),
         "several triggers": preset.world(),

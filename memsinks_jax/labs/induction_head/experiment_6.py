@@ -1,4 +1,4 @@
-"""E6: how many triggers, fixed or new in every sequence."""
+"""E6: the number of triggers, fixed or new in every sequence."""
 
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.induction_head.study import COLOURS, at_end, bars, curve, minus, records

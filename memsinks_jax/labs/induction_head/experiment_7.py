@@ -1,4 +1,4 @@
-"""E7: how wide: the trained head against the formulas of the theory at the same width."""
+"""E7: the width: the trained head against the formulas of the theory at the same width."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def _widths(preset: Preset) -> tuple[int, ...]:
 
 def recipes(preset: Preset):
     base = preset.alone()
-    # Gradients grow with the width: without clipping a narrow model needs a larger rate, a wide one a smaller.
+    # Gradients grow with the width: without clipping, narrow models need a larger rate, wide ones a smaller.
     return {f"d={d}": dataclasses.replace(base, model=TwoLayers(d)) for d in _widths(preset)}
 
 

@@ -1,4 +1,4 @@
-"""E8: early positions are learned first, and the recall of all is not needed (the study's figure 3, bottom)."""
+"""E8: early positions are learned first, and the head does not need the recall of all (the study's figure 3, bottom)."""
 
 import jax
 import numpy as np
@@ -53,13 +53,13 @@ def study(preset: Preset, runs) -> Study:
 
 
 def _recall_by_position(run) -> np.ndarray:
-    """Whether W_K^1 takes t to t - 1, t = 1.. -> float (T - 1,)."""
+    """Whether W_K^1 maps t to t - 1, t = 1.. -> float (T - 1,)."""
     position, key = np.asarray(run.weights["position"]), np.asarray(run.weights["key_1"])
     return ((position[1:] @ key @ position[:-1].T).argmax(1) == np.arange(len(position) - 1)).astype(float)
 
 
 def _accuracy_by_position(preset: Preset, run) -> np.ndarray:
-    """Clean in-context accuracy -> (BINS,), nan where nothing can be known."""
+    """Clean in-context accuracy -> (BINS,), NaN where no token can be predicted."""
     batch = sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), SEQUENCES)
     predicted = jax.jit(lambda tokens: run.recipe.model.forward(run.weights, tokens).logits_BTV.argmax(-1))
     parts = [predicted(batch.tokens_BS[at : at + 16, :-1]) for at in range(0, SEQUENCES, 16)]

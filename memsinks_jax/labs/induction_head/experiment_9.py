@@ -41,7 +41,7 @@ def study(preset: Preset, runs) -> Study:
 def _draw(preset: Preset, several, path) -> None:
     run = several[0]
     batch = jax.device_get(sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), 64))
-    # The sequence that shows most: many outputs to be known among its first tokens, and not in a cycle.
+    # The most informative sequence: many predictable outputs among its first tokens, and not in a cycle.
     shown = min(SHOWN, run.recipe.law.length)
     scores = (batch.seen_BT[:, :shown] >= 2).sum(1) - 1000 * batch.cyclic_B
     row = int(np.argsort(scores)[-8])

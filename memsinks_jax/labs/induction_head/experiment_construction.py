@@ -1,4 +1,4 @@
-"""The memories as the theory writes them, without any training: accuracy by width, and what a gradient step stores."""
+"""The memories of the theory, without training: accuracy by width, and what a gradient step stores."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from memsinks_jax.reporting.claims import Claim, with_interval
 
 TITLE = "The induction head of the theory, by width"
 WIDTHS = (32, 64, 128, 256, 512)
-# Clean accuracy at K = 5, T = 256 that a separate calculation in numpy gave, with the distance allowed.
+# Clean accuracy at K = 5, T = 256 by a separate calculation in numpy, with its tolerance.
 EXPECTED = {128: (0.74, 0.10), 256: (0.988, 0.015), 512: (0.995, 0.01)}
 GRADIENT_WIDTH, GRADIENT_BATCHES, GRADIENT_BATCH = 256, 16, 32
 

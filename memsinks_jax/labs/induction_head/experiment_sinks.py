@@ -1,4 +1,4 @@
-"""Beyond the paper: sinks in this world. Does dropping them take what is known by heart and leave the induction head?"""
+"""Beyond the paper: sinks in this setting. Does dropping them remove memorized sequences and keep the induction head?"""
 
 import dataclasses
 
@@ -42,11 +42,11 @@ def study(preset: Preset, runs) -> Study:
     cost = values(SINKS, lambda end: end["global dropped"])
     plain = values(ORDINARY, lambda end: end["global own"])
     claims = [
-        Claim("memorizes", "nats by which the ordinary model knows the pool better than fresh sequences",
+        Claim("memorizes", "advantage of the ordinary model on the pool over fresh sequences, nats",
               "repeated sequences are memorized", heart, at_least=0.1),
-        Claim("removed", "share of that, in the model with sinks, which dropping them takes away",
+        Claim("removed", "share of this advantage that dropping removes, in the model with sinks",
               "what repeats goes to the sinks", removed, at_least=0.5),
-        Claim("left", "memorized part left after dropping over the ordinary model's", "little is left",
+        Claim("left", "advantage left after dropping, over the ordinary model's", "little is left",
               [b / a for a, b in zip(heart, left, strict=True)], at_most=0.5),
         Claim("head-stays", "clean in-context accuracy of fresh sequences: sinks dropped minus the ordinary model",
               "in-context ability stays in the shared part", minus(after, before),

@@ -1,7 +1,7 @@
-"""The ordinary transformer the study compares with: everything trained, heads, norms, a feed-forward layer in each block.
+"""The ordinary transformer for comparison: everything trained, with heads, norms, a feed-forward layer in each block.
 
-The block is the study's: attention and feed-forward read the same input, y = x + Attention(norm(x)) and then
-y + FF(norm(x)). Axes as in `model`; H heads, C = D / H coordinates of a head.
+The block is the study's: attention and feed-forward read the same input, y = x + Attention(norm(x)), then y + FF(norm(x)).
+Axes as in `model`; H heads, C = D / H coordinates of a head.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from memsinks_jax.labs.induction_head.model import Trace, attend
 class Full:
     """Attributes:
     d: width. layers, heads. norm: layer norms before attention, feed-forward and output.
-    feed_forward: in every block, 4 d neurons. frozen: matrices of every layer that stay as drawn ('value', 'output').
+    feed_forward: in every block, 4 d neurons. frozen: matrices of every layer that are not trained ('value', 'output').
     """
 
     d: int = 128
@@ -29,7 +29,7 @@ class Full:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Of the matrices of one layer."""
+        """Shapes of the matrices of one layer."""
         square = {name: (self.d, self.d) for name in ("query", "key", "value", "output")}
         return square | ({"ff_in": (4 * self.d, self.d), "ff_out": (self.d, 4 * self.d)} if self.feed_forward else {})
 
@@ -47,7 +47,7 @@ class Full:
         return ("token", "position", "unembed", *matrices, *self.norms)
 
     def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
-        """Weights as drawn at the start, PyTorch's defaults, float32; a norm is (2, D): factor and shift."""
+        """Initial weights with PyTorch's defaults, float32. A norm is (2, D): scale and shift."""
         keys = iter(jax.random.split(key, 3 + self.layers * len(self.shapes)))
         weights = {
             "token": jax.random.normal(next(keys), (characters, self.d)),

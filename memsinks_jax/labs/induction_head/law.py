@@ -1,10 +1,10 @@
-"""The data law (section 3): bigrams of a text, in which K trigger characters have an output of the sequence's own.
+"""The data law (section 3): bigrams of a text, in which K trigger characters have an output specific to the sequence.
 
 For every sequence: K triggers q, fixed (the most frequent characters) or drawn from pi_u without replacement; an output o
-for each, uniform or from pi_b(.|q); then z_1 ~ pi_u, and after z_t comes its output if it is a trigger, else a draw from
-pi_b(.|z_t). What follows a trigger for the second time or later can be known from the sequence alone.
+for each, uniform or from pi_b(.|q); then z_1 ~ pi_u. After z_t comes its output if it is a trigger, else a draw from
+pi_b(.|z_t). From a trigger's second time on, its output can be predicted from the sequence alone.
 
-Everything is drawn on the device, hundreds of sequences in one scan over time.
+All draws are on the device, hundreds of sequences in one scan over time.
 
 Axes: B sequences, S = T + 1 tokens of a sequence, T positions that predict the next, K triggers, V characters.
 """
@@ -22,10 +22,10 @@ from memsinks_jax.labs.induction_head.bigrams import Statistics
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """What varies between data laws.
+    """The parameters of a data law.
 
     Attributes:
-      k: triggers of a sequence. fixed: the same k in all, the most frequent after the `offset` most frequent.
+      k: triggers per sequence. fixed: the same k in all: the most frequent, after skipping the `offset` most frequent.
       bigram_outputs: outputs from pi_b(.|q) instead of uniform. no_repeat: never o = q.
       length: T, positions that predict; a sequence has one token more.
     """
@@ -41,7 +41,7 @@ class Law:
         """Returns itself.
 
         Raises:
-          InputError: naming the flag, what is wrong with it and what to do.
+          InputError: names the flag, what is wrong with it and what to do.
         """
         size = len(statistics.characters)
         if not 1 <= self.k <= size:
@@ -62,10 +62,10 @@ class Batch(NamedTuple):
 
     Attributes:
       tokens_BS: int32. x is all but the last, y all but the first.
-      seen_BT: int32, 0 where x is no trigger, else how often that trigger has come, this time included. From 2 on the
-        next token can be known.
-      cyclic_B: bool, the sequence has ended in tokens that lead to one another for ever: triggers (o = q, for one), and
-        characters that only one other ever follows, like the u after q.
+      seen_BT: int32, how often this trigger has come, including now; 0 if x is no trigger. From 2 on the next token can be
+        predicted.
+      cyclic_B: bool, whether the sequence ends in tokens that lead to one another forever: triggers (such as o = q), and
+        characters with only one possible successor, like the u after q.
     """
 
     tokens_BS: jax.Array
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
 
 
 def fixed_triggers(statistics: Statistics, k: int, offset: int) -> np.ndarray:
-    """The k most frequent characters after the `offset` most frequent, the rarest first -> int64 (K,)."""
+    """The k most frequent characters after the `offset` most frequent, rarest first -> int64 (K,)."""
     size = len(statistics.unigrams_V)
     return statistics.pi_u_V.argsort()[size - offset - k : size - offset]
 
@@ -85,24 +85,24 @@ def candidates(statistics: Statistics, law: Law) -> np.ndarray:
 
 
 def _cumulative(p_xV: np.ndarray) -> jax.Array:
-    """Distribution functions, float32, that are exactly 1 from the last possible character on."""
+    """Cumulative distributions, float32, exactly 1 from the last possible character on."""
     sums_xV = p_xV.cumsum(-1)
     return jnp.asarray(sums_xV / sums_xV[..., -1:], jnp.float32)
 
 
 def _inverse(cumulative_xV: jax.Array, uniform_x: jax.Array) -> jax.Array:
-    """The character at which the distribution function passes `uniform`, never one of probability 0 -> int32 (x)."""
+    """The character at which the cumulative distribution passes `uniform`; its probability is never 0 -> int32 (x)."""
     return (cumulative_xV <= uniform_x[..., None]).sum(-1).astype(jnp.int32)
 
 
 def sampler(statistics: Statistics, law: Law):
-    """A function (key, number of sequences) -> Batch, to be compiled with the number static."""
+    """A function (key, number of sequences) -> Batch. Compile it with a static number."""
     size = len(statistics.unigrams_V)
     first_V, next_VV = _cumulative(statistics.pi_u_V), _cumulative(statistics.pi_b_VV)
     log_u_V = jnp.asarray(np.log(statistics.pi_u_V), jnp.float32)
     outputs_VV = statistics.pi_b_VV if law.bigram_outputs else np.ones((size, size))
     outputs_VV = outputs_VV * (1 - np.eye(size)) if law.no_repeat else outputs_VV
-    # A row that no_repeat leaves empty belongs to no trigger (`Law.check`), but must be a law all the same.
+    # A row that no_repeat leaves empty belongs to no trigger (`Law.check`), but must still be a distribution.
     outputs_VV = _cumulative(np.where(outputs_VV.sum(1, keepdims=True) > 0, outputs_VV, 1.0))
     certain_V = statistics.pi_b_VV.max(1) == 1
     sole_V = jnp.asarray(np.where(certain_V, statistics.pi_b_VV.argmax(1), -1), jnp.int32)
@@ -135,11 +135,11 @@ def sampler(statistics: Statistics, law: Law):
         seen_BT = jnp.where(is_BTK, jnp.cumsum(is_BTK, axis=1), 0).sum(-1).astype(jnp.int32)
 
         def forced(at_B):
-            """The only token that can follow, -1 where there is a choice."""
+            """The only possible next token, or -1 if there is a choice."""
             hit_BK = at_B[:, None] == triggers_BK
             return jnp.where(hit_BK.any(-1), jnp.where(hit_BK, outputs_BK, 0).sum(-1), sole_V[at_B])
 
-        # There are `links` forced tokens: who has passed more of them without a choice is in a cycle.
+        # There are `links` forced tokens. Passing more of them without a choice means being in a cycle.
         trapped_B = jax.lax.fori_loop(
             0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
         ) >= 0  # fmt: skip

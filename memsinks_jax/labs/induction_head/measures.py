@@ -1,6 +1,6 @@
-"""What is measured: accuracies and losses of a batch, where attention looks, and how much each memory recalls.
+"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory.
 
-A tally is a dict {name: (sum, count)}: tallies of several batches add up, and `rates` divides. Axes as in `model`.
+A tally is a dict {name: (sum, count)}. Tallies of several batches add up; `rates` divides. Axes as in `model`.
 """
 
 import jax
@@ -11,7 +11,7 @@ from memsinks_jax.labs.induction_head.bigrams import Statistics
 from memsinks_jax.labs.induction_head.law import Batch
 from memsinks_jax.labs.induction_head.model import Trace
 
-# Probe -> the memory it looks into, in the order in which the theory says they are learned.
+# Probe -> the memory it tests, in the order in which the theory says they are learned.
 MEMORY_OF = {"wo1": "output_2", "wk1": "key_2", "wk0": "key_1", "wk0_64": "key_1"}
 EARLY = 64  # positions of the probe wk0_64
 START = 10  # positions of acc_start
@@ -25,10 +25,10 @@ def losses(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
 def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
     """Accuracy and loss, named as in the study's code -> {name: (2,)}.
 
-    acc_tot: of outputs of triggers. acc_start: of those in the first ten positions. acc_end: of outputs of triggers seen
-    before, the in-context accuracy; acc_clean: the same without sequences that are caught in a cycle; acc_second: at a
-    trigger's second time. loss_head: nats per output of a trigger seen before; loss_bigram: nats per token that no
-    trigger decides, the global loss.
+    acc_tot: on outputs of triggers. acc_start: on those in the first ten positions. acc_end: on outputs of triggers seen
+    before, the in-context accuracy; acc_clean: the same without sequences that end in a cycle; acc_second: at a trigger's
+    second time. loss_head: nats per output of a trigger seen before; loss_bigram: nats per token that no trigger decides,
+    the global loss.
     """
     targets_BT = batch.tokens_BS[:, 1:]
     right_BT, loss_BT = logits_BTV.argmax(-1) == targets_BT, losses(logits_BTV, targets_BT)
@@ -46,11 +46,11 @@ def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
 
 
 def attention(attentions: tuple[jax.Array, ...], batch: Batch) -> dict[str, jax.Array]:
-    """Where the layers look most, named as in the study's code -> {name: (2, H)}, one column a head.
+    """Positions that the layers attend to most, named as in the study's code -> {name: (2, H)}, one column per head.
 
-    score_acc: the first layer, one place after a trigger, looks at that trigger. score2_acc: the second layer, at a
-    trigger seen before, looks at a token that this trigger precedes; score2_next_acc: at the token to be predicted.
-    A model of one layer has the first only.
+    score_acc: the first layer, one position after a trigger, attends to the trigger. score2_acc: the second layer, at a
+    trigger seen before, attends to a token right after this trigger; score2_next_acc: to the token to predict. A model of
+    one layer has only the first.
     """
     tokens_BT, targets_BT = batch.tokens_BS[:, :-1], batch.tokens_BS[:, 1:]
     length = tokens_BT.shape[1]
@@ -76,22 +76,22 @@ def add(tallies) -> dict[str, np.ndarray]:
 
 
 def rates(tallied: dict) -> dict[str, float]:
-    """Sum over count; of heads the best; nan where there was nothing to count."""
+    """Sum over count. Takes the best head, and NaN if nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: float(np.max(np.divide(*np.asarray(pair, np.float64)))) for name, pair in tallied.items()}
 
 
 def recall(queries_ND: jax.Array, matrix: jax.Array, keys_MD: jax.Array, right_N: jax.Array) -> jax.Array:
-    """Share of queries u_i for which, of all keys v, u_i . W v is largest at the right one."""
+    """Share of queries u_i whose score u_i . W v, over all keys v, is largest at the right key."""
     return ((queries_ND @ matrix @ keys_MD.T).argmax(1) == right_N).mean()
 
 
 def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
     """Memory recall (section 4.3) -> {name: share}.
 
-    wo1: W_O^2 takes every remapped token to its unembedding. wk1: W_K^2 takes every possible trigger to its remap w_1
-    by the first layer. wk0: W_K^1 takes every position to the one before, among all, also later ones; wk0_64: within the
-    first 64. Without positions of its own, as with rotary ones, a model has no wk0.
+    wo1: W_O^2 maps every remapped token to its unembedding. wk1: W_K^2 maps every possible trigger to its remap w_1 by
+    the first layer. wk0: W_K^1 maps every position to the one before, among all, including later ones; wk0_64: within the
+    first 64. A model without absolute positions, such as one with rotary ones, has no wk0.
 
     Args:
       candidates_Q: tokens that can be triggers.
@@ -119,7 +119,7 @@ def bigram_divergence(logits_VV: jax.Array, statistics: Statistics, rows_R: np.n
 
 
 def feed_forward_logits(weights: dict) -> jax.Array:
-    """What the feed-forward layer alone says of the next token: W_U F(w_E(z)), no residual -> (V given, V next)."""
+    """Next-token logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V next)."""
     token = weights["token"]
     if "ff" in weights:
         return token @ weights["ff"].T @ weights["unembed"].T
@@ -127,5 +127,5 @@ def feed_forward_logits(weights: dict) -> jax.Array:
 
 
 def summary(trace: Trace, batch: Batch) -> dict[str, jax.Array]:
-    """Accuracy, loss and attention of one batch, a tally."""
+    """Tally of one batch: accuracy, loss and attention."""
     return tally(trace.logits_BTV, batch) | attention(trace.attentions, batch)

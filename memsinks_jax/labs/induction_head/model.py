@@ -1,14 +1,14 @@
-"""The two-layer model of the study (section 4.2): one head a layer, identity queries, and only the memories are trained.
+"""The study's two-layer model (section 4.2): one head per layer, identity queries. Only the memories are trained.
 
     x0_t = w_E(z_t) + p_t
     x1_t = x0_t + W_O^1 W_V^1 sum_s A1[t,s] x0_s,   A1 = softmax over s <= t of x0_t . W_K^1 x0_s / sqrt d
     h_t  = x1_t + W_O^2 W_V^2 sum_s A2[t,s] x1_s,   A2 = softmax over s <= t of x1_t . W_K^2 x1_s / sqrt d
     logits_t = W_U (h_t + F(h_t)),                  F: nothing, a matrix W_F, or W_F2 relu(W_F1 h_t)
 
-Embeddings, positions, W_U and the remaps W_V^1, W_O^1, W_V^2 stay as they were drawn. There is no bias and no norm.
+Embeddings, positions, W_U and the remaps W_V^1, W_O^1, W_V^2 keep their random values. There is no bias and no norm.
 
 Axes: B sequences, T positions (S when attended to), D width, F hidden neurons, V characters, H heads (here 1).
-Weights are a dict by name; matrices are [to, from], so that W x is `x @ W.T`.
+Weights are a dict by name. Matrices are [to, from], so that W x is `x @ W.T`.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ FEED_FORWARD = {"none": (), "linear": ("ff",), "mlp": ("ff_1", "ff_2")}
 class TwoLayers:
     """Attributes:
     d: width. feed_forward: 'none', 'linear' or 'mlp', after the second layer. hidden: neurons of the MLP; None: 4 d.
-    positions: 'random', 'sinusoid', or 'rotary' (turns queries and keys of the first layer; p = 0).
-    divide: scores by sqrt d. unit: everything random has variance 1/d, as in the theory, instead of PyTorch's defaults.
+    positions: 'random', 'sinusoid', or 'rotary' (rotates queries and keys of the first layer; p = 0).
+    divide: scores by sqrt d. unit: all random values have variance 1/d, as in the theory, not PyTorch's defaults.
     """
 
     d: int = 128
@@ -44,7 +44,7 @@ class TwoLayers:
         return MEMORIES + FEED_FORWARD[self.feed_forward]
 
     def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
-        """Weights as drawn at the start, float32."""
+        """Initial weights, float32."""
         d, hidden = self.d, self.hidden or 4 * self.d
         shapes = {
             "token": (characters, d), "position": (length, d), "unembed": (characters, d),
@@ -89,7 +89,7 @@ class TwoLayers:
             hidden_BTF = at_hidden(jax.nn.relu(h_BTD @ weights["ff_1"].T))
             logits_BTV = (h_BTD + hidden_BTF @ weights["ff_2"].T) @ weights["unembed"].T
         else:
-            # All is linear from here on, so what is attended to goes to V before the sum over s: V is less than D.
+            # From here on all is linear, so values are mapped to V before the sum over s: V is less than D.
             read_VD = weights["unembed"]
             if self.feed_forward == "linear":
                 read_VD = read_VD + read_VD @ weights["ff"]
@@ -98,7 +98,7 @@ class TwoLayers:
 
 
 class Trace(NamedTuple):
-    """What a model tells of one pass: logits (B, T, V), and for every layer its attention (B, H, T, S)."""
+    """A forward pass: logits (B, T, V), and the attention of every layer (B, H, T, S)."""
 
     logits_BTV: jax.Array
     attentions: tuple[jax.Array, ...]
@@ -112,13 +112,13 @@ def attend(queries_xTD: jax.Array, keys_xSD: jax.Array, scale: float) -> jax.Arr
 
 
 def sinusoids(length: int, d: int) -> np.ndarray:
-    """The positions of the first Transformer: sines at even places, cosines at odd -> float64 (T, D)."""
+    """The positions of the first Transformer: sines at even indices, cosines at odd ones -> float64 (T, D)."""
     angle_TD = np.arange(length)[:, None] * 10000.0 ** (-(np.arange(d) // 2 * 2) / d)
     return np.where(np.arange(d) % 2 == 0, np.sin(angle_TD), np.cos(angle_TD))
 
 
 def turn(x_BTD: jax.Array) -> jax.Array:
-    """Rotary positions: each pair of neighbouring coordinates turned by an angle that grows with t -> same shape."""
+    """Rotary positions: rotates each pair of neighbouring coordinates by an angle that grows with t -> same shape."""
     length, d = x_BTD.shape[-2:]
     angle_TP = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
     cos_TP, sin_TP = jnp.asarray(np.cos(angle_TP), jnp.float32), jnp.asarray(np.sin(angle_TP), jnp.float32)

@@ -1,7 +1,7 @@
-"""The data law once more in plain numpy, one sequence and one token after the other; numpy only.
+"""The data law in plain numpy, one sequence and one token at a time.
 
-It draws in the order of the paper's own generator, so with the same seed it gives the paper's test batch, token for token.
-`law.sampler` is compared with it. Axes as in `law`.
+Draws in the order of the paper's own generator: with the same seed it gives the paper's test batch, token for token.
+`law.sampler` is tested against it. Axes as in `law`.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from memsinks_jax.labs.induction_head.bigrams import Statistics
 
 
 def triggers(statistics: Statistics, k: int, offset: int) -> list[int]:
-    """The fixed triggers, the rarest first."""
+    """The fixed triggers, rarest first."""
     order = statistics.pi_u_V.argsort()
     return [int(token) for token in order[len(order) - offset - k : len(order) - offset]]
 
@@ -47,9 +47,9 @@ def batch(rng: np.random.Generator, statistics: Statistics, law, sequences: int)
 
 
 def ends_in_a_cycle(statistics: Statistics, tokens: np.ndarray, seen: np.ndarray) -> bool:
-    """Whether one sequence is caught for ever in tokens that each have one successor, judged from the sequence alone.
+    """Whether a sequence ends in a cycle of tokens with one successor each, judged from the sequence alone.
 
-    Outputs are read off the sequence; a trigger at its very end, never seen before, counts as free.
+    Outputs are read off the sequence. A trigger at its very end, never seen before, counts as free.
     """
     next_of = {v: int(row.argmax()) for v, row in enumerate(statistics.pi_b_VV) if row.max() == 1}
     next_of |= {int(token): int(tokens[t + 1]) for t, token in enumerate(tokens[:-1]) if seen[t]}

@@ -1,9 +1,9 @@
-"""The two sizes at which everything can be run.
+"""The two sizes at which every experiment can run.
 
-laptop: width 128, 4096 tokens a step in sequences of 256 (E1, E8), else 2048 in sequences of 128 (the head alone) or 64 (all
-tokens), gradients clipped to norm 1 so that so small a batch learns at a rate at which it is quick. paper: width 256, 512
-sequences of 256 tokens, rates as in the study's code, no clipping.
-Time of a step is predicted from the multiplications in it.
+laptop: width 128, 4096 tokens per step in sequences of 256 (E1, E8), else 2048 in sequences of 128 (the head alone) or 64
+(all tokens). Gradients are clipped to norm 1, so that small batches can learn at a high rate. paper: width 256, 512
+sequences of 256 tokens, rates as in the study's code, no clipping. The time of a step is predicted from its
+multiplications.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from memsinks_jax.labs.induction_head.training import Recipe
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """What the experiments take their recipes from.
+    """Where experiments take their recipes from.
 
     Attributes:
-      name: 'laptop' or 'paper'. statistics: of the text. k: triggers, where an experiment does not vary them.
-      d, batch, length: sizes. seeds. steps: of the head alone; None for the preset's own, as d and batch are too.
+      name: 'laptop' or 'paper'. statistics: of the text. k: triggers, if an experiment does not vary them.
+      d, batch, length: sizes. seeds. steps: of the head alone. d, batch and steps: None takes the preset's own.
     """
 
     name: str
@@ -54,16 +54,16 @@ class Preset:
         return self.steps or (laptop if self.small else paper)
 
     def alone(self, length: int | None = None, **law) -> Recipe:
-        """Training of the head alone: fixed triggers, loss on what can be known, no feed-forward layer."""
+        """Trains the head alone: fixed triggers, loss on predictable tokens, no feed-forward layer."""
         length = length or (128 if self.small else 256)
         steps = self._steps(1200 if length == 256 else 600, 1000)
-        # Longer sequences end nearer the ceiling at half the rate; short ones are through in half the steps.
+        # Longer sequences end nearer the ceiling at half the rate. Short ones finish in half the steps.
         rate = {"learning_rate": 0.05 if length == 256 else 0.1, "clip": 1.0} if self.small else {"learning_rate": 0.03}
         law = Law(**{"k": self.k, "length": length, **law})
         return Recipe(law, TwoLayers(self.width), steps, self.sequences, **rate)
 
     def world(self, **law) -> Recipe:
-        """Training on all tokens, with a linear feed-forward layer: bigrams and the head together."""
+        """Trains on all tokens, with a linear feed-forward layer: bigrams and the head together."""
         rate = {"learning_rate": 0.1, "clip": 1.0} if self.small else {"learning_rate": 0.2}
         law = Law(**{"k": self.k, "length": 64 if self.small else 256, **law})
         model = TwoLayers(self.width, feed_forward="linear")
@@ -71,7 +71,7 @@ class Preset:
                       **rate)  # fmt: skip
 
     def full(self, **model) -> Recipe:
-        """Training of the ordinary transformer on all tokens, random triggers."""
+        """Trains the ordinary transformer on all tokens, with random triggers."""
         law = Law(self.k, fixed=False, length=64 if self.small else 256)
         return Recipe(
             law, Full(self.d or 128, **model), self._steps(700, 1000), self.batch or (32 if self.small else 64),
@@ -79,7 +79,7 @@ class Preset:
         )  # fmt: skip
 
     def check(self) -> "Preset":
-        """Returns itself. Raises InputError naming the flag."""
+        """Returns itself. Raises an InputError that names the flag."""
         Law(self.k).check(self.statistics)
         if not self.seeds or min(self.seeds) < 0 or max(self.seeds) >= 2**31 or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"--seeds={','.join(map(str, self.seeds))}: give different whole numbers from 0")
@@ -94,7 +94,7 @@ class Preset:
 
 
 def work(recipe: Recipe | World) -> float:
-    """Multiplications of all of a run, roughly: products with weights and attention, forward and twice that back."""
+    """Rough number of multiplications in a run: products with weights and attention, forward and twice that backward."""
     length, d, model = recipe.law.length, recipe.model.d, recipe.model
     if isinstance(model, Full):
         a_token = model.layers * (12 * d * d + 2 * length * d)
@@ -105,7 +105,7 @@ def work(recipe: Recipe | World) -> float:
 
 
 def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
-    """How long these runs take on this machine: a few small steps of one are timed, the rest follows by `work`."""
+    """Predicted time of these runs on this machine: times a few small steps of one, and scales by `work`."""
     timed, statistics = next((r for r in recipes if isinstance(r, Recipe)), preset.alone()), preset.statistics
     small = dataclasses.replace(timed, batch=min(timed.batch, 16))
     trained, others, state = training.start(small, statistics, 0)

@@ -1,9 +1,8 @@
-"""Sinks in this world: the model with an MLP, some of whose neurons a sequence may use only if they are its own.
+"""Sinks in this setting: a model whose MLP has neurons that only some sequences may use.
 
 Half of every batch are fresh sequences, half come from a small pool that returns all the time. Neurons 0..S-1 of the MLP
-are shared, the rest are sinks, of which every sequence has its own share, drawn from its number. What the model knows of
-the pool by heart, beyond what it says of fresh sequences, is the memorized part; dropping the sinks should take it away
-and leave the induction head.
+are shared, the rest are sinks. Every sequence has its own share of them, drawn from its number. What the model knows
+about the pool beyond fresh sequences is memorized; dropping the sinks should remove it and keep the induction head.
 
 Axes as in `model`; R sequences of the pool, M sinks.
 """
@@ -25,16 +24,16 @@ from memsinks_jax.labs.induction_head.law import Batch, Law, sampler
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.training import SAVE_EVERY_SECONDS, load, purpose, save
 
-MODES = ("own", "dropped")  # sinks at the test: each sequence's own, as in training, or none
+MODES = ("own", "dropped")  # sinks at test time: each sequence's own, as in training, or none
 _WEIGHTS, _FRESH, _POOL, _MASKS, _TEST = range(10, 15)  # purposes of the seed's randomness
-TESTED = 64  # fresh sequences of a test
+TESTED = 64  # fresh sequences per test
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
     """Attributes:
-    shared, sinks: neurons of the MLP; without sinks it is an ordinary model. active: share of the sinks that a sequence
-    may use. pool: sequences that return. batch: sequences a step, half of them from the pool.
+    shared, sinks: neurons of the MLP; without sinks the model is ordinary. active: share of the sinks that a sequence may
+    use. pool: sequences that return. batch: sequences per step, half of them from the pool.
     """
 
     law: Law
@@ -55,7 +54,7 @@ class World:
 
 
 def gates(world: World, key: jax.Array, numbers_B: jax.Array, mode: str) -> jax.Array:
-    """Which neurons are on for the sequences of these numbers -> float32 (B, S + M)."""
+    """Which neurons are on for the sequences with these numbers -> float32 (B, S + M)."""
 
     def own_M(number):
         return jax.random.bernoulli(jax.random.fold_in(key, number), world.active, (world.sinks,))
@@ -74,8 +73,8 @@ def join(one: Batch, other: Batch) -> Batch:
 
 @functools.lru_cache(maxsize=2)
 def _compiled(world: World, statistics: Statistics):
-    """Functions (state, other weights, pool, keys, step, count) -> state after `count` steps; (weights, pool, keys, step) ->
-    tally. Compiled once for all seeds; `keys` by purpose."""
+    """Functions (state, other weights, pool, keys, step, count) -> state after `count` steps; (weights, pool, keys, step)
+    -> tally. Compiled once for all seeds. `keys` are by purpose."""
     rule, sample, half = _rule(world), sampler(statistics, world.law), world.batch // 2
 
     def one(carry, number, others, pool, keys):
@@ -83,7 +82,7 @@ def _compiled(world: World, statistics: Statistics):
         of_fresh, of_choice = jax.random.split(jax.random.fold_in(keys[_FRESH], number))
         chosen_B = jax.random.permutation(of_choice, world.pool)[:half]
         batch = join(sample(of_fresh, world.batch - half), jax.tree.map(lambda x: x[chosen_B], pool))
-        # Numbers 0..R-1 are the pool's; every fresh sequence has one of its own.
+        # Numbers 0..R-1 are the pool's. Every fresh sequence has a number of its own.
         fresh_B = world.pool + number * world.batch + jnp.arange(world.batch - half)
         gates_BF = gates(world, keys[_MASKS], jnp.concatenate([fresh_B, chosen_B]), "own")
 
@@ -122,9 +121,9 @@ def _rule(world: World) -> optax.GradientTransformation:
 def train(
     world: World, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
 ) -> dict[str, np.ndarray]:
-    """One run, from its checkpoint at `path` if there is one -> curves {name: (points,)}.
+    """One run, resumed from a checkpoint at `path` if there is one -> curves {name: (points,)}.
 
-    Names are those of `measures.tally` behind 'fresh own ', 'fresh dropped ', 'pool own ' and 'pool dropped '.
+    Names are those of `measures.tally` after 'fresh own ', 'fresh dropped ', 'pool own ' and 'pool dropped '.
     """
     keys = {number: purpose(seed, number) for number in (_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST)}
     others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)

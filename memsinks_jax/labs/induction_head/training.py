@@ -1,6 +1,6 @@
-"""Training: fresh sequences, drawn on the device; frozen memories; live probes; a checkpoint to resume from.
+"""Training: fresh sequences drawn on the device, frozen memories, live probes, checkpoints.
 
-A step's sequences depend on the seed and the step alone, so an interrupted run resumes bit for bit.
+The sequences of a step depend only on the seed and the step, so an interrupted run resumes bit for bit.
 Axes as in `model`.
 """
 
@@ -26,21 +26,21 @@ from memsinks_jax.labs.induction_head.full import Full
 from memsinks_jax.labs.induction_head.law import Batch, Law, candidates, sampler
 from memsinks_jax.labs.induction_head.model import TwoLayers
 
-AT_ONCE = 64  # sequences of which gradients are taken together; more are summed, which is the same step in less memory
-JUDGED = 192  # sequences of the test at the end
+AT_ONCE = 64  # sequences per gradient computation; larger batches sum several, which saves memory
+JUDGED = 192  # sequences in the test at the end
 SAVE_EVERY_SECONDS = 20
 _WEIGHTS, _DATA, _TEST = range(3)  # purposes of the seed's randomness
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """One training run but for its seed.
+    """One training run except for its seed.
 
     Attributes:
-      everywhere: the loss is the mean over all tokens, not only over outputs of triggers seen before.
+      everywhere: average the loss over all tokens, not only over outputs of triggers seen before.
       clip: largest norm of the gradient, None for no limit.
-      frozen_until: (memory, step): before that step it has neither gradient nor decay nor momentum.
-      test_law: sequences of the test during training, where they differ from `law`.
+      frozen_until: (memory, step): before this step the memory has no gradient, decay or momentum.
+      test_law: law of the test sequences during training, if it differs from `law`.
     """
 
     law: Law
@@ -60,8 +60,8 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run: `curves` {name: (points,)} with `step` among them, final `weights`, and `test`, rates of fresh
-    sequences at the end; those of `test_law` begin with 'other_'."""
+    """A finished run: `curves` {name: (points,)} including `step`, final `weights`, and `test`, rates on fresh sequences
+    at the end. Those of `test_law` start with 'other_'."""
 
     recipe: Recipe
     seed: int
@@ -82,7 +82,7 @@ def start(recipe: Recipe, statistics: Statistics, seed: int) -> tuple[dict, dict
 
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
-    """Decay comes with the gradient in SGD, as in PyTorch, and apart from it in AdamW."""
+    """SGD adds decay to the gradient, as in PyTorch. AdamW applies it separately."""
     if recipe.optimizer == "adamw":
         rule = optax.adamw(recipe.learning_rate, b1=0.9, b2=0.99, weight_decay=recipe.weight_decay)
     else:
@@ -125,7 +125,7 @@ def stepper(recipe: Recipe, statistics: Statistics):
         trained, state = carry
         grads, tally = gradient(recipe, trained, others, sample(jax.random.fold_in(root, number), recipe.batch))
         free = {name: number >= until.get(name, 0) for name in trained}
-        # What is frozen shows the optimizer a zero where weight and gradient are, so that no momentum gathers.
+        # For frozen memories the optimizer sees zero weights and gradients, so that no momentum builds up.
         hidden = {name: jnp.where(free[name], matrix, 0.0) for name, matrix in trained.items()}
         grads = {name: jnp.where(free[name], grad, 0.0) for name, grad in grads.items()}
         updates, state = rule.update(grads, state, hidden)
@@ -177,20 +177,20 @@ def _judge(model, statistics: Statistics, law: Law):
 
 
 def judge(model, statistics: Statistics, weights: dict, law: Law, seed: int) -> dict[str, float]:
-    """Rates of `JUDGED` sequences of a law that no training has seen."""
+    """Rates on `JUDGED` sequences of a law that no training has seen."""
     part = _judge(model, statistics, law)
     keys = jax.random.split(purpose(seed, _TEST), JUDGED // 16)
     return measures.rates(measures.add(part(weights, key) for key in keys))
 
 
 def digest(recipe: Recipe, statistics: Statistics, seed: int) -> str:
-    """Names everything a run follows from."""
+    """Hash of everything that determines a run."""
     told = repr((recipe, statistics.characters, seed)).encode() + statistics.bigrams_VV.tobytes()
     return hashlib.sha256(told).hexdigest()[:12]
 
 
 def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -> None:
-    """Writes all or nothing."""
+    """Writes atomically."""
     leaves = {f"leaf_{place}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(carry))}
     scratch = path.with_suffix(".new.npz")
     np.savez(scratch, step=step, curves=json.dumps(curves), **leaves)
@@ -198,7 +198,7 @@ def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -
 
 
 def load(path: pathlib.Path, carry):
-    """What `save` has written, in the shape of `carry`. Raises InputError for a file that is not whole."""
+    """Reads what `save` wrote, in the structure of `carry`. Raises InputError if the file is damaged."""
     try:
         with path.open("rb") as file, np.load(file) as stored:
             leaves, shape = jax.tree.flatten(carry)
@@ -211,11 +211,10 @@ def load(path: pathlib.Path, carry):
 def train(
     recipe: Recipe, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
 ) -> Run:
-    """One run, from its checkpoint at `path` if there is one.
+    """One run, resumed from a checkpoint at `path` if there is one.
 
     Args:
-      tell: called with the step and its probes after every `log_every` steps. What it raises ends the run; the state is
-        saved before.
+      tell: called with the step and its probes every `log_every` steps. If it raises, the state is saved and the run ends.
     """
     trained, others, state = start(recipe, statistics, seed)
     carry, done, curves = (trained, state), 0, {}

@@ -2,7 +2,7 @@
 
     python -m memsinks_jax.labs.linear_network --theorem=all --out=runs/linear_network
 
-One module a theorem, its equations and what is wrong with them in its docstring; `opening` derives what the paper has not,
-sinks that open when a document comes back. `trials` is what they share, `readout` the trained layer of appendix H. Plain
-numpy in double precision: identities are held to 1e-12.
+One module per theorem; its docstring has the equations and the errors. `opening` derives what is not in the paper: sinks
+that open when a document comes back. `trials` is shared by all, `readout` is the trained layer of appendix H. Everything is
+plain numpy in double precision; identities must hold to 1e-12.
 """

@@ -1,7 +1,7 @@
 """Memorization Sinks' theorems: python -m memsinks_jax.labs.linear_network --theorem=all --out=runs/linear_network
 
-Measures what each theorem states and what holds instead. Writes results.json, theorem_NAME.png and index.html once
-everything is done.
+Measures each theorem as stated and as corrected. Writes results.json, theorem_NAME.png and index.html once everything is
+done.
 """
 
 import functools
@@ -33,7 +33,7 @@ def measure(names: list[str], seeds: tuple[int, ...]) -> list[Study]:
 
 
 def write(out: pathlib.Path, theorem: str, seeds: tuple[int, ...], studies: list[Study], command: str) -> dict:
-    """Draws and writes everything -> the content of results.json."""
+    """Writes everything -> the content of results.json."""
     about = {"theorem": theorem, "preset": "laptop", "seeds": list(seeds)}
     return shared.write(out, about, "The theorems of Memorization Sinks, as stated and as corrected", studies, command)
 

@@ -1,14 +1,14 @@
 """Theorem H.3: with sinks, memorization accumulates in the memorization neurons.
 
-Setting: as in `forgetting`, W = 0 at the start, z = [z_shared, z_mem] of length 1. Of N steps k are on s_mem, with all
-neurons; on the others the memorization neurons are on for a fraction rho (the paper also calls it p), and off
-otherwise. Gen-only and mem-only (the paper also: mem-dropped, gen-dropped): the logit e_mem from one block alone.
+Setting: as in `forgetting`, W = 0 at the start, z = [z_shared, z_mem] of length 1. Of N steps, k are on s_mem with all
+neurons on. On the others the memorization neurons are on for a fraction rho of the steps (the paper also calls it p), and
+off for the rest. Gen-only and mem-only (also called mem-dropped, gen-dropped): the logit e_mem from one block alone.
 
 Stated: (1)  gen-only <= gamma k (1 - c_min) - gamma (N-k) eps_shared c_min
         (2)  mem-only >= gamma k (1 - c_max) - gamma (N-k) rho eps_mem c_max
-with eps the least similarity of a sequence with s_mem in the block. (1) holds for eps_shared >= 0. (2) is false: a step
-on s_mem adds (1 - softmax) |z_mem|^2 and not 1 - softmax, and for a lower bound the largest similarity is needed, not
-the least. If each block is read to have length 1, the second error alone still breaks it.
+where eps is the smallest similarity of a sequence with s_mem in the block. (1) holds if eps_shared >= 0. (2) is false: a
+step on s_mem adds (1 - softmax) |z_mem|^2 instead of 1 - softmax, and a lower bound needs the largest similarity instead
+of the smallest. If each block is read as having length 1, the second error alone still breaks it.
 
 Corrected: (1)  gen-only <= gamma k (1 - c_min) a_s - gamma (N-k) eps_shared c_min,        a_s = |z_shared(s_mem)|^2
            (2)  mem-only >= gamma k (1 - c_max) a_m - gamma (N-k) rho epsmax_mem c_max,    a_m = |z_mem(s_mem)|^2.
@@ -25,18 +25,17 @@ from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, sav
 TRIALS, TOKENS, HIDDEN, SHARED, STEPS = 200, 50, 24, 17, 400
 READINGS = {"whole": "z of length 1", "blocks": "each block of length 1"}
 BLOCKS = {"shared": slice(0, SHARED), "mem": slice(SHARED, HIDDEN)}
-EVERY = 10  # steps between two looks at the norm of W
+EVERY = 10  # steps between evaluations of the norm of W
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Trials side by side, one value a trial.
+    """Trials side by side, one value per trial.
 
     Attributes:
-      rho: the fraction there really was. memory: z of s_mem (B, H). gen_only, mem_only: the logits at the end. norm:
-      bound
-        on |W|_2 |z|. shared_least, mem_least, mem_most: similarity with s_mem in a block, of the steps at which it is
-        on.
+      rho: the actual fraction. memory: z of s_mem (B, H). gen_only, mem_only: the logits at the end.
+      norm: bound on |W|_2 |z|. shared_least, mem_least, mem_most: similarity with s_mem in a block, over the steps at
+        which the block is on.
     """
 
     rate: np.ndarray
@@ -52,9 +51,9 @@ class Training:
 
 
 def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
-    """Which steps are on s_mem, and at which of the others the sinks are on (both (N, B)).
+    """Which steps are on s_mem, and on which of the others the sinks are on (both (N, B)).
 
-    order_NB: a permutation of the steps for every trial. The fraction rho is met as nearly as whole numbers allow.
+    order_NB: a permutation of the steps for every trial. Matches rho as closely as whole numbers allow.
     """
     on_B = np.round(rho_B * (len(order_NB) - repeats_B))
     return order_NB < repeats_B, (order_NB >= repeats_B) & (order_NB < repeats_B + on_B)
@@ -64,7 +63,7 @@ def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", dra
     """Trains side by side.
 
     Args:
-      draws: of features, targets and order; trial b has number b % draws. None: one a trial.
+      draws: of features, targets and order; trial b uses draw b % draws. None: one per trial.
     """
     trials, draws = len(rate_B), draws or len(rate_B)
     again = np.arange(trials) % draws
@@ -95,7 +94,7 @@ def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", dra
 
 
 def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
-    """(1) and (2) as stated and corrected -> one value a trial each."""
+    """(1) and (2) as stated and as corrected -> one value per trial each."""
     low_B, high_B = readout.probabilities(one.norm, TOKENS)
     size = {part: (one.memory[:, cut] ** 2).sum(1) for part, cut in BLOCKS.items()}
     gained_B, others_B = one.rate * one.repeats, one.rate * (steps - one.repeats)
@@ -109,7 +108,7 @@ def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
 
 
 def measure(seed: int, reading: str, trials: int = TRIALS) -> tuple[Training, dict[str, np.ndarray], dict[str, int]]:
-    """reading: one of READINGS -> what was trained, its bounds, how often each is violated."""
+    """reading: one of READINGS -> the trained trials, their bounds, how often each bound is violated."""
     rng = generator(seed, f"accumulation {reading}")
     rate_B, repeats_B = 10 ** rng.uniform(-3, -1.5, trials), rng.integers(5, 60, trials)
     one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
@@ -172,6 +171,6 @@ def _draw(found, path) -> None:
         shown = (
             max(min(ends[0], logits.min()), -high / 2) - high / 20,
             high,
-        )  # bounds that say nothing reach far below
+        )  # bounds without content go far below
         finish(axis, f"{title}, {reading}", "bound", "logit", legend=3, xlim=shown, ylim=shown)
     save(figure, path)

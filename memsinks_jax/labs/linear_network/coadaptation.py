@@ -1,17 +1,17 @@
 """Theorems 4.1 and F.1: neurons trained on disjoint sequences still come to depend on each other.
 
-Setting: f(x) = (W_gen + W_mem) x, as W_proj = [W_gen W_mem], W_fc = [I; I] is frozen; both 0 at the start, SGD with
-batch 1 on 1/2 |f(s) - y|^2, |s| = 1, rate gamma < 1. s_mem comes once and updates W_mem only; all others update W_gen
-only. f~: the same order without s_mem. f_d: f without its memorization neurons (the paper says generalization once).
-n: later steps.
+Setting: f(x) = (W_gen + W_mem) x, as W_proj = [W_gen W_mem], and W_fc = [I; I] is frozen. Both start at 0. SGD with batch
+1 minimizes 1/2 |f(s) - y|^2, |s| = 1, at rate gamma < 1. s_mem comes once and updates only W_mem; all others update only
+W_gen. f~: the same order without s_mem. f_d: f without its memorization neurons (the paper once says generalization).
+n: number of later steps.
 
 Stated (F.1): |f_d(x) - f~(x)| >= N gamma (1-gamma)^N c^2 |x|,  c = min s_i . s_j > 0,  N steps since W_mem was updated.
 Informal (4.1): >= c N.
-Wrong in them, besides signs and 1/2 in the updates: (a) the factor |W_mem| is lost, W_mem = gamma (y_mem - W_gen s_mem)
-s_mem^T; (b) the proof counts N-1 = n, so without a later step the deviation is 0 and the stated bound (N = 1) is not;
+Errors, besides signs and 1/2 in the updates: (a) the factor |W_mem| is lost, W_mem = gamma (y_mem - W_gen s_mem)
+s_mem^T; (b) the proof counts N-1 = n, so without a later step the deviation is 0 but the stated bound (N = 1) is not;
 (c) Lemma F.2, |k_i k_j^T x| >= c |x| on the span of unit k, is false there: k_1 = (1, 0), k_2 = (.6, .8), x = (0, 1);
-it holds on their cone; (d) the products Prod (I - gamma s s^T) x leave the cone, so that even with (a) and x in the
-cone the bound is no theorem: `exact_zero` has deviation 0 with gamma = 1/2, n = 2; (e) nothing grows as N.
+it holds on their cone; (d) the products Prod (I - gamma s s^T) x leave the cone, so even with (a) and x in the cone the
+bound is false: `exact_zero` has deviation 0 with gamma = 1/2, n = 2; (e) nothing grows as N.
 
 Corrected, exact:      W_gen - W~_gen = -W_mem (I - Prod_j (I - gamma s_j s_j^T)),   j the later steps in their order,
 so the deviation is at most 2 |W_mem| |x| and tends to |W_mem x| where the later data span: it rises and saturates.
@@ -38,7 +38,7 @@ from memsinks_jax.reporting.claims import Claim
 WIDTH, OUTPUTS, BEFORE, RATE = 8, 5, 9, 0.1  # s_mem is step T = 10
 LATER = (1, 2, 5, 10, 20, 50, 100, 300, 1000, 2000)
 EXPECTED = (0.06, 0.11, 0.25, 0.42, 0.62, 0.81, 0.82, 0.90, 0.99, 1.00)  # of one draw
-REACH = 0.06  # by how much the mean over draws may differ from one
+REACH = 0.06  # largest difference between the mean over draws and one draw
 DRAWS, TRIALS = 200, 300
 
 
@@ -56,8 +56,8 @@ class Routed:
 
 
 def sgd(w_OD, s_ND, y_NO, rate: float, fixed_OD=0.0) -> np.ndarray:
-    """One step an example on 1/2 |(W + fixed) s - y|^2. Several trainings may run side by side in axes after the first of
-    s and y, which are then the first of W."""
+    """SGD on 1/2 |(W + fixed) s - y|^2, one step per example. Several trainings may run side by side, in axes after the
+    first of s and y, which are then the first of W."""
     for s_D, y_O in zip(s_ND, y_NO, strict=True):
         residual_O = y_O - ((w_OD + fixed_OD) @ s_D[..., None])[..., 0]
         w_OD = w_OD + rate * residual_O[..., None] * s_D[..., None, :]
@@ -65,7 +65,7 @@ def sgd(w_OD, s_ND, y_NO, rate: float, fixed_OD=0.0) -> np.ndarray:
 
 
 def route(s_ND, y_NO, at: int, rate: float) -> Routed:
-    """Trains on all of s in order; number `at` is s_mem."""
+    """Trains on all of s in order. Example `at` is s_mem."""
     start = np.zeros((*y_NO.shape[1:], s_ND.shape[-1]))
     shared = sgd(start, s_ND[:at], y_NO[:at], rate)
     mem = sgd(start, s_ND[at : at + 1], y_NO[at : at + 1], rate, shared)
@@ -83,7 +83,7 @@ def identity(mem_OD, later_ND, rate: float) -> np.ndarray:
 
 
 def bounds(n: int, rate: float, c: float, size: float, x_D) -> dict[str, float]:
-    """size: |W_mem|. Without the proved one where it does not apply."""
+    """size: |W_mem|. Omits the proved bound where it does not apply."""
     length = float(np.linalg.norm(x_D))
     stated = n * rate * (1 - rate) ** n * c**2 * length
     proved = size * rate * n * c * (c - rate * (n - 1) / 2) * length if rate * (n - 1) <= c else 0.0
@@ -105,7 +105,7 @@ def trial(rng: np.random.Generator) -> tuple[float, dict[str, float], float, flo
 
 
 def counts(seed: int, trials: int = TRIALS) -> dict[str, float]:
-    """Violations of every bound, and the largest error of the identity."""
+    """Violations of each bound, and the largest error of the identity."""
     found = [trial(generator(seed, f"coadaptation {number}")) for number in range(trials)]
     deviations = [one[0] for one in found]
     return {
@@ -116,9 +116,9 @@ def counts(seed: int, trials: int = TRIALS) -> dict[str, float]:
 
 
 def exact_zero() -> tuple[float, dict[str, float]]:
-    """Two later steps after which nothing has changed -> deviation, bounds. All assumed by F.1 holds, x is in the cone.
+    """Two later steps that cancel -> deviation, bounds. All assumptions of F.1 hold, x is in the cone.
 
-    With the products m.s_1 = s_1.s_2 = s_2.x = q and all others c, it is |W_mem| gamma q (2 c - gamma q^2).
+    If the products m.s_1 = s_1.s_2 = s_2.x are q and all others c, the deviation is |W_mem| gamma q (2 c - gamma q^2).
     """
     rate, q = 0.5, 0.6
     c = rate * q**2 / 2
@@ -129,7 +129,7 @@ def exact_zero() -> tuple[float, dict[str, float]]:
 
 
 def no_later_step(seed: int) -> float:
-    """Deviation right after s_mem, over the stated bound with N = 1."""
+    """Deviation right after s_mem, relative to the stated bound with N = 1."""
     rng = generator(seed, "no later step")
     s_ND = positive_features(rng, BEFORE + 1, WIDTH)
     made = route(s_ND, rng.standard_normal((BEFORE + 1, OUTPUTS)), BEFORE, RATE)
@@ -137,7 +137,7 @@ def no_later_step(seed: int) -> float:
 
 
 def lemma(seed: int, on_cone: bool, trials: int = TRIALS) -> int:
-    """Violations of |k_i k_j^T x| >= c |x| with x in the cone, or in the span, of 4 unit vectors."""
+    """Violations of |k_i k_j^T x| >= c |x|, with x in the cone or in the span of 4 unit vectors."""
     rng, found = generator(seed, f"lemma {on_cone}"), 0
     for _ in range(trials):
         k_ND = positive_features(rng, 4, 6)

@@ -1,17 +1,16 @@
-"""Theorems 3.1, D.3 and D.5: what gradient flow does with a memory that is like other text.
+"""Theorems 3.1, D.3 and D.5: what gradient flow does with a memory that resembles other text.
 
 Setting: f(x) = W_proj W_fc x, squared loss, N examples seen once and (s_mem, y_mem) repeated. Features have a semantic
-and a memorization part, S_sem + S_mem; the rows of W*, the minimum-norm interpolant of the once-seen, lie in S_sem;
-|phi_mem(s_mem)| = 1, phi_mem(s_i) . phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to
+and a memorization part, S_sem + S_mem. The rows of W*, the minimum-norm interpolant of the examples seen once, lie in
+S_sem. |phi_mem(s_mem)| = 1, phi_mem(s_i) . phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to
 col(W*); sigma_i(W*) < 1/(2k), k = rank(W*) > 2. The disentangled solution is W_dis = W* + c u v^T, v in S_mem
-(Definition D.1 prints S_sem); the one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta
-phi_mem(s_mem)^T.
+(Definition D.1 prints S_sem). The one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta phi_mem(s_mem)^T.
 
 Stated (D.3): if s_mem is natural, gradient flow does not converge to W_dis. D.5 (cited from Varre et al. 2023): from
 W_proj = 0, W_fc^T W_fc = 2 gamma I (printed transposed), it converges to the interpolant of least norm, Y X^+.
-Wrong in it: "natural" is not defined, and without it the statement is false. If the once-seen span S_sem, all that is
-assumed holds and gradient flow converges to W_dis. The proof assumes that an entangled solution (D.2: an interpolant
-with new singular values at most |Delta|/(k+1)) exists; one does iff |r| >= k+1 (r below), much more than is needed.
+Errors: "natural" is not defined, and without it the statement is false. If the examples seen once span S_sem, all
+assumptions hold, but gradient flow converges to W_dis. The proof assumes that an entangled solution (D.2: an interpolant
+with new singular values at most |Delta|/(k+1)) exists. One does iff |r| >= k+1 (r below), which is much more than needed.
 
 Corrected: let r = phi(s_mem) minus its projection on span{phi(s_i)}. Then
     W_gf = W* + Delta r^T / |r|^2,        |W_gf|^2 = |W*|^2 + |Delta|^2 / |r|^2,
@@ -60,7 +59,7 @@ class Problem:
 
     @property
     def all(self) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and outputs of the whole training set."""
+        """Inputs and outputs of the full training set."""
         x = np.column_stack([self.x_FN, *[self.s_F] * REPEATS])
         return x, np.column_stack([self.y_ON, *[self.y_O] * REPEATS])
 
@@ -74,8 +73,8 @@ class Problem:
 
 
 def problem(rng: np.random.Generator, novelty: float) -> Problem:
-    """Every assumption of Theorem D.3 holds. novelty 0: the once-seen span S_sem; else they leave one direction to "
-    "s_mem."""
+    """Satisfies all assumptions of Theorem D.3. With novelty 0 the examples seen once span S_sem. Otherwise they leave
+    one direction to s_mem."""
     known = D_SEM - (novelty > 0)
     sem_FD, mem_FD = np.zeros((D_SEM + D_MEM, D_SEM)), np.zeros((D_SEM + D_MEM, D_MEM))
     sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = orthogonal(rng, D_SEM), orthogonal(rng, D_MEM), orthogonal(rng, OUTPUTS)
@@ -95,7 +94,7 @@ def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarr
     """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0.
 
     Returns:
-      W of every problem (P, O, F); the steps looked at (L,) and W then (L, P, O, F).
+      W of every problem (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O, F).
     """
     moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
     xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))
@@ -118,7 +117,7 @@ def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarr
 
 
 def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
-    """What the theorem is about, for an interpolant W."""
+    """The quantities in the theorem, for an interpolant W."""
     update, size, r_F = w_OF - one.star_OF, np.linalg.norm(one.delta_O), one.r_F
     sigma = np.linalg.svd(one.star_OF, compute_uv=False)[:RANK]
     star = (one.star_OF**2).sum()
@@ -136,7 +135,7 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
 
 
 def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
-    """Violations of the stated and of the corrected theorem by the interpolant of least norm, over random problems."""
+    """Violations of the stated and the corrected theorem by the minimum-norm interpolant, over random problems."""
     rng = generator(seed, f"disentangled {spanning}")
     found = {"stated": 0, "corrected": 0, "D.2 exists": 0, "error": 0.0}
     for _ in range(trials):

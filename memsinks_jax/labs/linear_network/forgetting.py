@@ -1,16 +1,15 @@
-"""Theorem H.2: what was memorized is forgotten while other sequences are learned.
+"""Theorem H.2: memorized text is forgotten while other sequences are learned.
 
 Setting: logits W z, SGD on the cross-entropy (see `readout`), one-hot targets, |z| = 1. After s_mem come m steps on
 sequences i seen once.
 
 Stated:     e_mem^T f^(i+m)(z_mem) <= e_mem^T f^(i)(z_mem) - gamma m eps c_min,     eps <= z_i . z_mem.
-Wrong in it: eps >= 0 is needed and not said: every step adds -gamma softmax_mem(W z_i) (z_i . z_mem), and where the
-product is negative the largest, not the least, probability bounds it. The targets e_i must differ from e_mem (said in
-the setup only), and |W_proj|_2 < C_proj / 2 must hold during all m steps. s^(i) .. s^(i+m) are m+1 sequences; m are
-meant.
+Errors: it needs eps >= 0 but does not say so. Every step adds -gamma softmax_mem(W z_i) (z_i . z_mem); if the product is
+negative, the largest probability bounds it, not the smallest. The targets e_i must differ from e_mem (only in the setup),
+and |W_proj|_2 < C_proj / 2 must hold during all m steps. s^(i) .. s^(i+m) are m+1 sequences; m are meant.
 
-Corrected:  drop >= gamma m eps c_min for eps >= 0,  drop >= gamma m eps c_max for eps < 0 (a rise of at most so
-much), with c_min and c_max for the vocabulary (see `softmax`).
+Corrected:  drop >= gamma m eps c_min for eps >= 0,  drop >= gamma m eps c_max for eps < 0 (a rise of at most this
+amount), with c_min and c_max for the vocabulary (see `softmax`).
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ from memsinks_jax.labs.study import BLUE, GREEN, GREY, RED, Study, finish, panel
 from memsinks_jax.reporting.claims import Claim
 
 TRIALS, TOKENS, HIDDEN, STEPS, RATE = 300, 30, 12, 100, 0.05
-MEMORIZED = 20  # steps on s_mem before: a memory that is there to be forgotten
+MEMORIZED = 20  # steps on s_mem first, so that there is a memory to forget
 KINDS = {
     "positive": "positive features (eps ≥ 0)",
     "signed": "features of any sign",
@@ -42,7 +41,7 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """One value a trial: how far the logit fell, its stated bound, its corrected one."""
+    """One value per trial: the drop of the logit, its stated bound, its corrected bound."""
 
     drop: np.ndarray
     stated: np.ndarray

@@ -1,21 +1,21 @@
-"""Sinks that open when a document comes back: what is accumulated, what is retained, what is written over.
+"""Sinks that open when a document comes back: accumulation, retention, interference.
 
 Setting: f(x) = W x with S shared neurons and M sinks, squared loss, SGD with batch 1 at rate gamma, W = 0 at the start. A
-document has a mask with p M sinks on and features of length 1, v = 1 / (S + p M) a neuron that is on; a_s = S v and
-a_m = p M v are its shares. At its first n - 1 encounters its sinks are closed, so that its features there are 0; n = 1 are
-the paper's sinks, always open. s_mem comes N times, and between two encounters G other documents are read, features
-and targets in any direction, each come back with chance rho, so that a share q = rho^(n-1) has its sinks open. Of s_mem's
-target s is what the shared neurons alone give, m what the sinks give; both are expectations, and these are exact:
+document has a mask with p M sinks on and features of length 1. Each neuron that is on has the variance v = 1 / (S + p M),
+so the shares are a_s = S v and a_m = p M v. At a document's first n - 1 encounters its sinks are closed: their features
+are 0. n = 1 are the paper's sinks, always open. s_mem comes N times. Between two encounters G other documents are read,
+with features and targets in random directions. Each comes back with probability rho, so a share q = rho^(n-1) has its
+sinks open. Of s_mem's target, the shared neurons give s and the sinks m. In expectation, exactly:
 
-    encounter       r = 1 - s - m where its sinks are open, else 1 - s;  s += gamma a_s r,  and where open m += gamma a_m r
+    encounter       r = 1 - s - m if its sinks are open, else 1 - s;  s += gamma a_s r,  and if open m += gamma a_m r
     retention       between two encounters s is multiplied by k_s = (1 - gamma v)^G, m by k_m = (1 - gamma v p q)^G
-    interference    each sink of s_mem is written by p q G others between two encounters, each shared neuron by G
+    interference    between two encounters p q G others write to each sink of s_mem, and G to each shared neuron
     accumulation    s -> g_s / (1 + g_s + g_m) before an encounter, g_s = gamma a_s k_s / (1 - k_s), g_m likewise
 
-In a sentence: sinks that open on return are written by what returns alone, so that q = rho and not 1 of what is read
-between wears them off; they keep the document, little is left to learn at its encounters, and the shared neurons, which
-forget it as before, are not taught it again: as q -> 0, s -> 0. The price is n - 1 encounters that teach the shared neurons
-alone. In the bounds of `accumulation` the same q multiplies the fraction at which others have the sinks on.
+In short: only documents that come back write to sinks that open on return, so these decay with q = rho instead of 1. They
+keep the document, and leave little to learn at its encounters. The shared neurons forget it as before but do not learn it
+again: as q -> 0, s -> 0. The price is n - 1 encounters that train the shared neurons alone. In the bounds of
+`accumulation`, the same q multiplies the fraction of other documents that have the sinks on.
 """
 
 import numpy as np
@@ -31,11 +31,11 @@ TRIALS = 200
 OPENS_AT = (1, 2, 4)  # n
 VARIANCE = 1 / (SHARED + ACTIVE)
 SHARES = VARIANCE * np.array([SHARED, ACTIVE])  # a_s, a_m
-REACH = 0.03  # by how much means over the trials may miss what is derived
+REACH = 0.03  # tolerance between means over the trials and the derived values
 
 
 def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Features of documents with their sinks open -> (*shape, SHARED + SINKS), of length 1."""
+    """Features of documents with open sinks -> (*shape, SHARED + SINKS), of length 1."""
     ranks = rng.random((*shape, SINKS)).argsort(-1).argsort(-1)
     sinks = np.where(ranks < ACTIVE, rng.standard_normal((*shape, SINKS)), 0)
     sinks *= np.sqrt(ACTIVE * VARIANCE) / np.linalg.norm(sinks, axis=-1, keepdims=True)
@@ -43,7 +43,7 @@ def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
-    """The features (..., D) of documents at an encounter (...), counted from 1: those of closed sinks are 0."""
+    """The features (..., D) of documents at an encounter (...), counted from 1. Those of closed sinks are 0."""
     is_open = np.asarray(encounter)[..., None] >= opens_at
     return np.where(is_open | (np.arange(SHARED + SINKS) < SHARED), x_D, 0)
 
@@ -52,12 +52,12 @@ def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, f
     """Trains side by side, on the same documents for every `opens_at`.
 
     Returns:
-      s and m after each encounter and before the next, means over the trials (N, 2, 2), as of `expected`; how many others
-      write into a sink of s_mem between two encounters.
+      s and m after each encounter and before the next, averaged over the trials (N, 2, 2), as in `expected`; the number of
+      others that write to a sink of s_mem between two encounters.
     """
     rng = generator(seed, "opening")
     memory_BD = documents(rng, trials)
-    # Rows of W do not see each other. One is trained, along s_mem's target: O = 1.
+    # Rows of W are independent. Trains one, along s_mem's target: O = 1.
     w_BOD, found, writes = np.zeros((trials, 1, SHARED + SINKS)), [], 0.0
 
     def parts() -> list[float]:
@@ -87,7 +87,7 @@ def retained(opens_at: int, returning: float = RETURNING) -> np.ndarray:
 
 
 def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
-    """s and m by the docstring -> (encounters, 2: after each and before the next, 2: shared and sinks)."""
+    """s and m as derived in the module's docstring -> (encounters, 2: after each and before the next, 2: shared, sinks)."""
     parts, found = np.zeros(2), []
     for encounter in range(1, encounters + 1):
         is_open = np.array([True, encounter >= opens_at])
@@ -98,7 +98,7 @@ def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
 
 
 def limit(opens_at: int, returning: float = RETURNING) -> float:
-    """What s tends to before an encounter."""
+    """The limit of s before an encounter."""
     kept = retained(opens_at, returning)
     gain = RATE * SHARES * kept / (1 - kept)
     return float(gain[0] / (1 + gain.sum()))

@@ -1,9 +1,9 @@
-"""The layer of appendix H: logits W z with W trained by SGD on the cross-entropy, one example a step, z given.
+"""The layer of appendix H: logits W z for given z. SGD on the cross-entropy trains W, one example per step.
 
     W <- W + gamma (e - softmax(W z)) z^T
 
-(the paper prints e - softmax as the gradient; it is minus the gradient, and what is added). Axes: N steps, B trials
-that run side by side, V tokens (logits), H hidden neurons.
+(The paper calls e - softmax the gradient. It is minus the gradient, and it is added.) Axes: N steps, B trials side by
+side, V tokens (logits), H hidden neurons.
 """
 
 import math
@@ -21,10 +21,9 @@ def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, n
     """Trains -> (W (B, V, H), upper bound on the spectral norm of W over the run (B,)).
 
     Args:
-      token_NB: what is to be predicted. rate_B: gamma.
-      every: the norm is computed at every such step; what it may have grown between two of them is added, so that the
-      bound
-        holds at all steps: |e - softmax| < sqrt(2), so a step moves the norm by less than gamma sqrt(2) |z|.
+      token_NB: targets. rate_B: gamma.
+      every: computes the norm every so many steps. Adds its largest possible growth in between, so the bound holds at all
+        steps: |e - softmax| < sqrt(2), so a step changes the norm by less than gamma sqrt(2) |z|.
     """
     w_BVH, trials, steps = w_BVH.copy(), np.arange(len(w_BVH)), len(z_NBH)
     largest_B, rate_B1 = np.zeros(len(w_BVH)), np.asarray(rate_B)[:, None]
@@ -46,7 +45,6 @@ def spectral(w_BVH: np.ndarray) -> np.ndarray:
 
 
 def probabilities(norm_B, tokens, length: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """c_min and c_max of the corollary of Theorem H.1: no softmax(W z) leaves them while |W|_2 <= norm, |z| <= "
-    "length."""
+    """c_min and c_max of the corollary of Theorem H.1: the range of softmax(W z) while |W|_2 <= norm, |z| <= length."""
     c_proj_B = 2 * norm_B * length
     return np.exp(-c_proj_B) / tokens, np.exp(c_proj_B) / (tokens - 1)

@@ -1,13 +1,13 @@
-"""Theorem H.1: the entries of a softmax of bounded logits; and the constants c_min, c_max which follow from it.
+"""Theorem H.1: the entries of a softmax of bounded logits, and the constants c_min, c_max that follow.
 
 Stated: for x in R^d with |x|_inf <= C,  max softmax(x) <= e^{2C} / (d-1)  and  min softmax(x) >= e^{-2C} / d  (k is
-printed for C). Correct, but the first says nothing once 2C > ln(d-1). What is reached, and never above 1:
+printed for C). Correct, but the first is empty once 2C > ln(d-1). Tight, and never above 1:
 
     max softmax(x) <= e^{2C} / (e^{2C} + d - 1),        min softmax(x) >= 1 / (1 + (d-1) e^{2C}).
 
 Corollary, stated: with |z| = 1 and |W_proj|_2 < C_proj / 2, every entry of softmax(W_proj z) lies between
 c_min = e^{-C_proj} / d_emb and c_max = e^{C_proj} / (d_emb - 1) (one place prints d_{emb-1}, another C_V for C_proj).
-Wrong: d of the theorem is the number of logits, the vocabulary V, and not the width d_emb of the model.
+Error: d of the theorem is the number of logits, so the vocabulary V instead of the width d_emb of the model.
 Corrected: c_min = e^{-C_proj} / V, c_max = e^{C_proj} / (V-1).
 """
 
@@ -60,7 +60,7 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def draw(rng: np.random.Generator, trials: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds C (trials,) and vectors within them (trials, d); half of the entries at the bound."""
+    """Bounds C (trials,) and vectors within them (trials, d), with half of the entries at the bound."""
     c_T = rng.uniform(0, LARGEST, trials)
     x_TD = rng.uniform(-1, 1, (trials, d))
     return c_T, c_T[:, None] * np.where(rng.random((trials, d)) < 0.5, np.sign(x_TD), x_TD)
@@ -98,7 +98,7 @@ def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
 
 
 def layers(seed: int, trials: int = LAYERS) -> dict[str, int]:
-    """Violations of the corollary's constants with the width in them (stated), and with the vocabulary."""
+    """Violations of the corollary's constants, with the width (as stated) and with the vocabulary."""
     rng, found = generator(seed, "layers"), {"stated": 0, "corrected": 0}
     for _ in range(trials):
         tokens, width = rng.integers(2, 25, 2)

@@ -1,15 +1,15 @@
-"""The threshold on rho after Theorem H.3: how rarely sinks must be on for the memory to be in them.
+"""The threshold on rho after Theorem H.3: how rarely sinks must be on to hold the memory.
 
-Stated: the bounds (1) and (2) of `accumulation` separate mem-only from gen-only (eps_shared = eps_mem = eps) when
+Stated: the bounds (1) and (2) of `accumulation` separate mem-only from gen-only (eps_shared = eps_mem = eps) if
     rho < c_min/c_max - (k/(N-k)) (c_max - c_min).
-Wrong: solving  gamma k (1-c_max) - gamma (N-k) rho eps c_max > gamma k (1-c_min) - gamma (N-k) eps c_min  for rho gives
+Error: solving  gamma k (1-c_max) - gamma (N-k) rho eps c_max > gamma k (1-c_min) - gamma (N-k) eps c_min  for rho gives
     rho < c_min/c_max - (k/(N-k)) (c_max - c_min) / (eps c_max).
-A factor 1/(eps c_max) is missing; since eps c_max < 1 wherever c_max is a bound at all, the printed threshold permits
-too much. It is positive only if (N-k)/k > (c_max - c_min)/(eps c_min), about (e^{2 C_proj} - 1)/eps. With the corrected
+A factor 1/(eps c_max) is missing. Since eps c_max < 1 wherever c_max is a bound at all, the printed threshold is too
+large. It is positive only if (N-k)/k > (c_max - c_min)/(eps c_min), about (e^{2 C_proj} - 1)/eps. With the corrected
 bounds
     rho < [(N-k) eps_s c_min - k ((1-c_min) a_s - (1-c_max) a_m)] / [(N-k) epsmax_m c_max],     a_s = 1 - a_m.
 
-What training does is not bound by the bounds: the run of the lab shows the logits of both blocks over rho.
+The bounds may be loose: the lab also trains, and shows the logits of both blocks over rho.
 """
 
 import numpy as np
@@ -22,8 +22,8 @@ from memsinks_jax.reporting.claims import Claim
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)
 STEPS, REPEATS, RATE, DRAWS = 4000, 40, 0.01, 12
-MARGIN = 1e-6  # in rho, to either side of a threshold
-# mem-only over rho, and the range of gen-only, of one draw of such a run
+MARGIN = 1e-6  # in rho, on either side of a threshold
+# mem-only over rho, and the range of gen-only, in one draw of such a run
 MEM_ONLY, GEN_ONLY, REACH = (0.110, 0.074, 0.005, -0.044), (-0.120, -0.104), 0.03
 
 
@@ -82,7 +82,7 @@ def exact(ratio, low, high, alike):
 
 
 def corrected(ratio, low, high, shared_least, mem_most, a_m):
-    """Of the corrected bounds. shared_least, mem_most: eps_s, epsmax_m; a_m: |z_mem(s_mem)|^2."""
+    """From the corrected bounds. shared_least, mem_most: eps_s, epsmax_m; a_m: |z_mem(s_mem)|^2."""
     return (shared_least * low - ratio * ((1 - low) * (1 - a_m) - (1 - high) * a_m)) / (mem_most * high)
 
 
@@ -92,8 +92,7 @@ def gap(rho, ratio, low, high, shared_least, mem_alike, a_s=1, a_m=1):
 
 
 def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
-    """How often a threshold is not where the bounds separate. Without a positive one they must not separate at rho = "
-    "0."""
+    """How often a threshold is not where the bounds separate. If it is not positive, they must not separate at rho = 0."""
     rng = generator(seed, "thresholds")
     tokens = rng.integers(10, 1001, trials)
     low, high = readout.probabilities(rng.uniform(0, 1, trials), tokens)
@@ -117,7 +116,7 @@ def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
 
 
 def training(seed: int, steps: int = STEPS, draws: int = DRAWS) -> dict:
-    """Mean logits of both blocks for every rho, and the thresholds with what was measured in them."""
+    """Mean logits of both blocks for every rho, and the thresholds from the measured quantities."""
     trials = len(RHOS) * draws
     one = accumulation.train(
         generator(seed, "training"), np.full(trials, RATE), np.full(trials, REPEATS), np.repeat(RHOS, draws), steps,

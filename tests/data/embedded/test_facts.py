@@ -1,4 +1,4 @@
-"""Invented facts: what is told how often and in which words, and prompts that ask for it."""
+"""Invented facts: how often and in which words they are told, and the prompts that ask for them."""
 
 import collections
 
