@@ -202,7 +202,8 @@ def read_config(content: dict, where: str) -> tuple[Config, int]:
     """config.json -> (our config without sinks, end of text). Raises InputError if our model does not support it."""
     kind = content.get("model_type")
     if kind not in TABLES:
-        raise InputError(f"{where}: model_type is {kind!r}; only {' and '.join(TABLES)} can be read")
+        said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
+        raise InputError(f"{where}: {said}; only {' and '.join(TABLES)} can be read")
     try:
         model, context = _gpt2(content, where) if kind == "gpt2" else _llama(content, where)
         vocabulary, end_of_text = content["vocab_size"], content.get("eos_token_id")

@@ -336,6 +336,7 @@ def written(tokenizer, tmp_path_factory):
     ("change", "message"),
     [
         ({"model_type": "mamba"}, "model_type is 'mamba'; only gpt2 and llama can be read"),
+        ({"model_type": None}, r"no model_type \(a workdir needs no import\)"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'; only 'silu' can be read"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
         ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}}, "rope_type is 'yarn'"),
