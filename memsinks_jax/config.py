@@ -86,7 +86,7 @@ class SinksConfig:
     opens_at: int = 2
     # encounter, counted alike, from which it teaches the rest of the model (slows_at / encounter)^slowing_power. 0: never
     slows_at: int = 16
-    slowing_power: float = 2.0
+    slowing_power: float = 2.0  # exponent of slows_at: 2 slows gradually, 8 nearly stops at that encounter
     retain_fraction: float = 0.25  # SGTM: fraction of the documents read once that are labelled retain
     undiscovered: float = 0.0  # SGTM: fraction of the repeated documents that have no label
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
