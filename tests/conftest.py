@@ -27,6 +27,7 @@ from memsinks_jax.config import (
 from memsinks_jax.runs.command_line import keep_compiled_programs
 
 MOST_KEPT = 2**30  # bytes of compiled programs, after which the tests begin anew
+MOST_MAPPED = 30_000  # regions of memory of a process. Linux allows 65,530; at the next one, jaxlib aborts
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile far more than they compute: the compiler's effort is turned down, to an eighth of its time for a step. Later
@@ -108,6 +109,18 @@ def shared_programs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_program", train_program)
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Every compiled program holds regions of memory until it is dropped: thousands of tests would take all there are."""
+    yield
+    regions = pathlib.Path("/proc/self/maps")
+    if regions.exists() and regions.read_bytes().count(b"\n") > MOST_MAPPED:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 # A file is one worker's: those that take longest are begun first, so that no worker waits at the end for the other.

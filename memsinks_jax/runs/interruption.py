@@ -13,7 +13,7 @@ EXIT_INTERRUPTED = 75  # state saved: run the same command again
 EXIT_AT_ONCE = 130  # a shell's exit code for a command that Ctrl-C has ended; 143 for SIGTERM
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_half_written: list[os.PathLike] = []
+_half_written: list[list[os.PathLike]] = []  # each folder, and the parents made for it, nearest first
 _saved = False
 
 
@@ -29,16 +29,20 @@ def end_at_once() -> None:
 
 @contextlib.contextmanager
 def half_written(place: os.PathLike) -> Iterator[os.PathLike]:
-    """An empty folder beside `place`, to write in. Rename what is complete: the folder is removed when the block ends."""
+    """An empty folder beside `place`, to write in. Rename what is complete: the folder is removed when the block ends.
+
+    So are the parents that were made for it, if nothing was put into them.
+    """
     folder = place.with_name(f".{place.name}.half-written")
     _remove(folder)  # left by a command that was killed
-    _half_written.append(folder)
+    made = [folder, *(parent for parent in folder.parents if not parent.exists())]
+    _half_written.append(made)
     try:
         folder.mkdir(parents=True)
         yield folder
     finally:
-        _remove(folder)
-        _half_written.remove(folder)
+        _remove(*made)
+        _half_written.remove(made)
 
 
 def state_is_saved() -> None:
@@ -55,17 +59,20 @@ def ignore() -> None:
 
 def _end(number: int, frame) -> None:
     ignore()
-    for folder in _half_written * 2:  # a thread may still have written into it
-        _remove(folder)
+    for made in _half_written * 2:  # a thread may still have written into it
+        _remove(*made)
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted: run the same command again\n")
     os._exit(EXIT_INTERRUPTED if _saved else 128 + number)
 
 
-def _remove(folder: os.PathLike) -> None:
+def _remove(folder: os.PathLike, *parents: os.PathLike) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
+    for parent in parents:
+        with contextlib.suppress(OSError):  # it is not empty
+            parent.rmdir()
 
 
 class Interruption:

@@ -13,6 +13,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
 from memsinks_jax.runs import command_line, trained
+from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.training import loop
 
 
@@ -102,7 +103,7 @@ class Collected:
     def __del__(self):
         os.kill(os.getpid(), signal.{number})
 def main():
-    with half_written(pathlib.Path("{tmp_path}/out")) as folder:
+    with half_written(pathlib.Path("{tmp_path}/folder/out")) as folder:
         (folder / "weights").write_text("half")
         Collected()
 command_line.run(main)
@@ -110,6 +111,17 @@ command_line.run(main)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_full_disk_leaves_no_empty_folder(tmp_path, kept):
+    """Only what the block itself made is removed."""
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(OSError), half_written(tmp_path / "mine" / "reports" / "lab" / "index.html") as folder:
+        if kept:
+            (folder.parent / "results.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"] + ["reports", "lab", "results.json"] * kept
 
 
 @SIGNALS
