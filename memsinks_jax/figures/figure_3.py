@@ -138,8 +138,8 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
             continue
         losses.curve(held_out, several, "held_out_loss_own", f"{LABELS[variant]}, kept", colour)
         losses.curve(held_out, several, "held_out_loss", f"{LABELS[variant]}, dropped", colour, ":")
-        steps, _ = several[0].curve("held_out_loss")
-        losses.band(gaps, steps, np.array([gap(run) for run in several]), LABELS[variant], colour)
+        of_seeds = losses.at_same_steps([(run.curve("held_out_loss")[0], gap(run)) for run in several])
+        losses.band(gaps, *of_seeds, LABELS[variant], colour)
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if floors:
         held_out.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")

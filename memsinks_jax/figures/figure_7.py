@@ -113,22 +113,26 @@ def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
     return list(columns), [[[value(run) for run in group.values()] for value in columns.values()] for group in groups]
 
 
+def _cycles(runs: list[Run], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps of the encounters that all runs have, the loss before and after each in turn, a row per run)"""
+    found = [encounters(run, name) for run in runs]
+    count = min(len(steps) for steps, _, _ in found)
+    return found[0][0][:count], np.array([np.stack(pair, axis=1)[:count].ravel() for _, *pair in found])
+
+
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """The cycles over all of training and over its last third, and their amplitude."""
     groups = by_variant(runs)
     figure, (whole, zoom, amplitudes) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     for label, (variant, group) in zip(row_labels(runs), groups.items(), strict=True):
         of_variant, colour = list(group.values()), _COLOURS[variant]
-        found = [encounters(run) for run in of_variant]
-        steps = found[0][0]
+        steps, cycle = _cycles(of_variant, OWN)
         around = np.stack([steps - 1, steps + 1], axis=1).ravel()
-        cycle = np.array([np.stack([before, after], axis=1).ravel() for _, before, after in found])
         losses.band(whole, around, cycle, label, colour)
         late = np.repeat(_in_third(of_variant[0], steps, 2), 2)
         losses.band(zoom, around[late], cycle[:, late], label, colour, ".-")
         if variant != "standard":
-            dropped = [encounters(run, DROPPED)[1:] for run in of_variant]
-            dropped = np.array([np.stack(pair, axis=1).ravel() for pair in dropped])
+            _, dropped = _cycles(of_variant, DROPPED)
             losses.band(whole, around, dropped, label.replace("own on", "dropped"), colour, ":")
         of_thirds = np.array([[amplitude(run, third) for third in range(3)] for run in of_variant])
         losses.band(amplitudes, (1, 2, 3), of_thirds, label, colour, "o-")

@@ -78,7 +78,16 @@ def band(axis, x: Sequence[float], values_SX: np.ndarray, label: str | None, col
 
 def curve(axis, runs: list[Run], name: str, label: str, colour, style: str = "-") -> None:
     """One metric of a variant over training."""
-    band(axis, runs[0].curve(name)[0], np.array([run.curve(name)[1] for run in runs]), label, colour, style)
+    band(axis, *at_same_steps([run.curve(name) for run in runs]), label, colour, style)
+
+
+def at_same_steps(curves: list[tuple[Sequence[int], Sequence[float]]]) -> tuple[Sequence[int], np.ndarray]:
+    """(steps, values) of every seed -> (steps of the shortest run, values there (S, X), interpolated).
+
+    With another seed, documents fill rows differently, so a run of as many epochs has more or fewer steps.
+    """
+    steps, _ = min(curves, key=lambda curve: curve[0][-1])
+    return steps, np.array([np.interp(steps, *curve) for curve in curves])
 
 
 def name_lines(axis) -> None:

@@ -17,3 +17,12 @@ def test_a_band_of_one_point_is_seen(x, style, marker):
     assert line.get_marker() == marker
     assert list(line.get_ydata()) == [2.0] * len(x)
     plt.close(figure)
+
+
+def test_runs_of_other_lengths_are_shown_as_far_as_all_go():
+    """Another seed fills rows differently, so the last evaluation comes at another step."""
+    steps, values_SX = losses.at_same_steps(
+        [([47, 94, 100], [3.0, 2.0, 1.4]), ([47, 94], [1.0, 0.0]), ([47, 97], [5, 4])]
+    )
+    assert list(steps) == [47, 94]
+    np.testing.assert_allclose(values_SX, [[3, 2], [1, 0], [5, 4 + 3 / 50]])
