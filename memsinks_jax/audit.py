@@ -12,13 +12,14 @@ import logging
 import pathlib
 import shlex
 import sys
+from collections.abc import Collection
 
 import numpy as np
 import tqdm
 from absl import flags
 
 from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
-from memsinks_jax.auditing.attacks import attack
+from memsinks_jax.auditing.attacks import KINDS, attack
 from memsinks_jax.auditing.explore import explore
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
@@ -45,7 +46,7 @@ def audit(
     prefixes: tuple[int, ...] = PREFIXES,
     suffix: int = SUFFIX,
     samples: int = SAMPLES,
-    attacks: bool = True,
+    attacks: Collection[str] = KINDS,
     open_unlearning_files: pathlib.Path | None = None,
 ) -> dict:
     """Measures one model in every mode of its sinks, and those that it is compared with.
@@ -54,7 +55,7 @@ def audit(
       members_files, non_members_files: globs; empty for the run's own repeated and held-out documents.
       standard, oracle: models trained on the same documents without sinks, and without the members.
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
-      attacks: attack the removal, too.
+      attacks: those of attacks.KINDS to run on the removal, too.
       open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
@@ -106,7 +107,7 @@ def audit(
             name: {group: {key: intervals.as_dict(m) for key, m in measured.items()} for group, measured in groups.items()}
             for name, groups in found.items()
         },
-        "attacks": attack(subjects, members, non_members) if attacks else None,
+        "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
     }  # fmt: skip
 
 
@@ -178,7 +179,9 @@ def main() -> None:
     oracle_flag = flags.DEFINE_string("oracle", None, "Model trained on the same documents without the members.")
     prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Lengths of the prompts, in tokens.")
     suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Length of the continuation, in tokens.", lower_bound=1)
-    attacks_flag = flags.DEFINE_bool("attacks", True, "Attack the removal too: relearning, rounding, sinks, residue.")
+    attacks_flag = flags.DEFINE_bool(
+        "attacks", True, "Attack the removal too: relearning, calibration, rounding, sinks, residue."
+    )
     samples_flag = flags.DEFINE_integer(
         "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
     )
@@ -199,7 +202,7 @@ def main() -> None:
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1), suffix_flag.value,
         )  # fmt: skip
-        result = audit(*asked, samples_flag.value, attacks_flag.value, outside)
+        result = audit(*asked, samples_flag.value, KINDS if attacks_flag.value else (), outside)
         write(result, explore(*asked), out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
         found = pages.tables(result)
         print(report.plain_table(found[0].columns, [row for table in found for row in table.rows]), file=sys.stderr)

@@ -30,10 +30,10 @@ _ATTACKS = {
 def tables(found: Sequence[dict]) -> list[Table]:
     """Tables for results of `attacks.attack`, one per seed, for the same models. Skips attacks that were not run."""
     makers = {
-        "relearning": _relearning, "benign": _benign, "quantization": _quantization, "reactivation": _reactivation,
-        "residue": _residue,
+        "relearning": _relearning, "calibration": _calibration, "benign": _benign, "quantization": _quantization,
+        "reactivation": _reactivation, "residue": _residue,
     }  # fmt: skip
-    return [make([one[name] for one in found]) for name, make in makers.items() if all(one[name] for one in found)]
+    return [make([one[name] for one in found]) for name, make in makers.items() if all(one.get(name) for one in found)]
 
 
 def _cell(found: Sequence[dict], value: Callable[[dict], float | None], digits: int = 2) -> str:
@@ -62,6 +62,15 @@ def _relearning(found: Sequence[dict]) -> Table:
     )
 
 
+def _calibration(found: Sequence[dict]) -> Table:
+    return _losses(
+        found,
+        "Is it only the output that hides it? Calibration",
+        "Loss in nats per token before and after a bias of the logits was trained, on half of the members and non-members; "
+        "measured on the others.",
+    )
+
+
 def _benign(found: Sequence[dict]) -> Table:
     rows = [
         [model, *(_cell(found, lambda one, m=model, o=of: one[m][o]["value"], 3) for of in ("members", "non_members"))]
@@ -76,21 +85,29 @@ def _benign(found: Sequence[dict]) -> Table:
 
 
 def _quantization(found: Sequence[dict]) -> Table:
-    kinds = list(next(iter(found[0].values())))
+    return _losses(
+        found,
+        "Does rounding the weights bring it back?",
+        "Loss in nats per token; every output channel of a matrix rounded to 8 or 4 bits.",
+    )
+
+
+def _losses(found: Sequence[dict], title: str, note: str) -> Table:
+    """A row per model, from {model: {state of it: {"members", "non_members": loss}}}."""
+    states = list(next(iter(found[0].values())))
     sides = {"members": "members", "non_members": "non-members"}
     rows = [
         [
             model,
-            *(_cell(found, lambda one, m=model, k=kind, s=side: one[m][k][s], 3) for kind in kinds for side in sides),
+            *(
+                _cell(found, lambda one, m=model, k=state, s=side: one[m][k][s], 3)
+                for state in states
+                for side in sides
+            ),
         ]
         for model in found[0]
     ]
-    return Table(
-        "Does rounding the weights bring it back?",
-        "Loss in nats per token; every output channel of a matrix rounded to 8 or 4 bits.",
-        ["", *(f"{kind}, {side}" for kind in kinds for side in sides.values())],
-        rows,
-    )
+    return Table(title, note, ["", *(f"{state}, {side}" for state in states for side in sides.values())], rows)
 
 
 def _reactivation(found: Sequence[dict]) -> Table:

@@ -4,11 +4,13 @@ The references are a model that remembers (the standard one, or with own sinks o
 """
 
 import logging
+from collections.abc import Collection
 
 import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing import intervals, relearning, rows
+from memsinks_jax.auditing.calibration import calibrate
 from memsinks_jax.auditing.quantization import quantize
 from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.residue import residue
@@ -17,33 +19,36 @@ from memsinks_jax.config import InputError
 
 logger = logging.getLogger(__name__)
 
+KINDS = ("relearning", "calibration", "benign", "quantization", "reactivation", "residue")
 _LEAST = 8  # documents that no model has seen: half for fine-tuning or for the means, half to be measured
 
 
-def attack(subjects: list[Subject], members: Documents, non_members: Documents) -> dict:
+def attack(subjects: list[Subject], members: Documents, non_members: Documents, kinds: Collection[str] = KINDS) -> dict:
     """Attacks the first of `subjects.subjects_of`. Sparse sinks are attacked as neurons, so all of them are computed.
 
     Returns:
       {"relearning": {"members", "never_seen": {kind: {"steps": {model: {"value", "ci95"}}, "ratio", "ratio_from_equal",
-      "documents"}}}, "benign": {model: {"members", "non_members": change of the loss, {"value", "ci95"}}}, "quantization":
-      {model: {"float", "int8", "int4": {"members", "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}},
-      "residue": {model: {"gap": loss of non-members minus members, "components": {name: how much further members rise than
-      non-members where it is ablated until those have lost `residue.DAMAGE`}}}}. In nats per token, intervals over
-      documents. An attack that these models or documents do not allow is None, and logged.
+      "documents"}}}, "calibration": {model: {"before", "after": {"members", "non_members": loss}}}, "benign": {model:
+      {"members", "non_members": change of the loss, {"value", "ci95"}}}, "quantization": {model: {"float", "int8", "int4":
+      {"members", "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}}, "residue": {model: {"gap": loss
+      of non-members minus members, "components": {name: how much further members rise than non-members where it is ablated
+      until those have lost `residue.DAMAGE`}}}}. In nats per token, intervals over documents. An attack that is not in
+      `kinds` is None; so is one that these models or documents do not allow, which is logged.
     """
     subjects = [in_matrices(subject) for subject in subjects]
     by_name = {subject.name: subject for subject in subjects}
     attacked, oracle = subjects[0], by_name.get(ORACLE)
     remembering = by_name.get(STANDARD) or next((s for s in subjects[1:] if s.mode == "own"), None)
     compared = [subject for subject in (attacked, oracle) if subject]
-    found = dict.fromkeys(("relearning", "benign", "quantization", "reactivation", "residue"))
+    held_by = [subject for subject in (attacked, by_name.get(STANDARD), oracle) if subject]
+    found = dict.fromkeys(KINDS)
     if len(non_members.tokens) < _LEAST:
         logger.warning("%d non-members are too few for attacks; give %d", len(non_members.tokens), _LEAST)
         return found
     halves = [non_members.chosen(np.arange(len(non_members.tokens)) % 2 == part) for part in range(2)]
-    if remembering is None:
+    if "relearning" in kinds and remembering is None:
         logger.warning("the relearning attack needs a model that remembers: give --standard")
-    else:
+    elif "relearning" in kinds:
         try:
             targets = relearning.targets_of(attacked, remembering, members)
         except InputError as error:
@@ -51,21 +56,25 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents) 
         else:
             of = {"members": targets, "never_seen": relearning.never_seen(attacked, non_members, targets)}
             found["relearning"] = {name: _relearned(compared, each) for name, each in of.items()}
-    found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
-    held_by = [subject for subject in (attacked, by_name.get(STANDARD), oracle) if subject]
-    found["quantization"] = {
-        subject.name: {
-            bits: {"members": groups["repeated"]["loss"], "non_members": groups["held_out"]["loss"]}
-            for bits, groups in quantize(subject, members, halves[1]).items()
+    if "calibration" in kinds:
+        found["calibration"] = {subject.name: calibrate(subject, members, non_members) for subject in held_by}
+    if "benign" in kinds:
+        found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
+    if "quantization" in kinds:
+        found["quantization"] = {
+            subject.name: {
+                bits: {"members": groups["repeated"]["loss"], "non_members": groups["held_out"]["loss"]}
+                for bits, groups in quantize(subject, members, halves[1]).items()
+            }
+            for subject in held_by
         }
-        for subject in held_by
-    }
-    if sinks.has_sinks(attacked.run.config):
+    if "reactivation" in kinds and sinks.has_sinks(attacked.run.config):
         tried = reactivate(attacked, members)["attacks"]
         found["reactivation"] = {
             name: {"loss": one["loss"], "recovered": one["recovered"]} for name, one in tried.items()
         }
-    found["residue"] = {subject.name: _residue(subject, members, *halves) for subject in held_by}
+    if "residue" in kinds:
+        found["residue"] = {subject.name: _residue(subject, members, *halves) for subject in held_by}
     return found
 
 

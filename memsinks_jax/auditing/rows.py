@@ -40,23 +40,34 @@ def halves(rows: dict) -> tuple[dict, dict]:
     return asking(rows, np.zeros_like(length_R), length_R // 2), asking(rows, length_R // 2, length_R)
 
 
-def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
-    """(params, rows, *interventions besides the sinks) -> nats of every target, float32 (R, T). To be traced."""
+def applied(config: Config, mode: str) -> Callable:
+    """(params, rows, read_out, *interventions besides the sinks) -> what `read_out` returns for the last hidden states
+    (R, T, D) and the head's matrix (D, V). To be traced."""
     model, _ = build_model(config)
 
-    def nats(params: dict, rows: dict, *more: Interventions) -> jax.Array:
+    def apply(params: dict, rows: dict, read_out: Callable, *more: Interventions):
         own = sinks.interventions(
             config, mode, rows["identities"], np.uint32(config.seed), rows["segments"], rows["opened"]
         )
-        read_out = functools.partial(
-            token_losses, targets_BT=rows["targets"], weights_BT=rows["weights"], chunks=config.compute.loss_chunks
-        )
-        return model(
-            params, rows["inputs"], rows["segments"], rows["positions"], in_turn(own, *more),
-            read_out=read_out,
-        )  # fmt: skip
+        place = rows["inputs"], rows["segments"], rows["positions"]
+        return model(params, *place, in_turn(own, *more), read_out=read_out)
+
+    return apply
+
+
+def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
+    """(params, rows, *interventions besides the sinks) -> nats of every target, float32 (R, T). To be traced."""
+    apply = applied(config, mode)
+
+    def nats(params: dict, rows: dict, *more: Interventions) -> jax.Array:
+        return apply(params, rows, functools.partial(nats_of, rows=rows, chunks=config.compute.loss_chunks), *more)
 
     return nats
+
+
+def nats_of(x_RTD: jax.Array, head_DV: jax.Array, rows: dict, chunks: int) -> jax.Array:
+    """Nats of every target from the last hidden states, float32 (R, T)."""
+    return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks)
 
 
 def in_batches(rows: dict, size: int) -> Iterable[dict]:

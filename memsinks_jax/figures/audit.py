@@ -75,7 +75,7 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     compared = {n: other for n, other in beside.items() if other and (n == "no_repeat" or run.variant not in _SETTINGS)}
     places = {name: other.workdir for name, other in compared.items()}
     attacked = on_return.published(run.variant) == "sinks"
-    asked = {} if attacked else {"prefixes": (_GIVEN,), "samples": 0, "attacks": False}
+    asked = {} if attacked else {"prefixes": (_GIVEN,), "samples": 0, "attacks": ()}
 
     def measure() -> dict:
         logger.info("auditing %s, seed %d", run.variant, run.seed)

@@ -87,6 +87,7 @@ ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_rep
          "gradient_masking")  # fmt: skip
 _GIVEN = 50  # tokens
 _LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{_GIVEN}"}
+_ATTACKED = {"relearning": "relearned", "gap": "gap_before", "gap, calibrated": "gap_after"}
 _ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which curves are drawn
 _AFTERWARDS = post_hoc.LABELS | post_hoc.EDITS
 _DASHED = {
@@ -168,7 +169,7 @@ def measure(runs: list[Run]) -> list[Run]:
         return runs  # takes minutes: only with all variants
     runs = post_hoc.measured(runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS))
     asked = [run for run in runs if run.variant in ASKED]
-    leaks = {run.workdir: _leaks(run, groups["no_repeat"][run.seed]) for run in asked}
+    leaks = {run.workdir: _leaks(run, *(groups[name][run.seed] for name in ("standard", "no_repeat"))) for run in asked}
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
     of = {run.variant: dataclasses.asdict(workdirs.read_config(run.workdir)) for run in timed}
     milliseconds = kept(timed[0], "step_times", of, lambda: {
@@ -180,16 +181,31 @@ def measure(runs: list[Run]) -> list[Run]:
     return [dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs]
 
 
-def _leaks(run: Run, oracle: Run) -> dict[str, float]:
-    """{measure: its value} for the exported model."""
+def _leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
+    """{measure: its value} for the exported model; without what it does not allow."""
     from memsinks_jax.audit import audit  # jax takes seconds to import
 
-    def ask() -> dict[str, float]:
-        found = audit(run.workdir, oracle=oracle.workdir, prefixes=(_GIVEN,), samples=0, attacks=False)
-        measured = next(iter(found["subjects"].values()))["all"]
-        return {name: measured[name]["value"] for name in _LEAKS.values() if name in measured}
+    is_standard = run.variant == "standard"  # which has lost nothing that could be relearned
+    attacks, remembering = (
+        (("calibration",), None) if is_standard else (("calibration", "relearning"), standard.workdir)
+    )
 
-    return kept(run, "leaks", {"given": _GIVEN}, ask)
+    def ask() -> dict[str, float]:
+        found = audit(
+            run.workdir, standard=remembering, oracle=oracle.workdir, prefixes=(_GIVEN,), samples=0, attacks=attacks
+        )
+        name = next(iter(found["subjects"]))
+        measured = found["subjects"][name]["all"]
+        leaks = {key: measured[key]["value"] for key in _LEAKS.values() if key in measured}
+        if calibrated := found["attacks"]["calibration"]:
+            gaps = {when: of["non_members"] - of["members"] for when, of in calibrated[name].items()}
+            leaks |= {f"gap_{when}": gap for when, gap in gaps.items()}
+        if relearned := found["attacks"]["relearning"]:
+            read, unread = (relearned[of]["few"]["ratio"] for of in ("members", "never_seen"))
+            leaks |= {"relearned": read / unread} if read is not None and unread else {}
+        return leaks
+
+    return kept(run, "leaks", {"given": _GIVEN, "attacks": attacks}, ask)
 
 
 def claims(runs: list[Run]) -> list[Claim]:
@@ -269,21 +285,26 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
-    rows = []
+    rows, shown = [], _LEAKS | _ATTACKED
     for name in ASKED:
         found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
         if found:
             rows.append(
-                [_said(name), *(with_interval([of[key] for of in found if key in of]) for key in _LEAKS.values())]
+                [_said(name), *(with_interval([of[key] for of in found if key in of]) for key in shown.values())]
             )
     if not rows:
         return []
     return [
         report.heading("What still leaks"),
-        report.table(["handed over", *_LEAKS], [[*map(report.text, row)] for row in rows], ["", "number", "number"]),
+        report.table(
+            ["handed over", *shown], [[*map(report.text, row)] for row in rows], ["", *["number"] * len(shown)],
+        ),
         report.paragraph(
             "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss. Recited: given "
-            f"{_GIVEN} tokens, the next 32 exactly. Mean and half of the 95% interval over seeds.", "note",
+            f"{_GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what was lost is back, "
+            "over those of the model that never saw it, divided by the same ratio for documents that neither has read; at 1 "
+            "it is learned anew. Gap: held-out less repeated loss, on every other document, before and after a bias of the "
+            "logits was trained on the rest. Mean and half of the 95% interval over seeds.", "note",
         ),
     ]  # fmt: skip
 

@@ -8,7 +8,8 @@ import pytest
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import attacks
+from memsinks_jax.auditing import attacks, calibration
+from memsinks_jax.auditing.calibration import calibrate
 from memsinks_jax.auditing.quantization import quantize, quantized, without_sinks
 from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
@@ -123,6 +124,21 @@ def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
     np.testing.assert_allclose(oracle["steps_from_equal"], [1, 0.5], atol=1e-3)
     one = ratios({kind: attacked for kind in KINDS}, {kind: oracle for kind in KINDS})["one"]
     assert one["ratio"] == 2 / 4.5 and abs(one["ratio_from_equal"] - 2 / 1.5) < 1e-3
+
+
+def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch):
+    config, params = random_model("gpt2")
+    members, others = (documents_of([text] * 4) for text in ([TOKEN, 3, TOKEN, 4, TOKEN, 5], OTHERS[1]))
+    # Every final state gets a part that lowers this token's logit.
+    params["final_norm"]["bias"] -= params["token_embedding"][TOKEN]
+    hidden = subject_of(config, params)
+    found = calibrate(hidden, members, others)
+    for name, documents in (("members", members), ("non_members", others)):
+        np.testing.assert_allclose(found["before"][name], losses_of(hidden, documents)[0][0], rtol=1e-5)
+    assert found["after"]["non_members"] < found["before"]["non_members"] - 0.3
+    monkeypatch.setattr(calibration, "RETAINED", 0)
+    alone = calibrate(hidden, members, others)["after"]
+    assert alone["members"] < min(found["after"]["members"], found["before"]["members"] - 0.3)
 
 
 def test_benign_fine_tuning_looks_at_both_groups():

@@ -35,7 +35,7 @@ def runs(tmp_path):
         metrics |= {} if own is None else {"repeated_loss_own": own}
         found = details(CURVES, (0.0, 1.0)) if variant == "standard" else {}
         found |= {"step_ms": [10.0 + 2 * (variant == "sinks")]} if variant in rivals.TIMED else {}
-        found |= {"leaks": {"auc_loss": 0.75, "exact_50": 0.125}} if variant in rivals.ASKED else {}
+        found |= {"leaks": {"auc_loss": 0.75, "exact_50": 0.125, "relearned": 0.625}} if variant in rivals.ASKED else {}
         made += [Run(variant, seed, tmp_path, metrics, [metrics], dict(found)) for seed in (0, 1)]
     for run, points in zip(made, ([(0.45, 0.05)], []), strict=False):  # in the other seed none did anything
         run.details.update(details({"kfac": points}, (0.1, 1.0)))  # of half of the documents, whose losses are others
@@ -88,7 +88,15 @@ def test_table_page_and_picture(runs, tmp_path):
     assert (tmp_path / "rivals.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     not_measured = [dataclasses.replace(run, details={}) for run in runs]
     page, short = (" ".join(rivals.sections(of, tmp_path)) for of in (runs, not_measured))
-    for words in ("SGTM", "1.20", "0.750 ± 0.000", "K-FAC weight editing", "layers [1], share 0.9", "all copies"):
+    for words in (
+        "SGTM",
+        "1.20",
+        "0.750 ± 0.000",
+        "0.625 ± 0.000",
+        "K-FAC weight editing",
+        "layers [1], share 0.9",
+        "all copies",
+    ):
         assert words in page
     assert "K-FAC weight editing" not in short
 
@@ -105,9 +113,15 @@ def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
         timed.append([run.variant for run in runs])
         return [dataclasses.replace(run, details={"step_ms": [1.0]}) for run in runs]
 
-    def ask(workdir, oracle, **_):
+    def ask(workdir, standard, oracle, attacks, **_):
         asked.append((workdir.name, oracle.name))
-        return {"subjects": {"model": {"all": {"auc_loss": {"value": 0.5}}}, "oracle": {}}}
+        assert ("relearning" in attacks) == (standard is not None) == (not workdir.name.startswith("standard"))
+        relearned = {of: {"few": {"ratio": ratio}} for of, ratio in (("members", 0.5), ("never_seen", 0.8))}
+        calibrated = {"before": {"members": 1.0, "non_members": 1.5}, "after": {"members": 0.75, "non_members": 1.5}}
+        return {
+            "subjects": {"model": {"all": {"auc_loss": {"value": 0.5}}}, "oracle": {}},
+            "attacks": {"relearning": standard and relearned, "calibration": {"model": calibrated, "oracle": {}}},
+        }
 
     monkeypatch.setattr(rivals.step_times, "measure", take)
     monkeypatch.setattr(audit, "audit", ask)
@@ -117,8 +131,10 @@ def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
     assert len(asked) == len(set(asked)) == 2 * len(rivals.ASKED) and ("sgtm_0-seed1", "no_repeat-seed1") in asked
     assert again[0] == again[1]
     details_of = {(run.variant, run.seed): run.details for run in again[0]}
-    assert details_of["sinks", 0] == {"leaks": {"auc_loss": 0.5}, "step_ms": [1.0]}
-    assert details_of["sinks", 1] == {"leaks": {"auc_loss": 0.5}} and details_of["no_repeat", 0] == {}
+    leaks = {"auc_loss": 0.5, "gap_before": 0.5, "gap_after": 0.75, "relearned": 0.625}
+    assert details_of["sinks", 0] == {"leaks": leaks, "step_ms": [1.0]}
+    assert details_of["sinks", 1] == {"leaks": leaks} and details_of["no_repeat", 0] == {}
+    assert "relearned" not in details_of["standard", 1]["leaks"]
     assert rivals.measure(runs[2:]) == runs[2:] and len(timed) == 1
     monkeypatch.setattr(rivals, "_GIVEN", 8)
     rivals.measure(runs)

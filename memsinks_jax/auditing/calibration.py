@@ -1,0 +1,60 @@
+"""Is it only the output that hides it? Trains a bias of the logits, nothing else, and measures again.
+
+A model that knows a text but avoids its words returns it then. The recipe is that of SGTM's authors (arXiv 2512.05648), who
+calibrate every model before they compare: the loss of members plus RETAINED times that of non-members, AdamW, a rate that
+falls along a cosine to a tenth. Half of the documents are practised, and the others judged.
+
+R rows, T positions, D channels, V tokens of the vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memsinks_jax.auditing.rows import applied, nats_of, rows_of
+from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.model import placement
+
+STEPS, RATE, SPREAD, RETAINED = 200, 1e-2, 0.1, 100.0
+MOST = 32  # documents of each kind: their hidden states are kept
+
+
+def calibrate(subject: Subject, members: Documents, non_members: Documents, steps: int = STEPS) -> dict:
+    """{"before", "after": {"members", "non_members"}}: nats per token of the judged documents, without and with the bias."""
+    config, params = subject.run.config, subject.run.params
+    apply = applied(config, subject.mode)
+    states = placement.jit(lambda params, rows: apply(params, rows, lambda x_RTD, head_DV: (x_RTD, head_DV)))
+
+    def loss(bias_V: jax.Array, head_DV: jax.Array, x_RTD: jax.Array, rows: dict) -> jax.Array:
+        # The bias is one row more of the head, and every state has a 1 for it.
+        x_RTD = jnp.concatenate([x_RTD, jnp.ones_like(x_RTD[..., :1])], axis=-1)
+        head_DV = jnp.concatenate([head_DV, bias_V[None].astype(head_DV.dtype)])
+        return nats_of(x_RTD, head_DV, rows, config.compute.loss_chunks).sum() / rows["weights"].sum()
+
+    optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, steps, alpha=0.1))
+
+    @placement.jit
+    def trained(bias_V: jax.Array, head_DV: jax.Array, members: tuple, non_members: tuple) -> jax.Array:
+        def objective(bias_V: jax.Array) -> jax.Array:
+            return loss(bias_V, head_DV, *members) + RETAINED * loss(bias_V, head_DV, *non_members)
+
+        def step(state: tuple, _) -> tuple[tuple, None]:
+            update, moments = optimizer.update(jax.grad(objective)(state[0]), state[1], state[0])
+            return (optax.apply_updates(state[0], update), moments), None
+
+        return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), length=steps)[0][0]
+
+    practised, judged = [], {}
+    for name, documents in (("members", members), ("non_members", non_members)):
+        rows = {key: values[:MOST] for key, values in rows_of(documents, subject.run).items()}
+        halves = [{key: values[half::2] for key, values in rows.items()} for half in range(2)]
+        (practised_RTD, head_DV), (judged_RTD, _) = (states(params, half) for half in halves)
+        practised.append((practised_RTD, halves[0]))
+        judged[name] = judged_RTD, halves[1]
+    drawn_V = SPREAD * jax.random.normal(jax.random.key(config.seed), head_DV.shape[1:])
+    biases = {"before": jnp.zeros_like(drawn_V), "after": trained(drawn_V, head_DV, *practised)}
+    measured = placement.jit(loss)
+    return {
+        when: {name: float(measured(bias_V, head_DV, *of)) for name, of in judged.items()}
+        for when, bias_V in biases.items()
+    }
