@@ -4,11 +4,12 @@ A model that knows a text but avoids its words returns it then. The recipe is th
 calibrate every model before they compare: the loss of members plus RETAINED times that of non-members, AdamW, a rate that
 falls along a cosine to a tenth. Half of the documents are practised, and the others judged.
 
-R rows, T positions, D channels, V tokens of the vocabulary.
+R rows, B rows of a step, S steps, T positions, D channels, V tokens of the vocabulary.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from memsinks_jax.auditing.rows import applied, nats_of, rows_of
@@ -16,7 +17,8 @@ from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.model import placement
 
 STEPS, RATE, SPREAD, RETAINED = 200, 1e-2, 0.1, 100.0
-MOST = 32  # documents of each kind: their hidden states are kept
+BATCH = 8  # documents of each kind per step
+MOST = 512  # documents of each kind: their hidden states are kept
 
 
 def calibrate(subject: Subject, members: Documents, non_members: Documents, steps: int = STEPS) -> dict:
@@ -34,15 +36,19 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents, step
     optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, steps, alpha=0.1))
 
     @placement.jit
-    def trained(bias_V: jax.Array, head_DV: jax.Array, members: tuple, non_members: tuple) -> jax.Array:
-        def objective(bias_V: jax.Array) -> jax.Array:
-            return loss(bias_V, head_DV, *members) + RETAINED * loss(bias_V, head_DV, *non_members)
+    def trained(bias_V: jax.Array, head_DV: jax.Array, orders_SB: tuple, practised: tuple) -> jax.Array:
+        def objective(bias_V: jax.Array, chosen_B: tuple) -> jax.Array:
+            members, non_members = (
+                loss(bias_V, head_DV, *jax.tree.map(lambda x, at_B=at_B: x[at_B], of))
+                for of, at_B in zip(practised, chosen_B, strict=True)
+            )
+            return members + RETAINED * non_members
 
-        def step(state: tuple, _) -> tuple[tuple, None]:
-            update, moments = optimizer.update(jax.grad(objective)(state[0]), state[1], state[0])
+        def step(state: tuple, chosen_B: tuple) -> tuple[tuple, None]:
+            update, moments = optimizer.update(jax.grad(objective)(state[0], chosen_B), state[1], state[0])
             return (optax.apply_updates(state[0], update), moments), None
 
-        return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), length=steps)[0][0]
+        return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), orders_SB)[0][0]
 
     practised, judged = [], {}
     for name, documents in (("members", members), ("non_members", non_members)):
@@ -51,8 +57,10 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents, step
         (practised_RTD, head_DV), (judged_RTD, _) = (states(params, half) for half in halves)
         practised.append((practised_RTD, halves[0]))
         judged[name] = judged_RTD, halves[1]
+    counts = [len(x_RTD) for x_RTD, _ in practised]
+    orders_SB = tuple(np.resize(np.arange(count), (steps, min(BATCH, count))) for count in counts)
     drawn_V = SPREAD * jax.random.normal(jax.random.key(config.seed), head_DV.shape[1:])
-    biases = {"before": jnp.zeros_like(drawn_V), "after": trained(drawn_V, head_DV, *practised)}
+    biases = {"before": jnp.zeros_like(drawn_V), "after": trained(drawn_V, head_DV, orders_SB, tuple(practised))}
     measured = placement.jit(loss)
     return {
         when: {name: float(measured(bias_V, head_DV, *of)) for name, of in judged.items()}
