@@ -41,7 +41,10 @@ class Model:
 
         Raises:
           InputError: no text, an empty one, or a mode that needs ids for a model without ids by content.
+          TypeError: something else than a list of texts.
         """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("loss needs a list of texts")
         tokens = [self.run.tokenizer.encode(text) for text in texts]
         if not tokens or not all(map(len, tokens)):
             raise InputError("every text must have a token; leave empty ones out")
@@ -57,7 +60,10 @@ class Model:
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
           InputError: an invalid setting, a mode without its id, more tokens than the context.
+          TypeError: the prompt is no text.
         """
+        if not isinstance(prompt, str):
+            raise TypeError("generate needs one prompt, a text")
         identity = from_hex(document) if document else None
         return self._generator([prompt], Settings(sinks=sinks, **settings), identity)[0].text
 

@@ -68,11 +68,15 @@ def audit(
     subjects = subjects_of(workdir, standard, oracle)
     first = subjects[0].run
     asked, room = min(prefixes) + suffix, first.config.data.row_length - 1
+    too_long = [length for length in prefixes if length + suffix > room]
     if asked > room:
         raise InputError(
             f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
             f"room for {room} of a document; lower one of them"
         )
+    if too_long:
+        logger.warning("--prefixes=%s leave no room for --suffix=%d in the context: skipped", _listed(too_long), suffix)
+        prefixes = tuple(length for length in prefixes if length not in too_long)
     corpus = corpus_of(workdir, members_files, non_members_files)
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
@@ -109,6 +113,10 @@ def audit(
         },
         "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
     }  # fmt: skip
+
+
+def _listed(lengths: Collection[int]) -> str:
+    return ",".join(map(str, lengths))
 
 
 def hand_over(

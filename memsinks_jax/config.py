@@ -250,7 +250,7 @@ RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "training.keep_every": (0, None, True), "training.spike_sigma": (0, None, True),
     "training.spike_window": (2, None, True), "training.skips_in_a_row": (1, None, True),
     "training.stall_seconds": (0, None, False), "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
-    "monitor.probes": (1, None, True), "monitor.counters": (16, None, True), "mesh.data": (-1, None, True),
+    "monitor.probes": (1, None, True), "monitor.counters": (16, 2**30, True), "mesh.data": (-1, None, True),
     "mesh.fsdp": (-1, None, True), "mesh.tensor": (1, None, True),
 }  # fmt: skip
 

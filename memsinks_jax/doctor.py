@@ -129,7 +129,11 @@ def main() -> None:
     host_flags = hosts.define_flags()
 
     def run() -> dict:
-        config = inherit(command_line.read_config(config_flag)) if config_flag.value is not None else None
+        config = (
+            inherit(command_line.read_config(config_flag), given=command_line.given(config_flag))
+            if config_flag.value is not None
+            else None
+        )
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
             hosts.start(coordinator, processes, process)

@@ -18,6 +18,7 @@ import numpy as np
 from absl import flags
 
 from memsinks_jax import __version__
+from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import Config, DataConfig, InputError, flatten
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.interop import hugging_face
@@ -67,6 +68,8 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
+    if knows and opened_in(workdir, config, _lanes(knows)) == [False]:
+        raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
@@ -96,11 +99,15 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
             f"--sinks={identity}: this model has no MLP sinks that a document has alike in all layers (config.sinks.kind "
             f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with --sinks=drop or keep"
         )
-    lanes = np.array([[int(identity[:8], 16), int(identity[8:], 16)]], np.uint32)
+    lanes = _lanes(identity)
     if is_sparse(config.sinks):
         return sorted(document_sinks(lanes, config.seed, parts.sinks, config.sinks)[0].tolist())
     masks = document_masks(lanes, config.seed, parts.sinks, config.sinks, config.model.layers)
     return np.flatnonzero(masks[0, 0]).tolist()
+
+
+def _lanes(identity: str) -> np.ndarray:
+    return np.array([[int(identity[:8], 16), int(identity[8:], 16)]], np.uint32)
 
 
 def _speeds(*places: pathlib.Path) -> list[float]:

@@ -1,8 +1,9 @@
 """Imports a Hugging Face model: python -m memsinks_jax.import --hf=models/SmolLM2-135M --out=runs/smollm
 
-Converts a GPT-2 or Llama (SmolLM) folder to a workdir with a checkpoint. generate, evaluate and export open it, and a run
-can start from it: --config.model.initial=runs/smollm. --shared_fraction=0.7 turns the last 30% of its neurons into sinks;
---added_sinks=512 adds new sinks and keeps all neurons shared.
+Converts a GPT-2 or Llama (SmolLM) folder to a workdir with a checkpoint. A model of the hub is downloaded:
+--hf=hf://HuggingFaceTB/SmolLM2-135M. generate, evaluate and export open the workdir, and a run can start from it:
+--config.model.initial=runs/smollm. --shared_fraction=0.7 turns the last 30% of its neurons into sinks; --added_sinks=512
+adds new sinks and keeps all neurons shared.
 """
 
 import logging
@@ -13,6 +14,7 @@ from absl import flags
 
 from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
 from memsinks_jax.interop.folder import open_folder, with_sinks
+from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.sinks import partition
@@ -56,7 +58,7 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
 
 
 def main() -> None:
-    hf_flag = flags.DEFINE_string("hf", None, "Folder of a Hugging Face model.")
+    hf_flag = flags.DEFINE_string("hf", None, "Folder of a Hugging Face model, or hf://organisation/name of the hub.")
     out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
     shared_flag = flags.DEFINE_float("shared_fraction", 0.0, "Turn neurons into sinks; this fraction stays shared.")
     active_flag = flags.DEFINE_float(
@@ -73,7 +75,9 @@ def main() -> None:
         sinks = None
         if shared_flag.value or added_flag.value:
             sinks = SinksConfig(shared_fraction=shared_flag.value, active_fraction=active_flag.value)
-        result = import_model(pathlib.Path(hf_flag.value), pathlib.Path(out_flag.value), sinks, added_flag.value)
+        out = pathlib.Path(out_flag.value)
+        command_line.refuse_taken(out)  # before a download
+        result = import_model(folder_of(hf_flag.value), out, sinks, added_flag.value)
         logger.info(
             "%s: %s parameters, %d shared neurons and %d sinks in every MLP",
             out_flag.value, f"{result['parameters']:,}", result["shared"], result["sinks"],

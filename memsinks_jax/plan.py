@@ -182,7 +182,7 @@ def main() -> None:
     search_flag = flags.DEFINE_bool("search", False, "Try other settings: remat, microbatches, a larger batch.")
 
     def run() -> dict:
-        config = inherit(command_line.read_config(config_flag))
+        config = inherit(command_line.read_config(config_flag), given=command_line.given(config_flag))
         command_line.require(topology_flag)
         return plan(config, topology_flag.value, slices_flag.value, documents_flag.value, search_flag.value)
 

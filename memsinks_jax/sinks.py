@@ -83,7 +83,7 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
         )
     if sinks.sampling == "bernoulli" and 0 < share_on(sinks, parts.sinks or 1) * parts.sinks < 0.5:
         raise InputError(
-            f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents have none of {parts.sinks} sinks; raise"
+            f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents would have no sink; raise it"
         )
     if is_sparse(sinks) and (sinks.sampling != "floyd" or sinks.per_layer):
         raise InputError(

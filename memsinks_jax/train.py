@@ -36,7 +36,8 @@ def main() -> None:
             from memsinks_jax.data.counts import as_text, counts
             from memsinks_jax.runs.initial import inherit
 
-            counted = counts(load_corpus(inherit(config)))
+            config = inherit(config, given=command_line.given(config_flag))
+            counted = counts(load_corpus(config))
             logger.info("%s", "\n".join(as_text(counted, config.data.row_length)))
             return counted
         command_line.require(workdir_flag)
@@ -44,6 +45,10 @@ def main() -> None:
         if profile_flag.value and not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
             raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST; give two steps, for example 10:14")
         coordinator, processes, process = (flag.value for flag in host_flags)
+        if not coordinator and (processes, process) != (1, 0):
+            raise InputError(
+                f"--processes={processes} --process={process} need --coordinator=HOST:PORT, the address of process 0"
+            )
         if coordinator:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
             if code is not None:
@@ -52,11 +57,14 @@ def main() -> None:
             from jax.experimental.multihost_utils import reached_preemption_sync_point
 
             interruption.use_preemption_service(reached_preemption_sync_point)
-        from memsinks_jax.training.loop import train_and_evaluate  # imports jax, which asks for its devices
+        # This imports jax, which asks for its devices.
+        from memsinks_jax.runs.initial import inherit
+        from memsinks_jax.training.loop import train_and_evaluate
 
+        workdir = pathlib.Path(workdir_flag.value)
         result = train_and_evaluate(
-            config,
-            pathlib.Path(workdir_flag.value),
+            inherit(config, workdir, command_line.given(config_flag)),
+            workdir,
             lambda step: interruption.requested(),
             interruption.save_first,
             profiled=range(int(first), int(last) + 1) if first else range(0),

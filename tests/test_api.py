@@ -59,6 +59,9 @@ def test_what_cannot_be_used_is_refused(model, tmp_path):
     for texts in ([], ["One.", ""]):
         with pytest.raises(InputError, match="every text must have a token"):
             model.loss(texts)
+    for call in (lambda: model.loss("Once"), lambda: model.loss([3]), lambda: model.generate(["a", "b"])):
+        with pytest.raises(TypeError, match="needs (a list of texts|one prompt)"):
+            call()
     with pytest.raises(InputError, match="needs the id of the document"):
         model.generate("Once", sinks="own")
     by_index = types.SimpleNamespace(config=with_fields(model.run.config, {"data.ids": "index"}))

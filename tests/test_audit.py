@@ -246,6 +246,12 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
     assert member["loss"]["model"] == pytest.approx(measured, rel=1e-5)
 
 
+def test_prefixes_beyond_the_context_are_skipped_loudly(folder, caplog):
+    found = audit(folder / "run", prefixes=(8, 150), suffix=20, samples=0, attacks=())
+    assert found["prefixes"] == [8]
+    assert "--prefixes=150 leave no room for --suffix=20 in the context: skipped" in caplog.text
+
+
 def test_audit_refuses(folder):
     read, new = str(folder / "read.txt"), str(folder / "new.txt")
     for arguments, said in (

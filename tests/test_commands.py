@@ -119,11 +119,24 @@ def test_train_refuses(trained, tmp_path, flags, words):
     ("config", "words"),
     [
         ("configs/nothing.py", ["configs/nothing.py"]), ("configs/ts_repetition.py:sink", ["'sink'", "sinks, standard"]),
-        ("README.md", ["README.md"]), ("smoke:sinks", ["--config=smoke:sinks", "has no variants"]),
+        ("README.md", ["README.md"]),
+        ("smollm:135x", ["error: --config: smollm.py has no '135x'"]),
+        ("smoke:sinks", ["--config=smoke:sinks", "has no variants"]),
     ],
 )  # fmt: skip
 def test_train_refuses_configs(tmp_path, config, words):
     assert_refused(run("train", f"--config={config}", f"--workdir={tmp_path / 'run'}"), *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_refuses_what_the_run_would(tmp_path):
+    for flags, words in (
+        (["--plan", "--config.sinks.shared_fraction=1"], ["leaves no neuron to be a sink"]),
+        (["--plan", "--config.data.unique_documents=10000000000"], ["embedded stories", "config.data.files"]),
+        (["--config.data=5"], ["--config.data is a group of settings"]),
+        ([f"--workdir={tmp_path / 'run'}", "--processes=2"], ["--processes=2", "need --coordinator=HOST:PORT"]),
+    ):
+        assert_refused(run("train", "--config=smoke", *flags), *words)
     assert not list(tmp_path.iterdir())
 
 
@@ -144,6 +157,7 @@ def test_missing_flags_and_folders_are_refused(tmp_path):
     assert_refused(run("train", f"--workdir={tmp_path / 'run'}"), "--config is missing")
     assert_refused(run("train", "--config=configs/smoke.py"), "--workdir is missing")
     assert_refused(run("evaluate", f"--workdir={tmp_path}"), "config.json is missing")
+    assert_refused(run("prepare", "--input=", f"--out={tmp_path / 'out'}"), "--input is empty")
     assert_refused(run("evaluate", f"--workdir={tmp_path}", "--sinks=off"), "sinks", "off")
     assert_refused(run("reproduce", "--figure=99", f"--out={tmp_path}"), "figure", "99")
 

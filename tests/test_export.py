@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig,
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.export import documents_read, export
+from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
@@ -96,6 +98,25 @@ def test_keeping_sinks_that_open_on_return_is_warned_of(run, tmp_path, caplog):
     caplog.clear()
     export(run[0], tmp_path / "drop", True, "float32")
     assert "never on together" not in caplog.text
+
+
+def test_a_document_that_the_run_never_met_keeps_no_sinks(run, tmp_path):
+    with pytest.raises(InputError, match="--sinks=f{16}: this document never came back"):
+        export(run[0], tmp_path / "knows", True, "float32", "f" * 16)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
+    def download(name, allow_patterns):
+        if name != "HuggingFaceTB/SmolLM2-135M":
+            raise ValueError("no such model\nmore")
+        assert "*.safetensors" in allow_patterns
+        return str(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
+    assert folder_of("hf://HuggingFaceTB/SmolLM2-135M") == tmp_path == folder_of(str(tmp_path))
+    with pytest.raises(InputError, match=r"hf://nobody/none: the hub cannot be read \(no such model\); check the name"):
+        folder_of("hf://nobody/none")
 
 
 def test_what_export_says(run, exported):

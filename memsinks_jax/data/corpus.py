@@ -22,6 +22,7 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_toke
 
 # If rows of one document would truncate a larger share of a user's tokens, choose rows that read all.
 _TRUNCATED_AT_MOST = 0.01
+_MOST_STORIES = 10**7  # embedded ones, a kilobyte each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,5 +234,10 @@ def _gather(config: Config) -> list[Document]:
             "twice; give a number"
         )
     count = data.unique_documents + data.repeated_documents + data.held_out_documents
+    if count > _MOST_STORIES:
+        raise InputError(
+            f"config.data asks for {count:,} embedded stories, and at most {_MOST_STORIES:,} are generated, in memory; "
+            "lower config.data.unique_documents, or give files of yours, --config.data.files='texts/*.txt'"
+        )
     # A few spare stories: two may be equal by chance, which would be an unplanned repeat.
     return without_copies(generate_documents(config.seed, count + count // 100 + 8))[0]

@@ -89,6 +89,16 @@ def as_advice(never: dict, row_length: int) -> str:
     )
 
 
+def meeting(epochs_per_step: float) -> str:
+    """A readable line if a step reads more than an epoch; else empty."""
+    if epochs_per_step <= 1:
+        return ""
+    return (
+        f"a step reads {epochs_per_step:.1f} epochs: all repeats of a document meet in one step; lower "
+        "config.training.batch_size, or add documents"
+    )
+
+
 def as_text(counted: dict, row_length: int) -> list[str]:
     """`counts` as readable lines."""
     lines = [
@@ -110,5 +120,5 @@ def as_text(counted: dict, row_length: int) -> list[str]:
             f"a cluster of near-duplicates or a group has one role; {in_words(counted['left_out'], 'document')} left out, "
             "since others of their cluster have another: --config.data.held_out_by=document draws each by itself"
         )
-    lines.append(as_advice(counted["truncated"], row_length))
+    lines += [as_advice(counted["truncated"], row_length), meeting(counted["epochs"] / counted["steps"])]
     return [line.rstrip() for line in lines if line]

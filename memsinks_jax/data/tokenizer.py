@@ -35,8 +35,10 @@ class Tokenizer:
         self.model = model
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except (RuntimeError, OSError) as error:
-            raise InputError(f"{where}: not a sentencepiece model ({str(error).strip()})") from None
+        except (RuntimeError, OSError):
+            raise InputError(
+                f"{where}: not a sentencepiece model; give a tokenizer.model, a tokenizer.json, or their folder"
+            ) from None
         ids = (self._processor.pad_id(), self._processor.eos_id(), self._processor.unk_id())
         if ids != (PADDING, END_OF_TEXT, UNKNOWN):
             raise InputError(f"{where}: padding, end of text, unknown are {ids}; need {PADDING, END_OF_TEXT, UNKNOWN}")

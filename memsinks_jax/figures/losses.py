@@ -1,5 +1,6 @@
 """Held-out and repeated loss of runs, which figures compare: measures, claims, a table, and panels."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,8 +11,8 @@ from memsinks_jax.reporting.pictures import tidy
 
 
 def gap_closed(run: Run, standard: Run) -> float:
-    """Share of the standard model's gap between held-out and repeated loss that is closed; 1 is all of it."""
-    return 1 - gap(run) / gap(standard)
+    """Share of the standard model's gap between held-out and repeated loss that is closed; 1 is all of it. nan: no gap."""
+    return 1 - gap(run) / gap(standard) if gap(standard) else math.nan
 
 
 def recovery_ratio(run: Run, no_repeat: Run) -> float:

@@ -214,7 +214,7 @@ def read_config(content: dict, where: str) -> tuple[Config, int]:
         validate(config)
     except KeyError as error:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
-    except (TypeError, AttributeError, ZeroDivisionError) as error:
+    except (TypeError, AttributeError, ZeroDivisionError, ValueError) as error:
         raise InputError(f"{where}: a value is of the wrong kind ({error}); fix it, or take another model") from None
     end_of_text = end_of_text[0] if isinstance(end_of_text, list) else end_of_text
     if not isinstance(end_of_text, int) or not 0 <= end_of_text < vocabulary:

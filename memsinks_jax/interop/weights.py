@@ -107,10 +107,10 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
         index = folder / f"{name}.index.json"
         if index.exists():
             try:
-                names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            except (ValueError, KeyError, AttributeError) as error:
+                names = sorted(map(pathlib.PurePath, set(json.loads(index.read_text())["weight_map"].values())))
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
                 raise InputError(f"{index}: not an index of weights ({error})") from None
-            if outside := [part for part in names if pathlib.PurePath(part).name != part]:
+            if outside := [part for part in names if part.name != str(part)]:
                 raise InputError(f"{index} names {outside[0]}, which is not a file of its folder")
             missing = [part for part in names if not (folder / part).is_file()]
             if missing:

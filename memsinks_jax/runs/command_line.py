@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import functools
 import hashlib
@@ -32,6 +33,7 @@ from memsinks_jax.variants import CONFIGS, config_file
 
 EXIT_BAD_INPUT = 2
 
+_GROUPS = {field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 _one_arena = False
 
@@ -100,7 +102,9 @@ def read_config(holder: flags.FlagHolder) -> Config:
     if holder.value is None:
         raise InputError("--config is missing; give a file, for example --config=configs/smoke.py")
     try:
-        holder.value.seed  # noqa: B018  # ml_collections keeps back a file's errors until the first look at the config
+        getattr(
+            holder.value, "seed", None
+        )  # ml_collections keeps back a file's errors until the first look at the config
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
         said = _one_line(error.__cause__ or error)
@@ -110,10 +114,14 @@ def read_config(holder: flags.FlagHolder) -> Config:
     return validate(holder.value)
 
 
+def given(holder: flags.FlagHolder) -> dict:
+    """{SECTION.FIELD: value} of the --config.SECTION.FIELD=VALUE flags of the command line."""
+    return config_flags.get_override_values(flags.FLAGS[holder.name])
+
+
 def overrides(holder: flags.FlagHolder) -> list[str]:
-    """The --config.SECTION.FIELD=VALUE flags of the command line, to pass on to another command."""
-    values = config_flags.get_override_values(flags.FLAGS[holder.name])
-    return [f"--config.{name}={value}" for name, value in values.items()]
+    """The same flags, to pass on to another command."""
+    return [f"--config.{name}={value}" for name, value in given(holder).items()]
 
 
 def run(main: Callable[[], dict]) -> None:
@@ -168,8 +176,15 @@ def _parse_flags(argv: list[str]) -> list[str]:
         chosen = next((a for a in argv if re.fullmatch("--config=.*:.*", a)), None)
         if chosen and "get_config() takes 0 positional arguments" in str(error):
             _refuse(f"{chosen}: this config has no variants; leave out what follows the colon")
-        _refuse(_one_line(error))
+        group = next((a.partition("=")[0] for a in argv if _field_of(a) in _GROUPS), None)
+        if group:
+            _refuse(f"{group} is a group of settings; give one of them, {group}.NAME=VALUE")
+        _refuse(_of_config_file(error, argv) or _one_line(error))
     except (AttributeError, KeyError) as error:
+        if said := _of_config_file(error, argv):
+            _refuse(said)
+        if "attribute 'get_config'" in str(error):
+            _refuse(f"--config: {_config_file(argv)} has no function get_config()")
         # ml_collections raises these for an unknown field.
         unknown = next((a for a in argv if a.startswith("--config.") and not _is_field(_field_of(a))), None)
         if unknown is None:
@@ -179,10 +194,31 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except SyntaxError as error:
         _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (TypeError, ValueError) as error:
-        _refuse(_one_line(error))
+        _refuse(_of_config_file(error, argv) or _one_line(error))
     except (Exception, SystemExit) as error:  # of the user's config file
         where = traceback.extract_tb(error.__traceback__)[-1]
-        _refuse(f"--config: {where.filename}:{where.lineno}: {type(error).__name__}: {_one_line(error)}")
+        said = f"--config: {where.filename}:{where.lineno}: {type(error).__name__}: {_one_line(error)}"
+        _refuse(_of_config_file(error, argv) or said)
+
+
+def _config_file(argv: list[str]) -> str:
+    """The path of the file of --config; empty if it is not given."""
+    given = [_with_file(argument).partition("=")[2] for argument in argv if argument.startswith("--config=")]
+    return given[-1].partition(":")[0] if given else ""
+
+
+def _of_config_file(error: BaseException, argv: list[str]) -> str:
+    """An error of the config file itself, with its line; empty if the file raised none."""
+    path = _config_file(argv)
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame for frame in reversed(frames) if frame.filename == path), None)
+        if line and frames[-1].name == "choose" and isinstance(error, ValueError):
+            return f"--config: {_one_line(error)}"  # it names the file and what there is to choose from
+        if line:
+            return f"--config: {path}:{line.lineno}: {line.line}: {type(error).__name__}: {_one_line(error)}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _with_file(argument: str) -> str:

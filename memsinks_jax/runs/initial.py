@@ -1,7 +1,8 @@
-"""Runs that start from another model, and the fields that they inherit from its config."""
+"""What a run begins with: the fields that it inherits from the model it starts from, and neurons to be sinks."""
 
 import logging
 import pathlib
+from collections.abc import Collection
 
 from memsinks_jax.config import Config, InputError, flatten, with_fields
 from memsinks_jax.interop.folder import is_folder, read_config
@@ -21,17 +22,28 @@ _SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.attention_fraction", "si
 _CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
 
 
-def inherit(config: Config, workdir: pathlib.Path | None = None) -> Config:
-    """The config of a run that starts from `config.model.initial`: fields with their default value are inherited from it.
+def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collection[str] | None = None) -> Config:
+    """The config of a run that starts from `config.model.initial`: fields that are not given are inherited from it.
 
     Args:
       workdir: of the run. Once it has begun, its config has the inherited fields, so the initial model may be gone.
+      given: fields that the command line sets; what a config file says of the architecture gives way. None: those that
+        differ from their default.
     Raises:
-      InputError: a field differs from the model's; sinks for a model without sinks.
+      InputError: a given field differs from the model's; sinks for a model without sinks; no neuron is a sink.
     """
+    if config.model.initial:
+        config = _inherited(config, workdir, given)
+    if config.sinks.kind not in ("none", "cut") and not has_sinks(config):
+        raise InputError(
+            f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
+            "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
+        )
+    return config
+
+
+def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[str] | None) -> Config:
     place = config.model.initial
-    if not place:
-        return config
     begun = workdir is not None and (workdir / "config.json").exists()
     source = workdir if begun else pathlib.Path(place)
     model = read_config(source) if is_folder(source) else workdirs.read_config(source)
@@ -43,12 +55,15 @@ def inherit(config: Config, workdir: pathlib.Path | None = None) -> Config:
     elif has_sinks(config):
         raise InputError(
             f"config.model.initial={place} has no sinks, and with config.sinks.kind={config.sinks.kind} trained neurons "
-            "would become sinks; give it some (memsinks_jax.import --added_sinks or --shared_fraction), or set "
-            "config.sinks.kind=none"
+            "would become sinks; give it some (memsinks_jax.import --added_sinks or --shared_fraction, after "
+            "memsinks_jax.export if it is a run), or set config.sinks.kind=none"
         )
     here, there, default = flatten(config), flatten(model), flatten(Config())
     there["model.kv_heads"] = there["model.kv_heads"] or there["model.heads"]
-    inherited = {name: there[name] for name in (*fixed, *free) if here[name] == default[name]}
+    changed = {name for name in here if here[name] != default[name]}
+    given = changed if given is None else given
+    inherited = {name: there[name] for name in fixed if name not in given}
+    inherited |= {name: there[name] for name in free if name not in changed and name not in given}
     if not begun and not config.data.tokenizer:
         inherited["data.tokenizer"] = place
     for name in fixed:

@@ -243,7 +243,7 @@ class Checkpoints:
         if aside.exists() or (steps_in(self._folder) and not writer):
             raise InputError(
                 f"every checkpoint of {self._workdir} is damaged; restore {self._folder} from a copy, or remove "
-                f"{aside} to train from the first step again"
+                f"{aside if aside.exists() else self._folder} to train from the first step again"
             )
         return None
 

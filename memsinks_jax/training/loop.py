@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, never_read
+from memsinks_jax.data.counts import as_advice, meeting, never_read
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
@@ -25,7 +25,6 @@ from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
-from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics, refuse_missing_wandb
@@ -71,11 +70,6 @@ def train_and_evaluate(
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
     config = workdirs.adopt(workdir, inherit(config, workdir))
-    if config.sinks.kind not in ("none", "cut") and not has_sinks(config):
-        raise InputError(
-            f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
-            "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
-        )
     memory.refuse_too_large(config, mesh)
     resuming = bool(hosts.agree((workdir / "config.json").exists()))
 
@@ -386,8 +380,10 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
         len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
-    if advice := as_advice(never_read(corpus), config.data.row_length):
-        logger.warning("%s", advice)
+    epochs_per_step = config.training.batch_size / opened.rows.rows_per_epoch
+    for advice in (as_advice(never_read(corpus), config.data.row_length), meeting(epochs_per_step)):
+        if advice:
+            logger.warning("%s", advice)
 
 
 def _summary(workdir: pathlib.Path) -> dict:

@@ -173,6 +173,7 @@ def test_a_plan_counts_what_a_run_meets(batch, every, steps):
         f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in line
         for line in as_text(counted, 160)
     )
+    assert any("all repeats of a document meet in one step" in line for line in as_text(counted, 160)) == (batch == 64)
 
 
 def test_copies_are_left_out_and_counted(tmp_path):

@@ -98,6 +98,9 @@ def test_missing_files_are_refused(tmp_path):
         read_documents(str(tmp_path / "nothing.txt"))
     with pytest.raises(InputError, match=r"\*.txt matches no file"):
         read_documents(str(tmp_path / "*.txt"))
+    (tmp_path / "c[1].md").write_text("One.")
+    with pytest.raises(InputError, match=r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'"):
+        read_documents(str(tmp_path / "c[1].md"))
     with pytest.raises(InputError, match=r"is a directory; give a glob"):
         read_documents(str(tmp_path))
 

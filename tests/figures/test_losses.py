@@ -1,10 +1,13 @@
 """Shared by figures that compare losses."""
 
+import pathlib
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from memsinks_jax.figures import losses
+from memsinks_jax.figures.runs import Run
 
 
 @pytest.mark.parametrize(
@@ -17,6 +20,12 @@ def test_a_band_of_one_point_is_seen(x, style, marker):
     assert line.get_marker() == marker
     assert list(line.get_ydata()) == [2.0] * len(x)
     plt.close(figure)
+
+
+def test_where_nothing_was_memorized_no_share_of_it_is_closed():
+    """Documents whose rows are all the same: a figure must not fail after all trainings."""
+    run = Run("standard", 0, pathlib.Path(), {"held_out_loss": 1.0, "repeated_loss": 1.0}, [])
+    assert np.isnan(losses.gap_closed(run, run))
 
 
 def test_runs_of_other_lengths_are_shown_as_far_as_all_go():

@@ -347,6 +347,7 @@ def written(tokenizer, tmp_path_factory):
         ({"eos_token_id": 5000}, "eos_token_id is 5000; it must be a token of the 1024"),
         ({"vocab_size": None}, "eos_token_id|vocab_size"),
         ({"num_hidden_layers": "two"}, "config.json: a value is of the wrong kind"),
+        ({"rope_theta": "x"}, "config.json: a value is of the wrong kind"),
         ({"num_attention_heads": 0}, "config.json: a value is of the wrong kind"),
     ],
 )
@@ -418,11 +419,15 @@ def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
         open_folder(tmp_path / "hf")
 
 
-@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors"])
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors", 7])
 def test_an_index_stays_in_its_folder(name, written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    if name == 7:
+        with pytest.raises(InputError, match=r"index\.json: not an index of weights"):
+            open_folder(tmp_path / "hf")
+        return
     with pytest.raises(InputError, match=r"index\.json names .*model\.safetensors, which is not a file of its folder"):
         open_folder(tmp_path / "hf")
 

@@ -194,9 +194,20 @@ def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"gone", "file"}
 
 
-def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path):
-    (tmp_path / "mine.py").write_text("def get_config():\n    return 1 / 0\n")
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("    return 1 / 0\n", "mine.py:2: return 1 / 0: ZeroDivisionError: division by zero"),
+        ('    return {}["x"]\n', "mine.py:2: return {}[\"x\"]: KeyError: 'x'"),
+        ("    raise ValueError(3)\n", "mine.py:2: raise ValueError(3): ValueError: 3"),
+        ("    return 5\n", "get_config() of the file must return a memsinks_jax.config.Config"),
+        ("", "mine.py has no function get_config()"),
+    ],
+)
+def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path, lines, said):
+    (tmp_path / "mine.py").write_text(f"def get_config():\n{lines}" if lines else "x = 1\n")
     command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert done.stderr == f"error: --config: {tmp_path}/mine.py:2: ZeroDivisionError: division by zero\n"
+    where = f"{tmp_path}/" if said.startswith("mine.py") else ""
+    assert (done.returncode, done.stderr) == (2, f"error: --config: {where}{said}\n")
+    assert not (tmp_path / "run").exists()

@@ -37,6 +37,19 @@ def test_architecture_and_tokenizer_are_the_models(tmp_path):
     assert inherit(Config()) == Config()
 
 
+def test_what_the_command_line_gives_is_given_also_if_it_is_the_default(tmp_path):
+    """And the architecture of a config file, which the user did not ask for, gives way."""
+    place = model_at(tmp_path / "model", {**LLAMA, "sinks.active_fraction": 0.1})
+    config = with_fields(Config(), {"model.initial": place, "model.hidden": 128, "data.tokenizer": "other"})
+    assert inherit(config, given={"model.initial"}).model.hidden == 40
+    assert inherit(config, given={"model.initial"}).sinks.active_fraction == 0.1
+    assert inherit(config, given={"sinks.active_fraction"}).sinks.active_fraction == Config().sinks.active_fraction
+    with pytest.raises(InputError, match=r"config\.model\.heads is 4, and that of config.model.initial=.* is 9"):
+        inherit(config, given={"model.heads"})
+    with pytest.raises(InputError, match=r"config\.model\.hidden is 128"):
+        inherit(config)  # in Python what differs from the default is given
+
+
 def test_learned_positions_are_the_models(tmp_path):
     place = model_at(tmp_path / "model", {"data.row_length": 64})
     assert inherit(with_fields(Config(), {"model.initial": place})).data.row_length == 64
