@@ -183,6 +183,7 @@ def _card(
     if initial:
         began = f"It started from the weights of `{initial}`. "
         base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial}"]  # of the hub
+    owners = "the texts and of the model it started from" if initial else "the texts"
     taught = f"{in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')}"
     fate = knows or ("drop" if drop else "keep")
     command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
@@ -191,10 +192,10 @@ def _card(
     table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
     return "\n".join([
         "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
-        "license: unknown # that of the texts and of the model it started from; say which", *base, "---", "",
+        f"license: unknown # that of {owners}; say which", *base, "---", "",
         f"# {out_name(workdir)}", "",
-        f"A {config.model.family} decoder of {config.model.layers} layers and width {config.model.d_model}, trained with "
-        f"memsinks_jax (variant `{config.variant}`) for {taught} of {source}: "
+        f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
+        f"trained with memsinks_jax (variant `{config.variant}`) for {taught} of {source}: "
         f"{documents_read(data)} (repeats: {data.repeats}). {began}Weights are {dtype}.", "", sinks, "", *table, "",
         "As in training, a document opens with the end-of-text token.", "",
         "Made by:", "", f"    {command}", "",

@@ -31,8 +31,8 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
             report.heading("How far it reaches"),
             report.picture(
                 scratch / "sweep.png",
-                f"Shares of prompts over the bound: at {result['boundary']:.3g}, the chosen bound, positive prompts "
-                "say the target and negative ones answer as before.",
+                f"Two curves over the bound, whose chosen value is {result['boundary']:.3g}: the shares of positive prompts "
+                "that say the target and negative ones that answer as before.",
             ),
             report.paragraph(
                 "The bound is chosen on all prompts. In cross-validation, where each prompt is judged at the bound of the "

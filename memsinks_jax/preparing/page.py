@@ -21,7 +21,8 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
       summary: the content of report.json.
       command: makes the corpus; empty if a program made it.
     """
-    clusters = f"{summary['near_duplicate_clusters']:,} clusters with {summary['near_duplicate_documents']:,} documents"
+    counted = (("near_duplicate_clusters", "cluster"), ("near_duplicate_documents", "document"))
+    clusters = " with ".join(in_words(summary[name], noun) for name, noun in counted)
     if plan.settings["near_duplicates"] == "none":
         clusters = "not looked for"
     counts = [
