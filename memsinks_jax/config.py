@@ -116,7 +116,7 @@ class ModelConfig:
     tied_head: bool = True  # the head shares the embedding's weights
     rope_theta: float = 10000.0  # llama: base of the rotary angles
     norm_epsilon: float = 1e-5
-    # workdir or Hugging Face folder to start from, which sets the architecture; empty: initialize from the seed
+    # workdir or Hugging Face folder (or hf://NAME) to start from, which sets the architecture; empty: from the seed
     initial: str = ""
     dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax and loss are float32
 

@@ -21,7 +21,7 @@ from memsinks_jax import __version__
 from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import Config, DataConfig, InputError, flatten
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.interop import hugging_face
+from memsinks_jax.interop import hub, hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
@@ -182,7 +182,7 @@ def _card(
     initial, base, began = config.model.initial, [], ""
     if initial:
         began = f"It started from the weights of `{initial}`. "
-        base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial}"]  # of the hub
+        base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial.removeprefix(hub.PREFIX)}"]
     owners = "the texts and of the model it started from" if initial else "the texts"
     taught = f"{in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')}"
     fate = knows or ("drop" if drop else "keep")

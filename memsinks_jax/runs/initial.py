@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from memsinks_jax.config import Config, InputError, flatten, with_fields
 from memsinks_jax.interop.folder import is_folder, read_config
+from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks
 
@@ -45,7 +46,7 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
 def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[str] | None) -> Config:
     place = config.model.initial
     begun = workdir is not None and (workdir / "config.json").exists()
-    source = workdir if begun else pathlib.Path(place)
+    source = workdir if begun else folder_of(place)
     model = read_config(source) if is_folder(source) else workdirs.read_config(source)
     fixed = [*_ARCHITECTURE, *(["data.row_length"] if model.model.family == "gpt2" else [])]
     free = ["data.tokenizer"] if begun else []
@@ -65,7 +66,7 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     inherited = {name: there[name] for name in fixed if name not in given}
     inherited |= {name: there[name] for name in free if name not in changed and name not in given}
     if not begun and not config.data.tokenizer:
-        inherited["data.tokenizer"] = place
+        inherited["data.tokenizer"] = str(source)
     for name in fixed:
         if name not in inherited and here[name] != there[name]:
             raise InputError(

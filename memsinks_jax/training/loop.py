@@ -23,7 +23,7 @@ from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import inherit
+from memsinks_jax.runs.initial import folder_of, inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
@@ -316,7 +316,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
 def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
     """The parameters of config.model.initial. Raises InputError if its arrays or its tokenizer do not match this run."""
     place = config.model.initial
-    run = open_run(pathlib.Path(place))
+    run = open_run(folder_of(place))
     refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
     if (run.tokenizer.model, run.tokenizer.end_of_text) != (corpus.tokenizer.model, corpus.tokenizer.end_of_text):
         raise InputError(f"config.model.initial={place} has another tokenizer; add --config.data.tokenizer={place}")

@@ -1,6 +1,8 @@
 """What a run takes from the model it starts from."""
 
 import json
+import sys
+import types
 
 import pytest
 from conftest import tiny_config
@@ -48,6 +50,14 @@ def test_what_the_command_line_gives_is_given_also_if_it_is_the_default(tmp_path
         inherit(config, given={"model.heads"})
     with pytest.raises(InputError, match=r"config\.model\.hidden is 128"):
         inherit(config)  # in Python what differs from the default is given
+
+
+def test_a_model_of_the_hub_is_one_too(tmp_path, monkeypatch):
+    place = model_at(tmp_path / "model", LLAMA)
+    hub = types.SimpleNamespace(snapshot_download=lambda name, allow_patterns: {"one/llama": place}[name])
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    config = inherit(with_fields(Config(), {"model.initial": "hf://one/llama"}))
+    assert (config.model.hidden, config.data.tokenizer, config.model.initial) == (40, place, "hf://one/llama")
 
 
 def test_learned_positions_are_the_models(tmp_path):
