@@ -191,8 +191,6 @@ def main() -> None:
 
     def run() -> dict:
         command_line.require(inputs, out)
-        if not all(inputs.value):
-            raise InputError("--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]")
         for asked in (signal.SIGTERM, signal.SIGINT):
             signal.signal(asked, _interrupt)
         options = dict(option.partition("=")[::2] for option in slurm.value)

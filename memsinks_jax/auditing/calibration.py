@@ -18,11 +18,14 @@ from memsinks_jax.model import placement
 
 STEPS, RATE, SPREAD, RETAINED = 200, 1e-2, 0.1, 100.0
 BATCH = 8  # documents of each kind per step
-MOST = 512  # documents of each kind: their hidden states are kept
+MOST = 2**17  # positions of the documents of each kind: their hidden states are kept
 
 
 def calibrate(subject: Subject, members: Documents, non_members: Documents, steps: int = STEPS) -> dict:
-    """{"before", "after": {"members", "non_members"}}: nats per token of the judged documents, without and with the bias."""
+    """{"before", "after": {"members", "non_members"}}: nats per token of the judged documents, without and with the bias.
+
+    Needs two documents of each kind.
+    """
     config, params = subject.run.config, subject.run.params
     apply = applied(config, subject.mode)
     states = placement.jit(lambda params, rows: apply(params, rows, lambda x_RTD, head_DV: (x_RTD, head_DV)))
@@ -52,7 +55,8 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents, step
 
     practised, judged = [], {}
     for name, documents in (("members", members), ("non_members", non_members)):
-        rows = {key: values[:MOST] for key, values in rows_of(documents, subject.run).items()}
+        most = max(MOST // config.data.row_length, 2)
+        rows = {key: values[:most] for key, values in rows_of(documents, subject.run).items()}
         halves = [{key: values[half::2] for key, values in rows.items()} for half in range(2)]
         (practised_RTD, head_DV), (judged_RTD, _) = (states(params, half) for half in halves)
         practised.append((practised_RTD, halves[0]))

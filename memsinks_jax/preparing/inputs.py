@@ -64,6 +64,8 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
     sources, copies = [], []
     seen = {}
     for pattern in patterns:
+        if not pattern:
+            raise InputError("--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]")
         if pattern.startswith(hub.PREFIX):
             sources.append(Source(pattern, "hub", revision=hub.revision(pattern)))
             continue

@@ -102,9 +102,8 @@ def read_config(holder: flags.FlagHolder) -> Config:
     if holder.value is None:
         raise InputError("--config is missing; give a file, for example --config=configs/smoke.py")
     try:
-        getattr(
-            holder.value, "seed", None
-        )  # ml_collections keeps back a file's errors until the first look at the config
+        # ml_collections keeps back a file's errors until the first look at the config.
+        getattr(holder.value, "seed", None)
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
         said = _one_line(error.__cause__ or error)

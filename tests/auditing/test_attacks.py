@@ -141,6 +141,11 @@ def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch
     assert alone["members"] < min(found["after"]["members"], found["before"]["members"] - 0.3)
 
 
+def test_one_member_cannot_be_practised_and_judged():
+    one, many = (documents_of([[3, 4, 5]] * count) for count in (1, 8))
+    assert not any(attacks.attack([subject_of(*random_model("gpt2"))], one, many, ("calibration",)).values())
+
+
 def test_benign_fine_tuning_looks_at_both_groups():
     subject = subject_of(*random_model("gpt2", 0.05))
     found = benign(subject, SAME, TEXT, TEXT, rates=(0.02,), steps=3)
