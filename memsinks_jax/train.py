@@ -57,18 +57,16 @@ def main() -> None:
             from jax.experimental.multihost_utils import reached_preemption_sync_point
 
             interruption.use_preemption_service(reached_preemption_sync_point)
-        # This imports jax, which asks for its devices.
-        from memsinks_jax.runs.initial import inherit
-        from memsinks_jax.training.loop import train_and_evaluate
+        from memsinks_jax.training.loop import train_and_evaluate  # imports jax, which asks for its devices
 
-        workdir = pathlib.Path(workdir_flag.value)
         result = train_and_evaluate(
-            inherit(config, workdir, command_line.given(config_flag)),
-            workdir,
+            config,
+            pathlib.Path(workdir_flag.value),
             lambda step: interruption.requested(),
             interruption.save_first,
             profiled=range(int(first), int(last) + 1) if first else range(0),
             wandb=wandb_flag.value,
+            given=command_line.given(config_flag),
         )
         logger.info("%s", ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items()))
         return result

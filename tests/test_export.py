@@ -258,9 +258,21 @@ def test_the_commands(run, tmp_path):
     assert "after, sinks drop" in done.stderr
     done = command("export", f"--workdir={run[0]}", f"--out={tmp_path / 'hf'}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = command("import", f"--hf={tmp_path / 'hf'}", f"--out={tmp_path / 'in'}", "--shared_fraction=0.5")
+    done = command(
+        "import",
+        f"--hf={tmp_path / 'hf'}",
+        f"--out={tmp_path / 'in'}",
+        "--shared_fraction=0.5",
+        "--active_fraction=0.5",
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["sinks"] == 8
+    # A flag counts as given although it is the default, and the config file's architecture does not.
+    flags = ["--config=smoke", f"--config.model.initial={tmp_path / 'in'}", "--config.sinks.active_fraction=0.3"]
+    done = command("train", *flags, f"--workdir={tmp_path / 'run'}", "--config.training.steps=1")
+    assert done.returncode == 0, done.stderr
+    begun = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (begun["sinks"]["active_fraction"], begun["model"]["hidden"]) == (0.3, 16)
     done = command("import", f"--hf={run[1].parent}", f"--out={tmp_path / 'in2'}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     done = command("import", "--hf=a", "--out=b", "--shared_fraction=0.5", "--added_sinks=3")

@@ -5,7 +5,7 @@ import functools
 import json
 import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
@@ -48,6 +48,7 @@ def train_and_evaluate(
     on_first_step: Callable[[], None] = lambda: None,
     profiled: range = range(0),
     wandb: str = "",
+    given: Collection[str] | None = None,
 ) -> dict:
     """Trains to the last step, or resumes and trains to the last step.
 
@@ -59,6 +60,7 @@ def train_and_evaluate(
       on_first_step: called once the first step has been dispatched: from then on there is something to save.
       profiled: steps that jax's profiler records, into WORKDIR/profile.
       wandb: project of Weights & Biases that also gets the metrics; empty: none.
+      given: fields that the command line sets, as `inherit` takes them.
     Returns:
       {"step", "train_loss", "tokens", "tokens_per_second", and the last evaluation's losses}.
     """
@@ -69,7 +71,7 @@ def train_and_evaluate(
     command_line.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
-    config = workdirs.adopt(workdir, inherit(config, workdir))
+    config = workdirs.adopt(workdir, inherit(config, workdir, given))
     memory.refuse_too_large(config, mesh)
     resuming = bool(hosts.agree((workdir / "config.json").exists()))
 
