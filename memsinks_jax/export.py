@@ -20,6 +20,7 @@ from absl import flags
 from memsinks_jax import __version__
 from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import Config, DataConfig, InputError, flatten
+from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.interop import hub, hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
@@ -68,7 +69,7 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
-    if knows and opened_in(workdir, config, _lanes(knows)) == [False]:
+    if knows and opened_in(workdir, config, ids.from_hex(knows)[None]) == [False]:
         raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
@@ -99,15 +100,11 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
             f"--sinks={identity}: this model has no MLP sinks that a document has alike in all layers (config.sinks.kind "
             f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with --sinks=drop or keep"
         )
-    lanes = _lanes(identity)
+    lanes = ids.from_hex(identity)[None]
     if is_sparse(config.sinks):
         return sorted(document_sinks(lanes, config.seed, parts.sinks, config.sinks)[0].tolist())
     masks = document_masks(lanes, config.seed, parts.sinks, config.sinks, config.model.layers)
     return np.flatnonzero(masks[0, 0]).tolist()
-
-
-def _lanes(identity: str) -> np.ndarray:
-    return np.array([[int(identity[:8], 16), int(identity[8:], 16)]], np.uint32)
 
 
 def _speeds(*places: pathlib.Path) -> list[float]:

@@ -19,6 +19,7 @@ from absl import flags
 from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
@@ -76,12 +77,12 @@ def generate(
 
 
 def from_hex(text: str) -> np.ndarray:
-    """16 hexadecimal digits -> uint32 (2,), the inverse of ids.to_hex. Raises InputError for anything else."""
+    """ids.from_hex of a flag. Raises InputError unless it is 16 hexadecimal digits."""
     if not re.fullmatch("[0-9a-fA-F]{16}", text):
         raise InputError(
             f"--document={text}: not an id; it has 16 hexadecimal digits, as in documents.jsonl of the run"
         )
-    return np.array([int(text[:8], 16), int(text[8:], 16)], np.uint32)
+    return ids.from_hex(text)
 
 
 class _Terminal:

@@ -30,6 +30,11 @@ def to_hex(identity: np.ndarray) -> str:
     return f"{int(identity[0]):08x}{int(identity[1]):08x}"
 
 
+def from_hex(text: str) -> np.ndarray:
+    """The inverse: 16 hexadecimal digits -> uint32 (2,)."""
+    return np.array([int(text[:8], 16), int(text[8:], 16)], np.uint32)
+
+
 def as_lanes(numbers: np.ndarray) -> np.ndarray:
     """uint64 (n,) -> uint32 (n, 2)."""
     return np.stack([numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)], axis=-1).astype(np.uint32)

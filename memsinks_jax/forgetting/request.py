@@ -109,7 +109,7 @@ def _no_group(name: str, corpus: Corpus, workdir: pathlib.Path) -> str:
 def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
     """{id: the training documents with it}, for those of `identities` that have any."""
     found, named = {}, sorted(identities)
-    lanes = np.array([[int(name[:8], 16), int(name[8:], 16)] for name in named], np.uint32).reshape(-1, 2)
+    lanes = np.array([ids.from_hex(name) for name in named], np.uint32).reshape(-1, 2)
     which, documents = corpus.table.documents_of(lanes)
     times = corpus.mixture.encounters(documents)
     for place, document, often in zip(which.tolist(), documents.tolist(), times, strict=True):
