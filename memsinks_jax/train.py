@@ -45,10 +45,6 @@ def main() -> None:
         if profile_flag.value and not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
             raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST; give two steps, for example 10:14")
         coordinator, processes, process = (flag.value for flag in host_flags)
-        if not coordinator and (processes, process) != (1, 0):
-            raise InputError(
-                f"--processes={processes} --process={process} need --coordinator=HOST:PORT, the address of process 0"
-            )
         if coordinator:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
             if code is not None:

@@ -134,7 +134,10 @@ def test_a_plan_refuses_what_the_run_would(tmp_path):
         (["--plan", "--config.sinks.shared_fraction=1"], ["leaves no neuron to be a sink"]),
         (["--plan", "--config.data.unique_documents=10000000000"], ["embedded stories", "config.data.files"]),
         (["--config.data=5"], ["--config.data is a group of settings"]),
-        ([f"--workdir={tmp_path / 'run'}", "--processes=2"], ["--processes=2", "need --coordinator=HOST:PORT"]),
+        (
+            [f"--workdir={tmp_path / 'run'}", "--processes=2"],
+            ["processes=2", "several hosts need --coordinator=HOST:PORT"],
+        ),
     ):
         assert_refused(run("train", "--config=smoke", *flags), *words)
     assert not list(tmp_path.iterdir())

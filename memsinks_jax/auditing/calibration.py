@@ -53,9 +53,8 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents, step
 
         return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), orders_SB)[0][0]
 
-    practised, judged = [], {}
+    practised, judged, most = [], {}, max(MOST // config.data.row_length, 2)
     for name, documents in (("members", members), ("non_members", non_members)):
-        most = max(MOST // config.data.row_length, 2)
         rows = {key: values[:most] for key, values in rows_of(documents, subject.run).items()}
         halves = [{key: values[half::2] for key, values in rows.items()} for half in range(2)]
         (practised_RTD, head_DV), (judged_RTD, _) = (states(params, half) for half in halves)

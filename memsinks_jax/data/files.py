@@ -12,7 +12,6 @@ KINDS = {
 }  # fmt: skip
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
 READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
-_GLOB = "; give the path of a file, or a quoted glob such as 'texts/*.txt'"
 END = 2**62  # beyond the text of any compressed file, whose length is unknown
 
 
@@ -47,8 +46,10 @@ def matching(pattern: str) -> list[str]:
     if not found:
         missing = "is no file" if os.path.lexists(pattern) else "does not exist"
         what = "matches no file" if glob.has_magic(pattern) else missing
-        known = f"; as a path it is there: write '{glob.escape(pattern)}'" if os.path.isfile(pattern) else ""
-        raise InputError(f"{pattern} {what}{known or _GLOB}")
+        advice = "give the path of a file, or a quoted glob such as 'texts/*.txt'"
+        if os.path.isfile(pattern):
+            advice = f"as a path it is there: write '{glob.escape(pattern)}'"
+        raise InputError(f"{pattern} {what}; {advice}")
     for file in found:
         if not kind_of(file):
             raise InputError(f"{file}: files of this kind cannot be read; use {READABLE}")

@@ -175,7 +175,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         chosen = next((a for a in argv if re.fullmatch("--config=.*:.*", a)), None)
         if chosen and "get_config() takes 0 positional arguments" in str(error):
             _refuse(f"{chosen}: this config has no variants; leave out what follows the colon")
-        group = next((a.partition("=")[0] for a in argv if _field_of(a) in _GROUPS), None)
+        group = next((a.partition("=")[0] for a in argv if a.startswith("--config.") and _field_of(a) in _GROUPS), None)
         if group:
             _refuse(f"{group} is a group of settings; give one of them, {group}.NAME=VALUE")
         _refuse(_of_config_file(error, argv) or _one_line(error))
@@ -192,18 +192,14 @@ def _parse_flags(argv: list[str]) -> list[str]:
         _refuse(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
     except SyntaxError as error:
         _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
-    except (TypeError, ValueError) as error:
+    except (Exception, SystemExit) as error:
         _refuse(_of_config_file(error, argv) or _one_line(error))
-    except (Exception, SystemExit) as error:  # of the user's config file
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"--config: {where.filename}:{where.lineno}: {type(error).__name__}: {_one_line(error)}"
-        _refuse(_of_config_file(error, argv) or said)
 
 
 def _config_file(argv: list[str]) -> str:
     """The path of the file of --config; empty if it is not given."""
-    given = [_with_file(argument).partition("=")[2] for argument in argv if argument.startswith("--config=")]
-    return given[-1].partition(":")[0] if given else ""
+    files = [_with_file(argument).partition("=")[2] for argument in argv if argument.startswith("--config=")]
+    return files[-1].partition(":")[0] if files else ""
 
 
 def _of_config_file(error: BaseException, argv: list[str]) -> str:

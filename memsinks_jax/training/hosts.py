@@ -134,8 +134,14 @@ def define_flags() -> tuple:
     """Defines the flags for running on several hosts -> their holders, as `start` takes them."""
     from absl import flags
 
-    return (
+    holders = (
         flags.DEFINE_string("coordinator", "", "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm)."),
         flags.DEFINE_integer("processes", 1, "Number of hosts, with --coordinator=HOST:PORT.", lower_bound=1),
         flags.DEFINE_integer("process", 0, "Number of this host, from 0.", lower_bound=0),
     )
+    flags.register_multi_flags_validator(
+        [holder.name for holder in holders],
+        lambda given: given["coordinator"] or (given["processes"], given["process"]) == (1, 0),
+        "several hosts need --coordinator=HOST:PORT, the address of process 0",
+    )
+    return holders

@@ -424,11 +424,8 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    if name == 7:
-        with pytest.raises(InputError, match=r"index\.json: not an index of weights"):
-            open_folder(tmp_path / "hf")
-        return
-    with pytest.raises(InputError, match=r"index\.json names .*model\.safetensors, which is not a file of its folder"):
+    said = "names .*model.safetensors, which is not a file of its folder" if name != 7 else ": not an index of weights"
+    with pytest.raises(InputError, match=rf"index\.json ?{said}"):
         open_folder(tmp_path / "hf")
 
 
