@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "training": {"config", "sinks", "data", "model", "evals", "runs"},
     "planning": {"config", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "sinks", "data", "model", "evals"},
-    "baselines": {"config", "model", "evals"},
+    "baselines": {"config", "sinks", "model", "evals"},
     "editing": {"config", "reporting", "sinks", "data", "model", "runs"},
     "auditing": {"config", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting", "baselines"},
     "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting", "auditing"},

@@ -6,14 +6,13 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing import forced, intervals, membership
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.subjects import Documents, Subject, of_role
-from memsinks_jax.config import Config
+from memsinks_jax.baselines import rescaling
 from memsinks_jax.data import ids
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.membership_corpus import Placed
@@ -200,7 +199,10 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
         "nearest": ("own", opened._replace(identities=nearest(every, known, embedding_VD)), params),
         "unused": ("own", opened._replace(identities=unused), params),
     }
-    ways |= {f"scaled_{name}": ("drop", every, scaled(config, params, by)) for name, by in factors(config).items()}
+    ways |= {
+        f"scaled_{name}": ("drop", every, rescaling.scaled(config, params, by))
+        for name, by in rescaling.factors(config).items()
+    }
     found = {}
     for name, (mode, documents, weights) in ways.items():
         readings = forced.read(Subject(name, dataclasses.replace(model, params=weights), mode), documents)
@@ -230,20 +232,3 @@ def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -
     alike = means @ theirs.T / np.linalg.norm(means, axis=1)[:, None] / np.linalg.norm(theirs, axis=1)
     alike[(documents.identities[:, None] == others.identities).all(axis=-1)] = -np.inf
     return others.identities[alike.argmax(axis=1)]
-
-
-def factors(config: Config) -> dict[str, float]:
-    """The factors by which published code multiplies the shared neurons when it drops the sinks, and by which a document's
-    sinks widen them. g is the shared fraction of an MLP's neurons, p the active fraction of its sinks."""
-    parts = sinks.partition(config.model, config.sinks)
-    on = sinks.share_on(config.sinks, parts.sinks)
-    g = parts.shared / sum(parts)
-    return {"published": (g + on) / g, "width": (g + (1 - g) * on) / g}
-
-
-def scaled(config: Config, params: dict, factor: float) -> dict:
-    """The parameters with the output of the MLPs' shared neurons multiplied by a factor."""
-    shared = sinks.partition(config.model, config.sinks).shared
-    kernel_LFD = params["layers"]["down_kernel"]
-    kernel_LFD = kernel_LFD * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]
-    return params | {"layers": params["layers"] | {"down_kernel": kernel_LFD}}

@@ -49,6 +49,8 @@ METHODS = {
     "pool": Method("the same, sparse", COUNTS, "#148f77", {name: f"{size:,}" for name, size in _SIZES.items()}, style="^-"),
     "paper": Method("sinks as published", NOTHING, "#5dade2",
                     {"active_0.1": "0.1", "sinks_paper": "0.3", "active_0.5": "0.5"}, style="s-"),
+    "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1",
+                       {"rescaled_0.1": "0.1", "rescaled_0.3": "0.3", "rescaled_0.5": "0.5"}, style="s:"),
     "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", {f"cap_steps_{k}": str(k) for k in _CAPS}, True),
     "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d", {f"cap_epochs_{k}": str(k) for k in _CAPS},
                          True),
@@ -77,16 +79,19 @@ _SETTINGS = {
     "sgtm_frozen": Variation("sgtm", {"sinks.kind": "sgtm_frozen"}),
     "sgtm_narrow": Variation("sgtm", {"sinks.shared_fraction": 0.97}),
 }
+# The models of other points, evaluated with their shared neurons scaled up by published code's factor.
+RESCALED = {"rescaled_0.1": "active_0.1", "rescaled_0.3": "sinks_paper", "rescaled_0.5": "active_0.5"}
 VARIANTS = {"standard": Variation("standard")} | {
-    name: _SETTINGS.get(name, Variation(name)) for method in METHODS.values() for name in method.points
-}
+    name: _SETTINGS.get(name, Variation(name))
+    for method in METHODS.values() for name in method.points if name not in RESCALED
+}  # fmt: skip
 # One of each training program: their steps are timed.
 TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0", "gradient_masking", "gradient_detach")
 # One point of each method: an audit compares what it leaks with the oracle.
 ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_repeat_steps", "goldfish_4", "dp_0.1", "sgtm_0",
          "gradient_masking")  # fmt: skip
-_GIVEN = 50  # tokens
-_LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{_GIVEN}"}
+GIVEN = 50  # tokens that recitation begins with
+LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{GIVEN}"}
 _ATTACKED = {"relearning": "relearned", "gap": "gap_before", "gap, calibrated": "gap_after"}
 _ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which curves are drawn
 _AFTERWARDS = post_hoc.LABELS | post_hoc.EDITS
@@ -163,13 +168,18 @@ def known(run: Run) -> float:
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds to `details`: post-hoc results of standard runs, "leaks" of ASKED, "step_ms" of TIMED (one seed) -> the same
-    runs."""
+    runs, and those of RESCALED."""
     groups = by_variant(runs)
     if set(groups) != set(VARIANTS):
         return runs  # takes minutes: only with all variants
+    from memsinks_jax.figures import rivals_measures  # jax takes seconds to import
+
     runs = post_hoc.measured(runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS))
     asked = [run for run in runs if run.variant in ASKED]
-    leaks = {run.workdir: _leaks(run, *(groups[name][run.seed] for name in ("standard", "no_repeat"))) for run in asked}
+    leaks = {
+        run.workdir: rivals_measures.leaks(run, *(groups[name][run.seed] for name in ("standard", "no_repeat")))
+        for run in asked
+    }
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
     of = {run.variant: dataclasses.asdict(workdirs.read_config(run.workdir)) for run in timed}
     milliseconds = kept(timed[0], "step_times", of, lambda: {
@@ -178,34 +188,8 @@ def measure(runs: list[Run]) -> list[Run]:
     more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
     for run in timed:
         more[run.workdir] = more.get(run.workdir, {}) | {"step_ms": milliseconds[run.variant]}
-    return [dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs]
-
-
-def _leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
-    """{measure: its value} for the exported model; without what it does not allow."""
-    from memsinks_jax.audit import audit  # jax takes seconds to import
-
-    is_standard = run.variant == "standard"  # which has lost nothing that could be relearned
-    attacks, remembering = (
-        (("calibration",), None) if is_standard else (("calibration", "relearning"), standard.workdir)
-    )
-
-    def ask() -> dict[str, float]:
-        found = audit(
-            run.workdir, standard=remembering, oracle=oracle.workdir, prefixes=(_GIVEN,), samples=0, attacks=attacks
-        )
-        name = next(iter(found["subjects"]))
-        measured = found["subjects"][name]["all"]
-        leaks = {key: measured[key]["value"] for key in _LEAKS.values() if key in measured}
-        if calibrated := found["attacks"]["calibration"]:
-            gaps = {when: of["non_members"] - of["members"] for when, of in calibrated[name].items()}
-            leaks |= {f"gap_{when}": gap for when, gap in gaps.items()}
-        if relearned := found["attacks"]["relearning"]:
-            read, unread = (relearned[of]["few"]["ratio"] for of in ("members", "never_seen"))
-            leaks |= {"relearned": read / unread} if read is not None and unread else {}
-        return leaks
-
-    return kept(run, "leaks", {"given": _GIVEN, "attacks": attacks}, ask)
+    rescaled = [rivals_measures.rescaled(run, name) for name, of in RESCALED.items() for run in groups[of].values()]
+    return [dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs] + rescaled
 
 
 def claims(runs: list[Run]) -> list[Claim]:
@@ -285,7 +269,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
-    rows, shown = [], _LEAKS | _ATTACKED
+    rows, shown = [], LEAKS | _ATTACKED
     for name in ASKED:
         found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
         if found:
@@ -301,7 +285,7 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
         ),
         report.paragraph(
             "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss. Recited: given "
-            f"{_GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what was lost is back, "
+            f"{GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what was lost is back, "
             "over those of the model that never saw it, divided by the same ratio for documents that neither has read; at 1 "
             "it is learned anew. Gap: held-out less repeated loss, on every other document, before and after a bias of the "
             "logits was trained on the rest. Mean and half of the 95% interval over seeds.", "note",

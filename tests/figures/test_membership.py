@@ -97,14 +97,6 @@ def test_a_copy_is_worth_as_many_exact_ones_as_teach_as_much():
     assert membership.closed(run, 0.0) == pytest.approx(1.0) and membership.closed(run, 0.1) == pytest.approx(0.8)
 
 
-def test_what_published_code_scales_by_and_what_the_width_says():
-    config = tiny_config()
-    config.sinks.shared_fraction, config.sinks.active_fraction, config.model.hidden = 0.7, 0.3, 1000
-    assert measures.factors(config) == pytest.approx({"published": 1 / 0.7, "width": 0.79 / 0.7})
-    pool = with_fields(config, {"sinks.pool": 5000, "sinks.active": 70})
-    assert measures.factors(pool)["width"] == pytest.approx(1.1)  # 700 shared neurons and 70 sinks
-
-
 def test_the_nearest_other_story_is_never_the_story_itself():
     embedding = np.eye(4)
     ids = np.arange(6, dtype=np.uint32).reshape(3, 2)

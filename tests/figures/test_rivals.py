@@ -6,14 +6,16 @@ import pytest
 from conftest import tiny_config
 from measured import details
 
-from memsinks_jax import audit, reproduce
+from memsinks_jax import reproduce
+from memsinks_jax.baselines import rescaling
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import steps_of
-from memsinks_jax.figures import post_hoc, rivals
+from memsinks_jax.figures import post_hoc, rivals, rivals_measures
 from memsinks_jax.figures.rivals import Place
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
 
 CURVES = {method: [(0.5, 0.1), (0.9, 0.4)] for method in post_hoc.METHODS}
 # (held-out, repeated, repeated with own sinks on) where they are not those of standard.
@@ -29,7 +31,7 @@ LOSSES = {
 def runs(tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
     made = []
-    for variant in rivals.VARIANTS:
+    for variant in (*rivals.VARIANTS, *rivals.RESCALED):
         held_out, repeated, own = LOSSES.get(variant, (1.0, 0.0, None))
         metrics = {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}
         metrics |= {} if own is None else {"repeated_loss_own": own}
@@ -45,7 +47,8 @@ def runs(tmp_path):
 
 def test_every_variant_is_a_point_of_one_method():
     named = [name for method in rivals.METHODS.values() for name in method.points]
-    assert sorted(["standard", *named]) == sorted(rivals.VARIANTS) and len(set(named)) == len(named)
+    assert len(set(named)) == len(named)
+    assert sorted(["standard", *named]) == sorted([*rivals.VARIANTS, *rivals.RESCALED])
     assert {*rivals.TIMED, *rivals.ASKED} < set(rivals.VARIANTS)
     assert set(rivals._DASHED) == set(post_hoc.METHODS) | set(post_hoc.EDITS)
 
@@ -82,7 +85,7 @@ def test_an_edit_is_judged_beside_the_model_on_the_same_documents(runs):
 
 def test_table_page_and_picture(runs, tmp_path):
     columns, rows = rivals.table(runs)
-    assert len(rivals.row_labels(runs)) == len(rows) == len(rivals.VARIANTS)
+    assert len(rivals.row_labels(runs)) == len(rows) == len(rivals.VARIANTS) + len(rivals.RESCALED)
     rivals.draw(runs, tmp_path / "rivals.png")
     rivals.draw([run for run in runs if run.variant == "sinks"], tmp_path / "one.png")
     assert (tmp_path / "rivals.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -104,6 +107,7 @@ def test_table_page_and_picture(runs, tmp_path):
 def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
     timed, asked = [], []
     config = (tmp_path / "config.json").read_text()
+    runs = [run for run in runs if run.variant in rivals.VARIANTS]
     for number, run in enumerate(runs):  # each in a folder of its own
         runs[number] = dataclasses.replace(run, workdir=tmp_path / f"{run.variant}-seed{run.seed}", details={})
         runs[number].workdir.mkdir()
@@ -124,8 +128,9 @@ def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
         }
 
     monkeypatch.setattr(rivals.step_times, "measure", take)
-    monkeypatch.setattr(audit, "audit", ask)
+    monkeypatch.setattr(rivals_measures, "audit", ask)
     monkeypatch.setattr(rivals.post_hoc, "measured", lambda runs, wanted, methods: runs)
+    monkeypatch.setattr(rivals_measures, "rescaled", lambda run, name: dataclasses.replace(run, variant=name))
     again = [rivals.measure(runs) for _ in range(2)]
     assert len(timed) == 1 and set(timed[0]) == set(rivals.TIMED)
     assert len(asked) == len(set(asked)) == 2 * len(rivals.ASKED) and ("sgtm_0-seed1", "no_repeat-seed1") in asked
@@ -136,9 +141,22 @@ def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
     assert details_of["sinks", 1] == {"leaks": leaks} and details_of["no_repeat", 0] == {}
     assert "relearned" not in details_of["standard", 1]["leaks"]
     assert rivals.measure(runs[2:]) == runs[2:] and len(timed) == 1
-    monkeypatch.setattr(rivals, "_GIVEN", 8)
+    monkeypatch.setattr(rivals_measures, "GIVEN", 8)
     rivals.measure(runs)
     assert len(timed) == 1 and len(asked) == 4 * len(rivals.ASKED)
+
+
+def test_a_model_is_evaluated_with_its_shared_neurons_scaled_up(tmp_path, monkeypatch):
+    workdir = tmp_path / "sinks_paper-seed0"
+    train_and_evaluate(tiny_config(), workdir)
+    run = Run("sinks_paper", 0, workdir, read_metrics(workdir)[-1], [])
+    found = rivals_measures.rescaled(run, "rescaled_0.3")
+    assert found.variant == "rescaled_0.3" and rivals.known(found) == rivals.known(run)
+    assert all(found.metrics[loss] != run.metrics[loss] for loss in ("held_out_loss", "repeated_loss"))
+    monkeypatch.setattr(rescaling, "factors", lambda config: {"published": 1.0})
+    assert rivals_measures.rescaled(run, "") == dataclasses.replace(found, variant="")  # measured once
+    found.workdir.with_name("sinks_paper-seed0.rescaled.json").unlink()
+    assert rivals_measures.rescaled(run, "").metrics == pytest.approx(run.metrics)
 
 
 @pytest.mark.slow

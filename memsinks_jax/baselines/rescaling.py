@@ -1,0 +1,26 @@
+"""Scaling up the shared neurons when sinks are dropped, to make up for the missing ones, as dropout does at evaluation.
+
+Published code multiplies by (g + p) / g, with g the shared fraction of an MLP's neurons and p the active fraction of its
+sinks. The paper does not mention it.
+"""
+
+import jax
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config
+
+
+def factors(config: Config) -> dict[str, float]:
+    """-> {"published": (g + p) / g, "width": the factor by which a document's active sinks widen the shared neurons}."""
+    parts = sinks.partition(config.model, config.sinks)
+    on = sinks.share_on(config.sinks, parts.sinks)
+    g = parts.shared / sum(parts)
+    return {"published": (g + on) / g, "width": (g + (1 - g) * on) / g}
+
+
+def scaled(config: Config, params: dict, factor: float) -> dict:
+    """The parameters with the output of the MLPs' shared neurons multiplied by a factor."""
+    shared = sinks.partition(config.model, config.sinks).shared
+    kernel_LFD = params["layers"]["down_kernel"]
+    kernel_LFD = kernel_LFD * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]
+    return params | {"layers": params["layers"] | {"down_kernel": kernel_LFD}}
