@@ -135,16 +135,25 @@ def places_after(standard: Run, method: str) -> list[Place]:
     return found
 
 
-def closed_at(places: Sequence[Place], held_out: float, whole: bool) -> float:
+def lead(ours: Sequence[Place], theirs: Sequence[Place], held_out: float, whole: bool) -> float:
+    """How much more of the gap one curve closes than another at the same held-out loss, `held_out` times standard's.
+
+    If the other curve is nowhere as low, compares both where it is lowest. Standard training is a point of it if `whole`. A
+    gap of the other sign tells the documents from others as well, so to close 1.1 of it counts as to close 0.9.
+    """
+    allowed = max(held_out, min([*(p.held_out for p in theirs), *[1.0] * whole]))
+    mine, other = ([p._replace(closed=1 - abs(1 - p.closed)) for p in of] for of in (ours, theirs))
+    return closed_at(mine, allowed) - closed_at(other, allowed)
+
+
+def closed_at(places: Sequence[Place], held_out: float) -> float:
     """The most that a curve closes at a held-out loss of at most `held_out` times standard's.
 
-    If no point is as low, takes the lowest. Interpolates linearly between the points, from the standard model on, which
-    counts as a point of the curve if `whole`.
+    Interpolates linearly between the points, from the standard model on.
     """
     from memsinks_jax.baselines.removal import delta_val_at
 
-    allowed = max(held_out, min([*(p.held_out for p in places), *[1.0] * whole]))
-    return -delta_val_at(_points([(1 - p.held_out, -p.closed) for p in places]), 1 - allowed)
+    return -delta_val_at(_points([(1 - p.held_out, -p.closed) for p in places]), 1 - held_out)
 
 
 def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) -> float:
@@ -194,36 +203,36 @@ def measure(runs: list[Run]) -> list[Run]:
 
 def claims(runs: list[Run]) -> list[Claim]:
     """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats. By seed."""
-    rows = []
+    rows, ours = [], METHODS[OURS]
 
-    def at_same_loss(standard: Run, ours: Run, places: list[Place], whole: bool) -> float:
-        mine = place(ours, standard)
-        return mine.closed - closed_at(places, mine.held_out, whole)
+    def add(name: str, label: str, knows: str, whole: bool, others: Sequence[str], places: Callable) -> None:
+        def leads(standard: Run, *found: Run) -> float:
+            mine = dict(zip(ours.points, (place(run, standard) for run in found), strict=False))
+            theirs = places(standard, found[len(mine) :])
+            return lead(list(mine.values()), theirs, mine["sinks"].held_out, whole)
 
-    def add(name: str, label: str, knows: str, others: Sequence[str], measured: Callable[..., float]) -> None:
         rows.extend(losses.paired(
-            runs, f"beats_{name}", f"share of the gap closed at the same held-out loss: {METHODS[OURS].label} less {label} "
-            f"(knows beforehand: {knows})", "not in the paper", ["standard", "sinks", *others], measured, at_least=0.0,
+            runs, f"beats_{name}", f"share of the gap closed at the same held-out loss: {ours.label} less {label} "
+            f"(knows beforehand: {knows})", "not in the paper", ["standard", *ours.points, *others], leads, at_least=0.0,
         ))  # fmt: skip
 
     for name, method in METHODS.items():
         if name not in (OURS, "pool"):
-            add(name, method.label, method.knows, list(method.points), lambda standard, ours, *others, w=method.whole:
-                at_same_loss(standard, ours, [place(run, standard) for run in others], w))  # fmt: skip
+            add(name, method.label, method.knows, method.whole, list(method.points),
+                lambda standard, others: [place(run, standard) for run in others])  # fmt: skip
     for name in next((run.details for run in runs if run.variant == "standard"), {}):
         if name in _AFTERWARDS:
-            add(name, _AFTERWARDS[name], LATER, [], lambda standard, ours, n=name:
-                at_same_loss(standard, ours, places_after(standard, n), True))  # fmt: skip
+            add(name, _AFTERWARDS[name], LATER, True, [], lambda standard, _, name=name: places_after(standard, name))
 
-    def more_known(standard: Run, ours: Run, *capped: Run) -> float:
+    def more_known(standard: Run, sinks: Run, *capped: Run) -> float:
         places = [place(run, standard) for run in capped]
         more = [known(run) - known(standard) for run in capped]
-        return known_at(places, more, place(ours, standard).closed) - (known(ours) - known(standard))
+        return known_at(places, more, place(sinks, standard).closed) - (known(sinks) - known(standard))
 
     for name in ("cap_steps", "cap_epochs"):
         rows += losses.paired(
             runs, f"known_{name}", f"repeated loss for users who may know, at the same share of the gap closed: "
-            f"{METHODS[name].label} less {METHODS[OURS].label}, own on (nats)", "not in the paper",
+            f"{METHODS[name].label} less {ours.label}, own on (nats)", "not in the paper",
             ["standard", "sinks", *METHODS[name].points], more_known, at_least=0.0,
         )  # fmt: skip
     return [claim for claim in rows if np.isfinite(claim.values).all()]
@@ -320,6 +329,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     groups = by_variant(runs)
     standard = groups.get("standard", {})
     figure, (frontier, both) = plt.subplots(1, 2, figsize=(15, 6), layout="constrained")
+    labelled: list[tuple[float, float]] = []
     for method in METHODS.values():
         shown = [name for name in method.points if name in groups]
         if standard and shown:
@@ -329,12 +339,15 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
             _curve(frontier, found[..., 0], found[..., 1], method.label, method.colour, method.style)
             _curve(both, 1 - found[..., 1], found[..., 2], method.label, method.colour, method.style)
             for name, (x, y, _) in zip(shown, found.mean(axis=1), strict=True):
+                if any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in labelled):
+                    continue  # it would cover another label
+                labelled.append((x, y))
                 frontier.annotate(method.points[name], (x, y), (4, 3), textcoords="offset points", fontsize=7)
     for name, colour in _DASHED.items():
         if standard and all(name in run.details for run in standard.values()):
             # Its points differ between seeds: averages what each closes at the same held-out loss.
             places = [places_after(run, name) for run in standard.values()]
-            closed = np.array([[closed_at(of, allowed, whole=True) for of in places] for allowed in _ALLOWED])
+            closed = np.array([[closed_at(of, allowed) for of in places] for allowed in _ALLOWED])
             before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
             allowed = np.broadcast_to(_ALLOWED[:, None], closed.shape)
             _curve(frontier, allowed, closed, _AFTERWARDS[name], colour, ".--")
@@ -343,9 +356,12 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         tidy(axis)
     frontier.axvline(1, color="black", linewidth=0.8)
     frontier.set(title="what is forgotten, and what that costs", xlabel="held-out loss over standard's",
-                 ylabel="share of the gap closed", xlim=(0.9, _ALLOWED[-1]), ylim=(-0.05, 1.1))  # fmt: skip
+                 ylabel="share of the gap closed", xlim=(min([0.92, *(x for x, _ in labelled)]) - 0.02, _ALLOWED[-1]),
+                 ylim=(-0.05, 1.1))  # fmt: skip
     both.set(title="both ends of the switch", xlabel="share of the gap that is left when removed",
              ylabel="loss on repeated documents when allowed (nats)", xlim=(-0.1, 1.05))  # fmt: skip
+    if unread := groups.get("no_repeat"):
+        both.set_ylim(-0.05, 1.2 * max(map(known, unread.values())))
     figure.legend(*frontier.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8.5)
     save(figure, path)
 

@@ -55,12 +55,22 @@ def test_every_variant_is_a_point_of_one_method():
 
 def test_a_curve_is_read_where_the_held_out_loss_is_no_higher():
     curve = [Place(0.9, 0.2), Place(1.1, 0.8)]
-    assert rivals.closed_at(curve, 1.0, whole=True) == pytest.approx(0.5)
-    assert rivals.closed_at(curve, 1.3, whole=True) == pytest.approx(0.8)
-    assert rivals.closed_at(curve, 0.8, whole=True) == pytest.approx(0.2)  # nowhere so low: where it is lowest
-    assert rivals.closed_at([Place(1.2, 0.9)], 1.1, whole=True) == pytest.approx(0.45)  # half-way from standard
-    assert rivals.closed_at([Place(1.2, 0.9)], 1.1, whole=False) == pytest.approx(0.9)  # at its own loss
+    assert rivals.closed_at(curve, 1.0) == pytest.approx(0.5)
+    assert rivals.closed_at(curve, 1.3) == pytest.approx(0.8)
+    assert rivals.closed_at([Place(1.2, 0.9)], 1.1) == pytest.approx(0.45)  # half-way from standard
     assert rivals.known_at([Place(1, 0.5), Place(1, 1.0)], [0.2, 0.6], 0.75) == pytest.approx(0.4)
+
+
+def test_curves_are_compared_at_the_same_held_out_loss():
+    ours = [Place(0.98, 0.9), Place(1.04, 0.95)]
+    assert rivals.lead(ours, [Place(0.96, 0.8), Place(0.99, 0.99)], 0.98, whole=False) == pytest.approx(
+        0.9 - 0.8 - 0.38 / 3
+    )
+    assert rivals.lead(ours, [Place(1.1, 0.97)], 0.98, whole=False) == pytest.approx(
+        0.95 - 0.97
+    )  # where theirs is lowest
+    assert rivals.lead(ours, [Place(1.1, 0.97)], 0.98, whole=True) == pytest.approx(0.9 + 0.05 / 3)  # which is standard
+    assert rivals.lead(ours, [Place(1.1, 1.2)], 0.98, whole=False) == pytest.approx(0.95 - 0.8)  # no more than needed
 
 
 def test_claims(runs):
