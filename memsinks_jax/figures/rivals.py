@@ -103,7 +103,7 @@ _DASHED = {
 ANSWER = (
     "When does a sink beat a cap on repeats? When somebody may still know the repeated documents, or when nobody can say "
     "before training what will have to go: a cap takes the memory from everybody. Where the repeats are known and nobody "
-    "may know them, a cap of one or two encounters leaks no more than dropped sinks, and other text gets the steps that it "
+    "may know them, a cap of one or two encounters closes as much of the gap or more, and other text gets the steps that it "
     "saves. Where no other text is to get them, held-out loss is higher with a cap than with sinks."
 )
 TABLE_NOTE = (
