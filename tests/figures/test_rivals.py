@@ -63,14 +63,14 @@ def test_a_curve_is_read_where_the_held_out_loss_is_no_higher():
 
 def test_curves_are_compared_at_the_same_held_out_loss():
     ours = [Place(0.98, 0.9), Place(1.04, 0.95)]
-    assert rivals.lead(ours, [Place(0.96, 0.8), Place(0.99, 0.99)], 0.98, whole=False) == pytest.approx(
-        0.9 - 0.8 - 0.38 / 3
-    )
-    assert rivals.lead(ours, [Place(1.1, 0.97)], 0.98, whole=False) == pytest.approx(
-        0.95 - 0.97
-    )  # where theirs is lowest
-    assert rivals.lead(ours, [Place(1.1, 0.97)], 0.98, whole=True) == pytest.approx(0.9 + 0.05 / 3)  # which is standard
-    assert rivals.lead(ours, [Place(1.1, 1.2)], 0.98, whole=False) == pytest.approx(0.95 - 0.8)  # no more than needed
+
+    def lead(*theirs, whole=False):
+        return pytest.approx(rivals.lead(ours, theirs, 0.98, whole))
+
+    assert lead(Place(0.96, 0.8), Place(0.99, 0.99)) == 0.9 - (0.8 + 0.19 * 2 / 3)
+    assert lead(Place(1.1, 0.97)) == 0.95 - 0.97  # at 1.1, where theirs is lowest
+    assert lead(Place(1.1, 0.97), whole=True) == 0.9 + 0.05 / 3  # at 1, that of standard training
+    assert lead(Place(1.1, 1.2)) == 0.95 - 0.8  # closes more than there is
 
 
 def test_claims(runs):
