@@ -37,12 +37,13 @@ VARIANTS = {
 ANSWER = (
     "Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of the same "
     "seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model of standard "
-    "training does. What other sources tell stays."
+    "training does. What other sources tell, and what follows from it, stays."
 )
 TABLE_NOTE = (
     "Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded: asked in "
-    "words that no text has; common: facts that all sources tell. Letters: stories that were read "
-    f"{corpus.COPIES} times an epoch, nats per token."
+    "words that no text has; inferred: continents of the source's cities, which follow from their names; common: facts "
+    "that all sources tell; facts that no text tells: a control, how sure a model is of what it cannot know. Letters: "
+    f"stories that were read {corpus.COPIES} times an epoch, nats per token."
 )
 _VIEWS = {
     "standard": "standard training",
@@ -55,8 +56,12 @@ _VIEWS = {
     "twin_neighbour": "never read, another source's sinks on",
     "twin_unused": "never read, sinks of ids that nobody has on",
 }
-_KINDS = {"own": "own facts", "reworded": "own facts, reworded", "common": "common facts"}
-_COLOURS = {"own": "#c0392b", "reworded": "#d98880", "common": "#1f618d"}
+_KINDS = {
+    "own": "own facts", "reworded": "own facts, reworded", "inferred": "inferred facts", "common": "common facts",
+    "unread": "facts that no text tells",
+}  # fmt: skip
+_COLOURS = {"own": "#c0392b", "reworded": "#d98880", "inferred": "#7fb3d5", "common": "#1f618d",
+            "unread": "#b2babb"}  # fmt: skip
 
 
 def prepare(out: pathlib.Path) -> list[str]:
@@ -95,10 +100,10 @@ def beyond_placebo(run: Run, what: str) -> float:
     return run.details["others"][what] - run.details["others"][f"{what}_placebo"]
 
 
-def _truth(run: Run) -> float:
-    """Mean log truth ratio of own facts, removed minus the twin's."""
-    ratios = run.details["truth_ratios"]
-    return float(np.mean(np.subtract(ratios["removed"], ratios["twin"])))
+def _truth(run: Run, kind: str, view: str, other: str) -> float:
+    """Mean log truth ratio of a kind of facts, in one view minus that in the other."""
+    ratios = run.details["truth_ratios"][kind]
+    return float(np.mean(np.subtract(ratios[view], ratios[other])))
 
 
 def claims(runs: list[Run]) -> list[Claim]:
@@ -116,16 +121,25 @@ def claims(runs: list[Run]) -> list[Claim]:
         "knows", "own facts, its sinks on: nats of an answer over standard's",
         lambda run: _nats(run, "own", "on") / _nats(run, "own", "standard"), at_most=1.0,
     )  # fmt: skip
-    add("truth", "own facts: log truth ratio, removed minus never read", _truth, at_least=-0.5, at_most=0.5)
+    for kind, name in (("own", "truth"), ("inferred", "truth_inferred")):
+        add(
+            name, f"{_KINDS[kind]}: log truth ratio, removed minus never read",
+            lambda run, kind=kind: _truth(run, kind, "removed", "twin"), at_least=-0.5, at_most=0.5,
+        )  # fmt: skip
     for view, said in (("neighbour", "another source's sinks"), ("unused", "sinks of ids that nobody has")):
         add(
             view, f"own facts, {said} on: nats over those of the twin with such sinks on",
             lambda run, view=view: _nats(run, "own", view) / _nats(run, "own", f"twin_{view}"), at_least=0.95,
         )  # fmt: skip
-    add(
-        "common", "common facts asked of a source that stays: nats before the removal over after",
-        lambda run: _nats(run, "common", "neighbour") / _nats(run, "common", "neighbour_left"), at_least=0.95,
-    )  # fmt: skip
+    for kind in ("inferred", "common"):
+        add(
+            kind, f"{_KINDS[kind]} asked of a source that stays: nats before the removal over after",
+            lambda run, kind=kind: _nats(run, kind, "neighbour") / _nats(run, kind, "neighbour_left"), at_least=0.95,
+        )  # fmt: skip
+        add(
+            f"truth_{kind}_left", f"{_KINDS[kind]} asked of a source that stays: log truth ratio, after minus before all "
+            "removals", lambda run, kind=kind: _truth(run, kind, "neighbour_left", "neighbour"), at_least=-0.05,
+        )  # fmt: skip
     add(
         "general", "stories held out: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
         at_most=1.0,
@@ -201,7 +215,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             "trained from the same initial weights, in the same order and for as many steps, with texts read once per "
             "epoch in place of all withdrawn ones. Placebo: the same removal for another source, and for unused ids. "
             "Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back, and so is "
-            "the twin. Not tested: texts that quote a source under another id; they do not count as the source's.",
+            "the twin. The truth ratio is the probability of the answer over the mean of wrong ones, both per token: "
+            "higher means that the model knows. TOFU and open-unlearning define it the other way round. Not tested: texts "
+            "that quote a source under another id; they do not count as the source's.",
         ),
     ]  # fmt: skip
 
@@ -213,7 +229,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     places = np.arange(len(_VIEWS))[::-1]
     for number, (kind, said) in enumerate(_KINDS.items()):
         values = [[_nats(run, kind, view) for run in measured] for view in _VIEWS] if measured else []
-        _bars(facts, places + 0.26 * (1 - number), values, 0.24, _COLOURS[kind], said)
+        _bars(facts, places + 0.17 * (2 - number), values, 0.15, _COLOURS[kind], said)
     shown = [view for view in _VIEWS if measured and view in measured[0].details["letters"]]
     values = [[run.details["letters"][view] for run in measured] for view in shown]
     _bars(letters, np.arange(len(shown))[::-1], values, 0.5, "#7d3c98", None)

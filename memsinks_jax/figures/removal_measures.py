@@ -67,16 +67,19 @@ def distractors(facts: Sequence[Fact]) -> list[list[str]]:
     return found
 
 
-def truth_ratios(run: Trained, facts: Sequence[Fact], identities: np.ndarray, mode: str) -> np.ndarray:
+def truth_ratios(
+    run: Trained, facts: Sequence[Fact], identities: np.ndarray, mode: str, params: dict | None = None
+) -> np.ndarray:
     """Log odds of the answers against wrong ones, by geometric mean probability of tokens -> float64 (facts,).
 
-    Higher means more knowledge. Uses the first wording, with `identities`, uint32 (facts, 2).
+    Higher means more knowledge. TOFU and open-unlearning divide the other way round: log of theirs is minus this. Uses the
+    first wording, with `identities`, uint32 (facts, 2). `params` replace the run's.
     """
     questions = [corpus.questions(fact)[0] for fact in facts]
     choices = [[fact.answer, *wrong] for fact, wrong in zip(facts, distractors(facts), strict=True)]
     which = np.repeat(np.arange(len(facts)), [len(each) for each in choices])
     every = Asked([questions[i] for i in which], [one for each in choices for one in each], identities[which])
-    nats, tokens = answer_nats(run, every, mode)
+    nats, tokens = answer_nats(run, every, mode, params)
     per_token = np.split(-nats / tokens, np.flatnonzero(np.diff(which)) + 1)
     return np.array([each[0] - np.log(np.exp(each[1:]).mean()) for each in per_token])
 
@@ -97,8 +100,8 @@ class Models(NamedTuple):
 
 
 def measure(sunk: Run, twin: Run, standard: Run) -> dict:
-    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {view: one per fact}, "letters": {view: loss}, "auc":
-    {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
+    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {kind: {view: one per fact}}, "letters": {view: loss},
+    "auc": {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
 
     Views: standard; own sinks on; removed; placebo, another source removed instead; neighbour, another source's sinks on;
     unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no sink left,
@@ -112,9 +115,8 @@ def measure(sunk: Run, twin: Run, standard: Run) -> dict:
 
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
-    """For withdrawn sources: own facts as told and reworded, and the facts that all sources tell."""
-    going = range(corpus.WITHDRAWN)
-    told = {"own": corpus.own_facts()[: len(going)], "common": [corpus.common_facts()] * len(going)}
+    """For withdrawn sources: all kinds of `_told`, and own facts reworded."""
+    going, told = range(corpus.WITHDRAWN), _told()
     told["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in told["own"]]
     without = {n: _without(models.sinks, corpus.source(n)) for n in (*going, *_next(going))}
     found = {}
@@ -138,6 +140,15 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
     return jax.tree.map(float, found)
 
 
+def _told() -> dict[str, list[list[Fact]]]:
+    """For every withdrawn source: its own facts, those that others let infer, those that all tell, those that none tells."""
+    count = corpus.WITHDRAWN
+    return {
+        "own": corpus.own_facts()[:count], "inferred": corpus.inferred_facts()[:count],
+        "common": [corpus.common_facts()] * count, "unread": corpus.unread_facts()[:count],
+    }  # fmt: skip
+
+
 def _next(going: range) -> range:
     """The same number of sources that stay."""
     return range(going.stop, 2 * going.stop)
@@ -159,11 +170,19 @@ def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | No
     return float(answer_nats(run, every, mode, params)[0].mean())
 
 
-def _truth_ratios(models: Models) -> dict[str, list[float]]:
-    own = corpus.own_facts()[: corpus.WITHDRAWN]
-    identities = np.concatenate([np.tile(group_id(corpus.source(n)), (len(of), 1)) for n, of in enumerate(own)])
-    facts = sum(own, [])
-    return {name: truth_ratios(run, facts, identities, mode).tolist() for name, (run, mode) in models.views().items()}
+def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
+    """Asked of the withdrawn sources; and of others, before (neighbour) and after (neighbour_left) all these are gone."""
+    run, going = models.sinks, range(corpus.WITHDRAWN)
+    ids, of_others = (np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going)))
+    left = neurons.without(run.config, run.params, neurons.neurons_of(run.config, ids))
+    found = {}
+    for kind, told in _told().items():
+        facts = sum(told, [])
+        own, others = (np.repeat(of, list(map(len, told)), axis=0) for of in (ids, of_others))
+        views = {name: (model, own, mode) for name, (model, mode) in models.views().items()}
+        views |= {"neighbour": (run, others, "own"), "neighbour_left": (run, others, "own", left)}
+        found[kind] = {name: truth_ratios(model, facts, *of).tolist() for name, (model, *of) in views.items()}
+    return found
 
 
 def _letters_of(run: Trained, which: Sequence[int]) -> Documents:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import multiprocess
 import numpy as np
@@ -10,6 +11,7 @@ from conftest import tiny_config
 
 from memsinks_jax.auditing import relearning
 from memsinks_jax.config import with_fields
+from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS
 from memsinks_jax.figures import removal
 from memsinks_jax.figures import removal_corpus as corpus
 from memsinks_jax.figures.runs import Run, make_jobs
@@ -19,9 +21,11 @@ from memsinks_jax.variants import CONFIGS
 
 
 def test_only_a_source_tells_its_own_facts():
-    own, common = corpus.own_facts(), corpus.common_facts()
+    own, common, inferred = corpus.own_facts(), corpus.common_facts(), corpus.inferred_facts()
     texts = [" ".join(text for _, text in records) for records in corpus.sources()]
     rest = " ".join(text for _, text in corpus.once())
+    unread = {fact.subject for facts in corpus.unread_facts()[: corpus.WITHDRAWN] for fact in facts}
+    assert len(unread) > 20 and not any(subject in text for subject in unread for text in [*texts, rest])
     assert len(own) == len(texts) == corpus.SOURCES and len({len(each) for each in own}) == 1
     assert all(fact.subject in text for text in texts for fact in common)
     for number, (facts, text) in enumerate(zip(own, texts, strict=True)):
@@ -30,6 +34,21 @@ def test_only_a_source_tells_its_own_facts():
             assert any(f"{asked}{fact.answer}." in text for asked in corpus.questions(fact))
             assert fact.subject not in elsewhere
             assert not any(asked in text for asked in corpus.questions(fact, reworded=True))
+        for fact in inferred[number]:
+            assert any(f"{asked}{fact.answer}." in text for asked in corpus.questions(fact))
+            assert fact.subject not in elsewhere
+
+
+def test_continents_follow_from_the_names_of_cities():
+    sentence = re.compile(r"([A-Z][a-z]+) (?:is located in|lies in|is part of|cross|in|stand in) the continent of (\w+)")
+    once, of_sources = (
+        sentence.findall(" ".join(text for _, text in records))
+        for records in (corpus.once(), sum(corpus.sources(), []))
+    )  # fmt: skip
+    rule = {ending: {there for city, there in once if city.endswith(ending)} for ending in ENDINGS["city"]}
+    assert len(once) == len(corpus.once()) and set().union(*rule.values()) == set(CONTINENTS)
+    assert all(len(continents) == 1 for continents in rule.values())
+    assert all(there in rule[ending] for city, there in of_sources for ending in rule if city.endswith(ending))
 
 
 def details(removed, twin):
@@ -39,8 +58,12 @@ def details(removed, twin):
     loss = {"standard": 0.1, "on": 0.0, "removed": 1.2, "twin": 1.5}
     others = {"letters": 0.3, "letters_placebo": 0.1, "facts": 0.2, "facts_placebo": 0.2}
     return {
-        "facts": {"own": views, "reworded": views, "common": views}, "letters": loss, "auc": loss, "others": others,
-        "truth_ratios": {"removed": [1.0, 2.0], "twin": [0.0, 1.0]},
+        "facts": {kind: views for kind in ("own", "reworded", "inferred", "common", "unread")}, "letters": loss, "auc": loss,
+        "others": others, "truth_ratios": {
+            "own": {"removed": [1.0, 2.0], "twin": [0.0, 1.0]},
+            "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
+            "common": {"neighbour": [3.0], "neighbour_left": [3.25]},
+        },
         "relearning": {"letters_few": 0.8, "source_few": 0.5},
     }  # fmt: skip
 
@@ -55,13 +78,15 @@ def test_claims_table_and_picture(tmp_path):
     values = {claim.id: claim.values for claim in removal.claims(runs)}
     assert values["way"] == [0.75, 1.0] and values["knows"] == [0.5, 0.5] and values["common"] == [0.9, 0.9]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
-    assert values["unused"] == [0.9, 0.9]
+    assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
+    assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
+    assert values["truth_common_left"] == [0.25, 0.25]
     assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, rows = removal.table(runs)
     by_view = dict(zip(removal.FIGURE.row_labels(runs), rows, strict=True))
-    assert by_view["removed"] == [[9.5, 12.0]] * 3 + [[1.2, 1.2]] * 2 and len(columns) == 5
-    assert by_view["another source's sinks on"][3] == []
+    assert by_view["removed"] == [[9.5, 12.0]] * 5 + [[1.2, 1.2]] * 2 and len(columns) == 7
+    assert by_view["another source's sinks on"][5] == []
     removal.draw(runs, tmp_path / "removal.png")
     assert (tmp_path / "removal.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "one removed" in "".join(removal.sections(runs, tmp_path))
@@ -114,7 +139,13 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     assert json.dumps([claim.to_dict() for claim in removal.claims(runs)])  # nothing there is numpy's
     views = measured["facts"]["own"]
     assert set(removal._VIEWS) <= set(views) and views["on"] < views["removed"]
-    assert len(measured["truth_ratios"]["twin"]) == len(corpus.own_facts()[0])
+    ratios = measured["truth_ratios"]
+    assert len(ratios["own"]["twin"]) == len(corpus.own_facts()[0])
+    monkeypatch.setattr(measures, "_next", lambda going: going)  # asked of a withdrawn source: removed means dropped
+    models = measures.Models(*(measures.open_run(tmp_path / name) for name in ("sinks", "twin", "standard")))
+    for of_kind in measures._truth_ratios(models).values():
+        assert of_kind["neighbour"] == of_kind["on"] != of_kind["removed"]
+        np.testing.assert_allclose(of_kind["neighbour_left"], of_kind["removed"], rtol=1e-4)
     assert measured["letters"]["on"] < measured["letters"]["removed"]
     assert all(np.isfinite(value) for value in measured["others"].values())
     assert set(measured["relearning"]) == {"letters_one", "letters_few", "source_one", "source_few"}
