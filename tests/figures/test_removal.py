@@ -40,7 +40,9 @@ def test_only_a_source_tells_its_own_facts():
 
 
 def test_continents_follow_from_the_names_of_cities():
-    sentence = re.compile(r"([A-Z][a-z]+) (?:is located in|lies in|is part of|cross|in|stand in) the continent of (\w+)")
+    sentence = re.compile(
+        r"([A-Z][a-z]+) (?:is located in|lies in|is part of|cross|in|stand in) the continent of (\w+)"
+    )
     once, of_sources = (
         sentence.findall(" ".join(text for _, text in records))
         for records in (corpus.once(), sum(corpus.sources(), []))
