@@ -26,8 +26,8 @@ _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
     "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256,
     "sinks.learning_rate_multiple": 3.0,
-    # In its first epoch a source trains all neurons, as in a model without sinks. Afterwards it trains only its sinks.
-    "sinks.slows_at": corpus.OF_A_SOURCE, "sinks.slowing_power": 8.0,
+    # For most of its first epoch a source trains all neurons, as in a model without sinks; afterwards little but its sinks.
+    "sinks.slows_at": 16, "sinks.slowing_power": 8.0,
 }  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _FACTS),
