@@ -122,7 +122,7 @@ def open_choices(runs: list[Run]) -> str:
         ["when a document teaches the rest less", f"{said(_slows_at)}; the paper's never"],
         ["sampling", said(lambda c: c.sinks.sampling)],
         ["masks of the layers", said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")],
-        ["rescaling when sinks are dropped", "none"],
+        ["rescaling when sinks are dropped", "none, unless a row says so"],
         ["ids", f"{said(lambda c: c.data.ids)}, 64 bits; noise {said(lambda c: f'{c.data.id_noise:g}')} per "
                 f"{said(lambda c: c.data.id_noise_per)}"],
         ["rows", f"{said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; "
