@@ -225,7 +225,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Nats per answer and loss of letters, one row per view."""
     measured = [run for run in runs if "facts" in run.details]
-    figure, (facts, letters) = plt.subplots(1, 2, figsize=(13, 4.6), width_ratios=(3, 2), layout="constrained")
+    figure, (facts, letters) = plt.subplots(1, 2, figsize=(13, 6.4), width_ratios=(3, 2), layout="constrained")
     places = np.arange(len(_VIEWS))[::-1]
     for number, (kind, said) in enumerate(_KINDS.items()):
         values = [[_nats(run, kind, view) for run in measured] for view in _VIEWS] if measured else []
@@ -242,7 +242,7 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
         axis.grid(axis="x", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if measured:
-        facts.legend(frameon=False, fontsize=8.5)
+        figure.legend(loc="outside lower left", ncols=len(_KINDS), frameon=False, fontsize=8.5)
     save(figure, path)
 
 
