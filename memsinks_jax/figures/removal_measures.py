@@ -115,8 +115,9 @@ def measure(sunk: Run, twin: Run, standard: Run) -> dict:
 
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
-    """For withdrawn sources: all kinds of `_told`, and own facts reworded."""
+    """For withdrawn sources: all kinds of `_told`, facts that no text tells, and own facts reworded."""
     going, told = range(corpus.WITHDRAWN), _told()
+    told["unread"] = corpus.unread_facts()[: len(going)]
     told["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in told["own"]]
     without = {n: _without(models.sinks, corpus.source(n)) for n in (*going, *_next(going))}
     found = {}
@@ -141,11 +142,11 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
 
 
 def _told() -> dict[str, list[list[Fact]]]:
-    """For every withdrawn source: its own facts, those that others let infer, those that all tell, those that none tells."""
+    """For every withdrawn source: its own facts, those that others let infer, and those that all tell."""
     count = corpus.WITHDRAWN
     return {
         "own": corpus.own_facts()[:count], "inferred": corpus.inferred_facts()[:count],
-        "common": [corpus.common_facts()] * count, "unread": corpus.unread_facts()[:count],
+        "common": [corpus.common_facts()] * count,
     }  # fmt: skip
 
 
