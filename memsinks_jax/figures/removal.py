@@ -37,7 +37,7 @@ VARIANTS = {
 ANSWER = (
     "Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of the same "
     "seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model of standard "
-    "training does. What other sources tell, and what follows from it, stays."
+    "training does. What follows from other texts stays. What other sources tell as well stays with their sinks."
 )
 TABLE_NOTE = (
     "Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded: asked in "
