@@ -3,20 +3,28 @@
     from memsinks_jax.interop.lm_evaluation import HarnessModel
     lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))), tasks=["lambada_openai"])
 
-Needs the extra `memsinks_jax[lm_eval]`; nothing else of the package imports this file.
+Where the harness finds models by entry point (versions after 0.4.13), its command line does the same:
+
+    lm-eval run --model memsinks --model_args workdir=runs/sinks,sinks=drop --tasks lambada_openai
+
+Needs the extra `memsinks_jax[lm-eval]`; nothing else of the package imports this file.
 """
+
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from lm_eval.api.model import LM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
 from memsinks_jax import sinks
+from memsinks_jax.config import InputError
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.runs.trained import Trained, open_run
 
 _MOST_WRITTEN = 256  # tokens of an answer, if the task gives no limit
 
@@ -25,14 +33,13 @@ class HarnessModel(LM):
     """Answers the harness's three kinds of requests.
 
     Args:
-      run: a `trained.Trained`.
       mode: of the sinks, `drop` or `all`: a task's texts are not training documents and have no own sinks.
     """
 
-    def __init__(self, run, mode: str = "drop"):
+    def __init__(self, run: Trained, mode: str = "drop"):
         super().__init__()
         if mode not in ("drop", "all"):
-            raise ValueError(f"sinks={mode!r}; choose drop or all")
+            raise InputError(f"sinks={mode!r}: choose drop or all")
         self._run, self._tokenizer, self._mode = run, run.tokenizer, mode
         self._length = run.config.data.row_length
         self._generator = Generator(run.config, run.tokenizer, run.params)
@@ -56,6 +63,22 @@ class HarnessModel(LM):
             return jnp.pad(logs_BT, ((0, 0), (1, 0))), jnp.pad(logs_BTV.argmax(-1) == targets_BT, ((0, 0), (1, 0)))
 
         self._scores = scores
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict, additional_config: dict | None = None) -> "HarnessModel":
+        """Opens the model of the harness's `model_args`: `workdir`, and `sinks` if not dropped.
+
+        `additional_config` names device and batch size; here the devices are jax's, and their memory limits the batch.
+        """
+        unknown = arg_dict.keys() - {"workdir", "sinks"}
+        if unknown or "workdir" not in arg_dict:
+            raise InputError(f"model_args={arg_dict}: give workdir=RUN, and sinks=drop or sinks=all")
+        return cls(open_run(pathlib.Path(arg_dict["workdir"])), arg_dict.get("sinks", "drop"))
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict | None = None) -> "HarnessModel":
+        """The same for `model_args` as text: `workdir=RUN,sinks=drop`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests) -> list[tuple[float, bool]]:
         """(context, continuation) -> (log-probability of the continuation, whether greedy decoding would give it)."""

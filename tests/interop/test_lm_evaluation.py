@@ -1,22 +1,31 @@
 """lm-evaluation-harness, on a small task of our own; no network."""
 
+import importlib.metadata
 import json
 
 import numpy as np
 import pytest
 from conftest import tiny_config
 
+from memsinks_jax.config import InputError
+
 lm_eval = pytest.importorskip("lm_eval")
 datasets = pytest.importorskip("datasets")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    from memsinks_jax.runs.trained import open_run
+def workdir(tmp_path_factory):
     from memsinks_jax.training.loop import train_and_evaluate
 
     workdir = tmp_path_factory.mktemp("run") / "run"
     train_and_evaluate(tiny_config(), workdir)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def run(workdir):
+    from memsinks_jax.runs.trained import open_run
+
     return open_run(workdir)
 
 
@@ -43,6 +52,17 @@ def test_scores_are_those_of_the_document_loss(run):
     batches[0]["weights"][0, len(tokens)] = 0
     nats, _ = DocumentLoss(run.config)(run.params, batches, "drop")
     assert whole == pytest.approx(-nats[0], abs=1e-4)
+
+
+def test_the_harness_opens_a_run_by_name(run, workdir):
+    (entry,) = importlib.metadata.entry_points(group="lm_eval.models", name="memsinks")
+    asked = [request("Once upon a time", " there was a hen.")]
+    given = {"batch_size": 1, "max_batch_size": None, "device": "cpu"}  # what the harness adds
+    for sinks in ("drop", "all"):
+        opened = entry.load().create_from_arg_string(f"workdir={workdir},sinks={sinks}", given)
+        assert opened.loglikelihood(asked) == entry.load()(run, sinks).loglikelihood(asked)
+    with pytest.raises(InputError, match="give workdir=RUN"):
+        entry.load().create_from_arg_obj({"pretrained": "runs/sinks"}, given)
 
 
 def test_long_texts_go_in_windows(run):
