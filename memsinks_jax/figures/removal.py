@@ -5,6 +5,7 @@ the same seed, order and steps, and other texts in their places. The corpus is t
 """
 
 import dataclasses
+import functools
 import logging
 import pathlib
 
@@ -13,6 +14,7 @@ import numpy as np
 from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import removal_corpus as corpus
 from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -76,11 +78,13 @@ def measure(runs: list[Run]) -> list[Run]:
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
-    from memsinks_jax.figures import removal_measures  # jax takes seconds to import
+    from memsinks_jax.figures import removal_measures as measures  # jax takes seconds to import
 
+    asked = {name: getattr(measures, name) for name in ("WORDINGS", "DISTRACTORS", "PLACEBOS")}
     found = {}
     for seed, run in groups["sinks"].items():
-        found[seed] = removal_measures.measure(run, groups["twin"][seed], groups["standard"][seed])
+        models = (run, groups["twin"][seed], groups["standard"][seed])
+        found[seed] = kept(run, "removal", asked, functools.partial(measures.measure, *models))
         logger.info("measured seed %d", seed)
     return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
 
