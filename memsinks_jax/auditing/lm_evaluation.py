@@ -1,6 +1,6 @@
 """A model for lm-evaluation-harness: runs any of its tasks, with the sinks dropped or in another mode.
 
-    from memsinks_jax.interop.lm_evaluation import HarnessModel
+    from memsinks_jax.auditing.lm_evaluation import HarnessModel
     lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))), tasks=["lambada_openai"])
 
 Where the harness finds models by entry point (versions after 0.4.13), its command line does the same:

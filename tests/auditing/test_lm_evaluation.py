@@ -35,8 +35,8 @@ def request(*arguments):
 
 def test_scores_are_those_of_the_document_loss(run):
     """A text's log-probability in one piece, cut in two, and as our own measure has it."""
+    from memsinks_jax.auditing.lm_evaluation import HarnessModel
     from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
-    from memsinks_jax.interop.lm_evaluation import HarnessModel
 
     model = HarnessModel(run)
     text = "Once upon a time there was a hen. The hen had a red ball."
@@ -66,7 +66,7 @@ def test_the_harness_opens_a_run_by_name(run, workdir):
 
 
 def test_long_texts_go_in_windows(run):
-    from memsinks_jax.interop.lm_evaluation import HarnessModel
+    from memsinks_jax.auditing.lm_evaluation import HarnessModel
 
     text = " ".join(f"The hen met the fox number {n}." for n in range(80))
     count = len(run.tokenizer.encode(text))
@@ -77,7 +77,7 @@ def test_long_texts_go_in_windows(run):
 
 def test_a_task_runs(run, tmp_path):
     """Multiple choice and generation from a JSON file, through the harness itself."""
-    from memsinks_jax.interop.lm_evaluation import HarnessModel
+    from memsinks_jax.auditing.lm_evaluation import HarnessModel
 
     rows = [
         {"text": f"The {animal} had a", "choices": ["red ball", "zxqj"], "label": 0} for animal in ("hen", "fox", "cat")
