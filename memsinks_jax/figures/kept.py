@@ -1,23 +1,26 @@
-"""Caches slow measurements beside their run, and repeats them if the run or the question has changed."""
+"""Caches slow measurements beside their run, and repeats them if a run they read or the question has changed."""
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
 
 
-def kept(run: Run, name: str, asked: dict, measure: Callable[[], dict]) -> dict:
-    """The result of `measure` on a run, or that in RUN.NAME.json if run and question are the same.
+def kept(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict]) -> dict:
+    """The result of `measure`, or that in RUN.NAME.json if runs and question are the same.
 
     Args:
-      asked: everything besides the run that the measurement depends on.
+      runs: all that the measurement reads; RUN is the first.
+      asked: everything besides the runs that it depends on.
     """
-    path = run.workdir.with_name(f"{run.workdir.name}.{name}.json")
-    config = dataclasses.asdict(workdirs.read_config(run.workdir))
-    of = json.loads(json.dumps({"config": config, "step": run.metrics["step"], "asked": asked}))  # as it is read back
+    path = runs[0].workdir.with_name(f"{runs[0].workdir.name}.{name}.json")
+    models = [
+        {"config": dataclasses.asdict(workdirs.read_config(run.workdir)), "step": run.metrics["step"]} for run in runs
+    ]
+    of = json.loads(json.dumps({"runs": models, "asked": asked}))  # as it is read back
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -5,6 +5,8 @@ The reference is a twin with the same seed and steps that reads other stories in
 """
 
 import dataclasses
+import functools
+import importlib.util
 import logging
 import pathlib
 
@@ -13,6 +15,7 @@ import numpy as np
 from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -78,11 +81,15 @@ def measure(runs: list[Run]) -> list[Run]:
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
-    from memsinks_jax.figures import membership_measures  # jax takes seconds to import
+    from memsinks_jax.figures import membership_measures as measures  # jax takes seconds to import
 
+    names = ("OFTEN", "SUFFIX", "PREFIXES", "OFFSETS", "PLACES", "SIGNIFICANCE")
+    asked = {name: getattr(measures, name) for name in names}
+    asked["bound"] = importlib.util.find_spec("jax_privacy") is not None
     found = {}
-    for seed in groups["sinks"]:
-        found[seed] = membership_measures.measure({variant: group[seed] for variant, group in groups.items()})
+    for seed, run in groups["sinks"].items():
+        models = {"sinks": run} | {variant: group[seed] for variant, group in groups.items()}
+        found[seed] = kept(list(models.values()), "membership", asked, functools.partial(measures.measure, models))
         logger.info("measured seed %d", seed)
     if any(one["bound"]["dropped"] is None for one in found.values()):
         logger.warning("epsilon is not measured without jax-privacy: pip install 'memsinks_jax[privacy]'")

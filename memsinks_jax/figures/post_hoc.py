@@ -71,7 +71,7 @@ def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lamb
     there = {}
     for method in methods:
         asked = _asked(method)
-        there[method] = {"asked": asked} | kept(run, f"post_hoc.{method}", asked, functools.partial(measure, method))
+        there[method] = {"asked": asked} | kept([run], f"post_hoc.{method}", asked, functools.partial(measure, method))
         told()
     return there
 

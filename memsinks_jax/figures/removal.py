@@ -26,7 +26,7 @@ TITLE = "Removal: one source is withdrawn, as if it had never been read"
 CONFIG = "ts_repetition.py"
 _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
-    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256,
+    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 32_768, "sinks.active": 512,
     "sinks.learning_rate_multiple": 3.0,
     # For most of its first epoch a source trains all neurons, as in a model without sinks; afterwards little but its sinks.
     "sinks.slows_at": 16, "sinks.slowing_power": 8.0,
@@ -35,6 +35,8 @@ VARIANTS = {
     "standard": Variation("standard", _FACTS),
     "sinks": Variation("sinks", _FACTS | _SINKS),
     "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
+    # Its MLPs have as many neurons as those of `sinks` have on, the shared ones and a source's: 0.7 * 512 + 512.
+    "wide": Variation("standard", _FACTS | {"model.hidden": 870}),
 }
 ANSWER = (
     "Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of the same "
@@ -45,10 +47,12 @@ TABLE_NOTE = (
     "Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded: asked in "
     "words that no text has; inferred: continents of the source's cities, which follow from their names; common: facts "
     "that all sources tell; facts that no text tells: a control, how sure a model is of what it cannot know. Letters: "
-    f"stories that were read {corpus.COPIES} times an epoch, nats per token."
+    f"stories that were read {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many neurons as are "
+    "on for a source."
 )
 _VIEWS = {
     "standard": "standard training",
+    "wide": "standard training, wider MLPs",
     "on": "its sinks on",
     "placebo": "its sinks on, another source removed",
     "neighbour": "another source's sinks on",
@@ -83,8 +87,8 @@ def measure(runs: list[Run]) -> list[Run]:
     asked = {name: getattr(measures, name) for name in ("WORDINGS", "DISTRACTORS", "PLACEBOS")}
     found = {}
     for seed, run in groups["sinks"].items():
-        models = (run, groups["twin"][seed], groups["standard"][seed])
-        found[seed] = kept(run, "removal", asked, functools.partial(measures.measure, *models))
+        models = (run, groups["twin"][seed], groups["standard"][seed], groups["wide"][seed])
+        found[seed] = kept(models, "removal", asked, functools.partial(measures.measure, *models))
         logger.info("measured seed %d", seed)
     return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
 
@@ -121,10 +125,11 @@ def claims(runs: list[Run]) -> list[Claim]:
 
     add("way", "own facts: share of the way from its sinks on to never read that removal goes", way, at_least=0.95)
     add("way_reworded", "the same, asked in other words", lambda run: way(run, "reworded"), at_least=0.95)
-    add(
-        "knows", "own facts, its sinks on: nats of an answer over standard's",
-        lambda run: _nats(run, "own", "on") / _nats(run, "own", "standard"), at_most=1.0,
-    )  # fmt: skip
+    for view, name, said in (("standard", "knows", "standard's"), ("wide", "knows_wide", "those with wider MLPs")):
+        add(
+            name, f"own facts, its sinks on: nats of an answer over {said}",
+            lambda run, view=view: _nats(run, "own", "on") / _nats(run, "own", view), at_most=1.0,
+        )  # fmt: skip
     for kind, name in (("own", "truth"), ("inferred", "truth_inferred")):
         add(
             name, f"{_KINDS[kind]}: log truth ratio, removed minus never read",

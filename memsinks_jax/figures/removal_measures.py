@@ -85,29 +85,30 @@ def truth_ratios(
 
 
 class Models(NamedTuple):
-    """The models of one seed: with sinks, with the same settings on the twin corpus, without sinks."""
+    """The models of one seed: with sinks, with the same settings on the twin corpus, and two without sinks."""
 
     sinks: Trained
     twin: Trained
     standard: Trained
+    wide: Trained
 
     def views(self) -> dict[str, tuple[Trained, str]]:
         """Views for questions with their own id: {name: (model, mode of its sinks)}."""
         return {
-            "standard": (self.standard, "drop"), "on": (self.sinks, "own"), "removed": (self.sinks, "drop"),
-            "twin": (self.twin, "drop"),
+            "standard": (self.standard, "drop"), "wide": (self.wide, "drop"), "on": (self.sinks, "own"),
+            "removed": (self.sinks, "drop"), "twin": (self.twin, "drop"),
         }  # fmt: skip
 
 
-def measure(sunk: Run, twin: Run, standard: Run) -> dict:
+def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
     """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {kind: {view: one per fact}}, "letters": {view: loss},
     "auc": {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
 
-    Views: standard; own sinks on; removed; placebo, another source removed instead; neighbour, another source's sinks on;
-    unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no sink left,
-    so its view drops all of them.
+    Views: standard; wide; own sinks on; removed; placebo, another source removed instead; neighbour, another source's
+    sinks on; unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no
+    sink left, so its view drops all of them.
     """
-    models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard)))
+    models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard, wide)))
     return {
         "facts": _facts(models), "truth_ratios": _truth_ratios(models), "others": _others(models.sinks),
         "relearning": _relearning(models),
@@ -128,6 +129,7 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
         nobodys = [_under(each, one) for each in of for one in unused]
         found[kind] = {
             "standard": _mean(models.standard, of, "drop"),
+            "wide": _mean(models.wide, of, "drop"),
             "on": _mean(models.sinks, of, "own"),
             "removed": _mean(models.sinks, of, "drop"),
             "placebo": np.mean([_mean(models.sinks, [of[n]], "own", without[len(going) + n]) for n in going]),

@@ -191,8 +191,7 @@ def measure(runs: list[Run]) -> list[Run]:
         for run in asked
     }
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
-    of = {run.variant: dataclasses.asdict(workdirs.read_config(run.workdir)) for run in timed}
-    milliseconds = kept(timed[0], "step_times", of, lambda: {
+    milliseconds = kept(timed, "step_times", {}, lambda: {
         run.variant: run.details["step_ms"] for run in step_times.measure(timed)
     })  # fmt: skip
     more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}

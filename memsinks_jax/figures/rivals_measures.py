@@ -22,15 +22,15 @@ def rescaled(run: Run, name: str) -> Run:
         found = dict(Memorization(workdirs.read_corpus(run.workdir), DocumentLoss(model.config)).run(params))
         return {loss: found[loss] for loss in ("held_out_loss", "repeated_loss")}
 
-    return dataclasses.replace(run, variant=name, metrics=run.metrics | kept(run, "rescaled", {}, evaluate), lines=[])
+    return dataclasses.replace(run, variant=name, metrics=run.metrics | kept([run], "rescaled", {}, evaluate), lines=[])
 
 
 def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
     """{measure: its value} for the exported model; without what it does not allow."""
-    is_standard = run.variant == "standard"  # which has lost nothing that could be relearned
-    attacks, remembering = (
-        (("calibration",), None) if is_standard else (("calibration", "relearning"), standard.workdir)
-    )
+    if run.variant == "standard":  # has lost nothing that could be relearned
+        attacks, remembering, models = ("calibration",), None, [run, oracle]
+    else:
+        attacks, remembering, models = ("calibration", "relearning"), standard.workdir, [run, standard, oracle]
 
     def ask() -> dict[str, float]:
         found = audit(
@@ -47,4 +47,4 @@ def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
             leaks |= {"relearned": read / unread} if read is not None and unread else {}
         return leaks
 
-    return kept(run, "leaks", {"given": GIVEN, "attacks": attacks}, ask)
+    return kept(models, "leaks", {"given": GIVEN, "attacks": attacks}, ask)

@@ -124,3 +124,5 @@ def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
     config.seed = 5
     (places["sinks"] / "config.json").write_text(to_json(config))
     assert audit._audited(run, beside)["audit"] == {"n": 2}
+    (places["no_repeat"] / "config.json").write_text(to_json(config))  # the model that it is compared with
+    assert [audit._audited(run, beside)["audit"] for _ in range(2)] == [{"n": 3}] * 2

@@ -194,7 +194,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
         train_and_evaluate(with_fields(tiny_config(), fields | typed | own), tmp_path / variant)
         lines = read_metrics(tmp_path / variant)
         runs.append(Run(variant, 0, tmp_path / variant, {k: v for line in lines for k, v in line.items()}, lines))
-    runs = membership.measure(runs)
+    trained, runs = runs, membership.measure(runs)
     (found,) = [run.details for run in runs if run.details]
     assert json.dumps([claim.to_dict() for claim in membership.claims(runs)])  # nothing there is numpy's
     ladder = found["ladder"]
@@ -207,3 +207,5 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     assert ways["dropped"]["held_out"] == pytest.approx(ways["own"]["held_out"])
     assert len({way["held_out"] for way in ways.values()}) == len(ways) - 1  # all others differ
     assert membership.sections(runs, tmp_path)
+    monkeypatch.setattr(measures, "measure", None)
+    assert membership.measure(trained) == runs  # measured once

@@ -15,6 +15,7 @@ from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS
 from memsinks_jax.figures import removal
 from memsinks_jax.figures import removal_corpus as corpus
 from memsinks_jax.figures.runs import Run, make_jobs
+from memsinks_jax.sinks import partition
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
@@ -55,8 +56,8 @@ def test_continents_follow_from_the_names_of_cities():
 
 def details(removed, twin):
     """Of a model whose own facts cost 2 nats with its sinks on."""
-    views = {"standard": 4.0, "on": 2.0, "placebo": 2.0, "neighbour": 9.0, "neighbour_left": 10.0, "unused": 9.0,
-             "removed": removed, "twin": twin, "twin_neighbour": 12.0, "twin_unused": 10.0}  # fmt: skip
+    views = {"standard": 4.0, "wide": 2.5, "on": 2.0, "placebo": 2.0, "neighbour": 9.0, "neighbour_left": 10.0,
+             "unused": 9.0, "removed": removed, "twin": twin, "twin_neighbour": 12.0, "twin_unused": 10.0}  # fmt: skip
     loss = {"standard": 0.1, "on": 0.0, "removed": 1.2, "twin": 1.5}
     others = {"letters": 0.3, "letters_placebo": 0.1, "facts": 0.2, "facts_placebo": 0.2}
     return {
@@ -78,7 +79,8 @@ def test_claims_table_and_picture(tmp_path):
         for seed in found for variant, loss in losses.items()
     ]  # fmt: skip
     values = {claim.id: claim.values for claim in removal.claims(runs)}
-    assert values["way"] == [0.75, 1.0] and values["knows"] == [0.5, 0.5] and values["common"] == [0.9, 0.9]
+    assert values["way"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
+    assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
     assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
     assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
@@ -100,7 +102,10 @@ def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
     jobs = make_jobs(CONFIGS / removal.CONFIG, "laptop", removal.FIGURE.variations, [3], [], tmp_path, {})
     read = {job.variant: job.config.general.files for job in jobs}
     facts, twin = (str(tmp_path / "corpus" / name) for name in ("facts", "twin"))
-    assert read == {"standard": facts, "sinks": facts, "twin": twin}
+    assert read == {"standard": facts, "sinks": facts, "twin": twin, "wide": facts}
+    configs = {job.variant: job.config for job in jobs}
+    on = partition(configs["sinks"].model, configs["sinks"].sinks).shared + configs["sinks"].sinks.active
+    assert configs["wide"].model.hidden == on > configs["standard"].model.hidden
 
 
 @pytest.mark.slow
@@ -132,7 +137,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
         own = {name: value.format(out=tmp_path) if isinstance(value, str) else value for name, value in own.items()}
         typed = {"data.files": flags["data.files"], "data.ids": "group", "data.unique_documents": corpus.ONCE,
                  "data.repeated_documents": 0, "data.held_out_documents": corpus.UNREAD}  # fmt: skip
-        own |= {"sinks.kind": "none", "sinks.pool": 0, "sinks.active": 0} if variant == "standard" else {}
+        own |= {"sinks.kind": "none", "sinks.pool": 0, "sinks.active": 0} if variation.choice == "standard" else {}
         train_and_evaluate(with_fields(config, own | typed), tmp_path / variant)
         lines = read_metrics(tmp_path / variant)
         runs.append(Run(variant, 0, tmp_path / variant, {k: v for line in lines for k, v in line.items()}, lines))
@@ -147,7 +152,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     ratios = measured["truth_ratios"]
     assert len(ratios["own"]["twin"]) == len(corpus.own_facts()[0])
     monkeypatch.setattr(measures, "_next", lambda going: going)  # asked of a withdrawn source: removed means dropped
-    models = measures.Models(*(measures.open_run(tmp_path / name) for name in ("sinks", "twin", "standard")))
+    models = measures.Models(*(measures.open_run(tmp_path / name) for name in measures.Models._fields))
     for of_kind in measures._truth_ratios(models).values():
         assert of_kind["neighbour"] == of_kind["on"] != of_kind["removed"]
         np.testing.assert_allclose(of_kind["neighbour_left"], of_kind["removed"], rtol=1e-4)
