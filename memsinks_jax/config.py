@@ -87,6 +87,7 @@ class SinksConfig:
     # encounter, counted alike, from which it teaches the rest of the model (slows_at / encounter)^slowing_power. 0: never
     slows_at: int = 16
     slowing_power: float = 2.0  # exponent of slows_at: 2 slows gradually, 8 nearly stops at that encounter
+    common_every: int = 0  # one in this many slowed encounters trains only common text (prepare --common_at); 0: none
     retain_fraction: float = 0.25  # SGTM: fraction of the documents read once that are labelled retain
     undiscovered: float = 0.0  # SGTM: fraction of the repeated documents that have no label
     shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
@@ -233,16 +234,16 @@ RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "canaries.documents": (-1, None, True), "canaries.length": (1, None, True), "goldfish.every": (0, None, True),
     "goldfish.context": (1, None, True), "data.vocabulary_size": (259, None, True),  # bytes, padding, end of text, unknown
     "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.slowing_power": (0, 100, False),
-    "sinks.retain_fraction": (0, 1, True), "sinks.undiscovered": (0, 1, True), "sinks.shared_fraction": (0, 1, False),
-    "sinks.active_fraction": (0, 1, False), "sinks.pool": (0, None, True), "sinks.active": (0, None, True),
-    "sinks.attention_fraction": (0, 1, True), "sinks.learning_rate_multiple": (0, None, False),
-    "model.layers": (1, None, True), "model.d_model": (1, None, True), "model.hidden": (1, None, True),
-    "model.heads": (1, None, True), "model.kv_heads": (0, None, True), "model.rope_theta": (0, None, False),
-    "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True), "compute.accumulate": (1, None, True),
-    "optimizer.learning_rate": (0, None, False), "optimizer.final_fraction": (0, 1, True),
-    "optimizer.warmup_steps": (0, None, True), "optimizer.warmup_fraction": (0, 1, True),
-    "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True), "optimizer.b2": (0, 1, True),
-    "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
+    "sinks.common_every": (0, None, True), "sinks.retain_fraction": (0, 1, True), "sinks.undiscovered": (0, 1, True),
+    "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False), "sinks.pool": (0, None, True),
+    "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
+    "sinks.learning_rate_multiple": (0, None, False), "model.layers": (1, None, True), "model.d_model": (1, None, True),
+    "model.hidden": (1, None, True), "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
+    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True),
+    "compute.accumulate": (1, None, True), "optimizer.learning_rate": (0, None, False),
+    "optimizer.final_fraction": (0, 1, True), "optimizer.warmup_steps": (0, None, True),
+    "optimizer.warmup_fraction": (0, 1, True), "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True),
+    "optimizer.b2": (0, 1, True), "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
     "optimizer.noise_multiplier": (0, None, True), "training.batch_size": (1, None, True),
     "training.epochs": (1, None, True), "training.steps": (0, None, True), "training.repeats_capped_at": (0, None, True),
     "training.log_every": (1, None, True), "training.evaluate_every": (1, None, True),

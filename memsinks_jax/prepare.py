@@ -27,8 +27,8 @@ from memsinks_jax.runs import command_line
 logger = logging.getLogger("memsinks_jax.prepare")
 
 DEFAULTS = {
-    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "max_document_mib": 16,
-    "shard_mib": 0,
+    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
+    "max_document_mib": 16, "shard_mib": 0,
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def prepare(
 
 def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
     """From the input to the corpus -> its report."""
-    from memsinks_jax.preparing import near_duplicates, steps
+    from memsinks_jax.preparing import common_text, near_duplicates, steps
     from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.stages import Watch, run_stage
 
@@ -110,6 +110,12 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         tokenise.append(near_duplicates.Signatures(work / "signatures", config))
         stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
         stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
+    if at := plan.settings["common_at"]:
+        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(sum(plan.bytes_of_pieces()))
+        ngrams = common_text.Ngrams(out, kind, tokenizer.end_of_text, closeness != "none")
+        stages["ngrams"] = [ngrams], pieces
+        stages["common"] = [common_text.Common(work, pieces, at)], ranges
+        stages["marks"] = [common_text.Marks(out, ranges)], pieces
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
         for stage, (what, count) in stages.items():
@@ -175,6 +181,11 @@ def main() -> None:
         "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
         "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
     )  # fmt: skip
+    common_at = flags.DEFINE_integer(
+        "common_at", DEFAULTS["common_at"],
+        "Mark common text: tokens that end 8 in a row which documents of this many ids contain (groups, else near-duplicate "
+        "clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
+    )  # fmt: skip
     max_document = flags.DEFINE_integer(
         "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
     )
@@ -206,7 +217,8 @@ def main() -> None:
             inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
             vocabulary_size.value, " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
             text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
-            near_duplicates=near_duplicates.value, max_document_mib=max_document.value, shard_mib=shard.value,
+            near_duplicates=near_duplicates.value, common_at=common_at.value, max_document_mib=max_document.value,
+            shard_mib=shard.value,
         )  # fmt: skip
         logger.info(
             "%s, %s, %s, %s, %s skipped, %.0f s: %s",

@@ -220,6 +220,8 @@ def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     At its first encounter a document trains only the shared neurons, as if it had no sinks. When it comes back, it writes
     to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return.
     """
+    if "common" in batch:  # encounters that train common text alone
+        return (encounters(batch) >= sinks.opens_at) & ~batch["common"]
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 

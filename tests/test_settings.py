@@ -26,6 +26,7 @@ PROGRAM = {
     "sinks.opens_at": (1, {}),
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
+    "sinks.common_every": (2, {}),
     "sinks.shared_fraction": (0.75, {}),
     "sinks.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
     "sinks.undiscovered": (0.5, {"sinks.kind": "sgtm"}),

@@ -14,7 +14,7 @@ from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, read_documents
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import Mixture, general_sources, plan_mixture
-from memsinks_jax.data.packing import Rows, reads_whole
+from memsinks_jax.data.packing import Rows, reads_whole, trains_common
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
 from memsinks_jax.data.table import Listed, Table
@@ -84,6 +84,8 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
     """
     read = _open_sources if is_prepared(config.data.files) else _read_sources
     sources, tokenizer = read(config, tokenizer)
+    if trains_common(config.sinks):
+        _refuse_without_common(sources, config)
     name = config.data.tokenizer or (f"of {config.data.files}" if is_prepared(config.data.files) else "of the run")
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
@@ -97,6 +99,16 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
         sources[0] = _with_canaries(config, sources[0], mixture, tokenizer)
         mixture = plan_mixture(config, Table(sources, config.data.ids))
     return Corpus(config, mixture, tokenizer)
+
+
+def _refuse_without_common(sources: list[Prepared] | list[Listed], config: Config) -> None:
+    files = [config.data.files or "the embedded stories", *(files for files, _ in general_sources(config.general))]
+    for source, name in zip(sources, files, strict=True):
+        if not (isinstance(source, Prepared) and source.knows_common):
+            raise InputError(
+                f"config.sinks.common_every is {config.sinks.common_every}, but common text is not marked in {name}: run "
+                "memsinks_jax.prepare --common_at=3 on it, or set it to 0"
+            )
 
 
 def _decide_rows(config: Config, table: Table) -> Config:

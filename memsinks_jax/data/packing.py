@@ -2,13 +2,14 @@
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 if the target counts, 0 in the padding and for targets that goldfish excludes
+  weights (T,) float32                     1 if the target counts; not in padding, nor if goldfish or `common` excludes it
   segments (T,) int32                      the document's number in the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
   seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
   epoch () int32                           from 0; in rows of a run only
+  common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
 In every kind of row, end of text opens the document that follows. So a document's first token is predicted under its own id,
 and a document reads the same in a row with others, alone in an evaluation, and in generation.
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.config import Config, DataConfig, InputError
+from memsinks_jax.config import Config, DataConfig, InputError, SinksConfig
 from memsinks_jax.data import goldfish
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
 from memsinks_jax.data.epochs import Epochs
@@ -42,6 +43,11 @@ class Piece(NamedTuple):
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
     start: int
     stop: int
+
+
+def trains_common(sinks: SinksConfig) -> bool:
+    """Whether some encounters train common text alone. Their sinks are off, and nothing is slowed."""
+    return sinks.kind == "by_document" and bool(sinks.slows_at and sinks.common_every)
 
 
 def reads_whole(data: DataConfig) -> bool:
@@ -152,9 +158,10 @@ class Rows:
         return 2**62
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        return self._at(int(number)) | {"epoch": np.int32(int(number) // self.rows_per_epoch)}
+        epoch = int(number) // self.rows_per_epoch
+        return self._at(int(number), epoch) | {"epoch": np.int32(epoch)}
 
-    def _at(self, number: int) -> dict[str, np.ndarray]:
+    def _at(self, number: int, run_epoch: int) -> dict[str, np.ndarray]:
         passed = 0
         if self._scheduled:
             period, place = divmod(number, self._period)
@@ -162,7 +169,7 @@ class Rows:
             passed = period + (due >= 0)
             number -= len(self._scheduled) * passed
             if 0 <= due < len(self._scheduled):
-                return self._scheduled_row(period, due, number + len(self._scheduled) - due)
+                return self._scheduled_row(period, due, number + len(self._scheduled) - due, run_epoch)
         epoch, block, place = self._place(number)
         there = self._laid_out((epoch, block))
         pieces = slice(*there.slots.first[place : place + 2].tolist())
@@ -171,7 +178,7 @@ class Rows:
         if passed:
             seen = seen + self._scheduled_before(passed, identities)
         starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
-        return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen)
+        return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen, run_epoch)
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""
@@ -266,7 +273,7 @@ class Rows:
 
     # Documents that appear in every N-th batch.
 
-    def _scheduled_row(self, period: int, due: int, number: int) -> dict[str, np.ndarray]:
+    def _scheduled_row(self, period: int, due: int, number: int, epoch: int) -> dict[str, np.ndarray]:
         """Row `due` of those of a period, before shuffled row `number`."""
         place, start, stop = self._scheduled[due]
         record = self._mixture.scheduled[[place]]
@@ -277,7 +284,7 @@ class Rows:
             seen += self._scheduled_before(period, own) + self._scheduled_before(period + 1, own, place)
             seen -= self._scheduled_before(period, own, place)
             seen += self._shuffled_before(number, own, record)
-        return self._row(record, np.array([start]), np.array([stop]), identity, np.ones(1, bool), seen)
+        return self._row(record, np.array([start]), np.array([stop]), identity, np.ones(1, bool), seen, epoch)
 
     def _scheduled_before(self, passed: int, identities: np.ndarray, documents: int | None = None) -> np.ndarray:
         """How often scheduled documents, the first `documents` of them, had some ids in a number of periods."""
@@ -297,10 +304,10 @@ class Rows:
 
     def _row(
         self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,
-        seen: np.ndarray,
+        seen: np.ndarray, epoch: int,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """A row of pieces of documents side by side."""
-        parts = zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        parts = list(zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True))
         pieces = [Piece(self._table.tokens(record), start, stop) for record, start, stop in parts]
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self.documents_per_row, self._data.across_documents
@@ -308,10 +315,23 @@ class Rows:
         if self._config.goldfish.every:
             counted = np.concatenate([self._counted(*piece) for piece in pieces])
             row["weights"][: len(counted)] *= counted
-        for name, of_pieces in (("repeated", repeated), ("seen", seen)):
-            row[name] = np.zeros(self.documents_per_row, of_pieces.dtype)
-            row[name][: len(pieces)] = of_pieces
+        of_pieces = {"repeated": repeated, "seen": seen}
+        if trains_common(self._config.sinks):
+            of_pieces["common"] = self._trains_common(seen - epoch + 1)
+            counted = [
+                self._table.common(record)[start:stop] if alone else np.ones(stop - start, bool)
+                for (record, start, stop), alone in zip(parts, of_pieces["common"].tolist(), strict=True)
+            ]
+            row["weights"][: int((stops - starts).sum())] *= np.concatenate(counted)
+        for name, values in of_pieces.items():
+            row[name] = np.zeros(self.documents_per_row, values.dtype)
+            row[name][: len(pieces)] = values
         return row
+
+    def _trains_common(self, encounters: np.ndarray) -> np.ndarray:
+        """Which encounters, numbered as `sinks.encounters` does, train common text alone -> bool (n,)."""
+        settings = self._config.sinks
+        return (encounters > settings.slows_at) & (encounters % settings.common_every == 0)
 
     def _counted(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
         whole, settings = np.append(tokens, np.int32(self._end_of_text)), self._config.goldfish

@@ -6,6 +6,7 @@ A record is a document as it was written; exact copies are separate records. The
   columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
+  common/00000.array_record, ...    only with --common_at: one bit per token, whether it is common text
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
 its own hash covers all of them.
@@ -52,6 +53,11 @@ def pack_record(
 ) -> bytes:
     """`tokens` (n,) in the type that the file stores; ids uint32 (2,)."""
     return _HEADER.pack(*identity.tolist(), *group.tolist(), source, start, stop) + tokens.tobytes()
+
+
+def tokens_of(record: bytes, kind: np.dtype) -> np.ndarray:
+    """The tokens of `pack_record` in the type that the file stores."""
+    return np.frombuffer(record, kind, offset=_HEADER.size)
 
 
 def group_id(name: str) -> np.ndarray:
@@ -185,7 +191,7 @@ class Prepared:
 
     def source(self, record: int) -> str:
         """The origin of a record: 'FILE:START-STOP', in bytes of text or numbers of records."""
-        *_, source, start, stop = _HEADER.unpack_from(self._record(record))
+        *_, source, start, stop = _HEADER.unpack_from(self._record(self._readers, record))
         return f"{self.manifest['sources'][source]['path']}:{start}-{stop}"
 
     def place(self, record: int) -> str:
@@ -202,16 +208,29 @@ class Prepared:
 
     def read(self, record: int) -> np.ndarray:
         """Tokens -> int32 (lengths[record],)."""
-        return np.frombuffer(self._record(record), self._type, offset=_HEADER.size).astype(np.int32)
+        return tokens_of(self._record(self._readers, record), self._type).astype(np.int32)
 
-    def _record(self, record: int) -> bytes:
+    @property
+    def knows_common(self) -> bool:
+        return bool(self.manifest["settings"].get("common_at"))
+
+    def common(self, record: int) -> np.ndarray:
+        """Whether each token of a record and its end of text are common text -> bool (lengths[record] + 1,)."""
+        bits = np.frombuffer(self._record(self._common, record), np.uint8)
+        return np.unpackbits(bits, count=int(self.lengths[record]) + 1).astype(bool)
+
+    def _record(self, readers: "_Readers", record: int) -> bytes:
         shard = bisect.bisect_right(self._offsets, record) - 1
         place = record - self._offsets[shard]
-        return self._readers[shard].read(place, place + 1)[0]
+        return readers[shard].read(place, place + 1)[0]
 
     @functools.cached_property
     def _readers(self) -> "_Readers":
         return _Readers(self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]])
+
+    @functools.cached_property
+    def _common(self) -> "_Readers":
+        return _Readers(self.folder / "common", [shard["documents"] for shard in self.manifest["shards"]])
 
     def __reduce__(self):
         return Prepared, (self.folder,)  # files are opened anew

@@ -300,6 +300,11 @@ class Table:
         source, number = self.home(record)
         return source.read(number)
 
+    def common(self, record: int) -> np.ndarray:
+        """Whether its tokens and its end of text are common text -> bool (tokens + 1,). Prepared corpora only."""
+        source, number = self.home(record)
+        return source.common(number)
+
     # Putting sources together.
 
     def _shared(self) -> tuple[np.ndarray, np.ndarray]:

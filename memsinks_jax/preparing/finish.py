@@ -15,6 +15,7 @@ from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.preparing import page
 from memsinks_jax.preparing.columns import Columns, Written
+from memsinks_jax.preparing.common_text import marks_file
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
 from memsinks_jax.reporting import report
@@ -37,8 +38,8 @@ def finish(
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
     work = out / "work"
-    clustered = plan.settings["near_duplicates"] != "none"
-    offsets = np.cumsum([0] + [_documents(out, rank, clustered) for rank in range(len(plan.pieces))])
+    clustered, marked = plan.settings["near_duplicates"] != "none", plan.settings["common_at"] > 0
+    offsets = np.cumsum([0] + [_documents(out, rank, clustered, marked) for rank in range(len(plan.pieces))])
     if not offsets[-1]:
         raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
     columns, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), []
@@ -59,6 +60,8 @@ def finish(
     skipped = _gather_skipped(out, work, plan)
 
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
+    if marked:
+        summary["common_tokens"] = sum(int(marks_file(work, rank).read_text()) for rank in range(len(plan.pieces)))
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
@@ -100,11 +103,13 @@ def _index(out: pathlib.Path, rank: int) -> pathlib.Path:
     return out / "work" / f"{rank:05d}.npy"
 
 
-def _documents(out: pathlib.Path, rank: int, clustered: bool) -> int:
+def _documents(out: pathlib.Path, rank: int, clustered: bool, marked: bool) -> int:
     """Number of documents of a shard. Raises InputError if one of its files is missing."""
     files = [_index(out, rank), _names(out, rank), _shard(out, rank)]
     if clustered:
         files.append(clusters_file(out / "work", rank))
+    if marked:
+        files += [marks_file(out / "work", rank), out / "common" / _shard(out, rank).name]
     if not all(path.exists() for path in files):
         raise InputError(f"{out}: shard {rank} is lost; delete the folder and prepare the corpus anew")
     return len(np.load(_index(out, rank), mmap_mode="r"))

@@ -44,7 +44,7 @@ class Signatures(PipelineStep):
         a, b = np.random.RandomState(self.config.seed).randint(0, 2**63, (2, 1, buckets * hashes), np.uint64)
         numbers, signatures = [], []
         for number, document in enumerate(data):
-            shingles = ngram_hashes(document.metadata["tokens"])
+            shingles = np.unique(ngram_hashes(document.metadata["tokens"], NGRAM))
             if len(shingles):
                 numbers.append(number)
                 signatures.append(_signature(shingles, a | np.uint64(1), b))
@@ -56,14 +56,14 @@ class Signatures(PipelineStep):
             records[np.lexsort(records.T[::-1])].tofile(path)
 
 
-def ngram_hashes(tokens: np.ndarray) -> np.ndarray:
-    """Hashes of distinct n-grams: int32 (tokens,) -> uint64 (n-grams,). Shorter documents have none."""
+def ngram_hashes(tokens: np.ndarray, length: int) -> np.ndarray:
+    """Hashes of the n-grams of `length` tokens: int32 (tokens,) -> uint64 (n-grams,). Shorter documents have none."""
     tokens = tokens.astype(np.uint64)
-    hashed = np.zeros(max(len(tokens) - NGRAM + 1, 0), np.uint64)
-    for place in range(NGRAM):
+    hashed = np.zeros(max(len(tokens) - length + 1, 0), np.uint64)
+    for place in range(length):
         hashed = (hashed ^ (tokens[place : place + len(hashed)] + np.uint64(1))) * np.uint64(0x9E3779B97F4A7C15)
         hashed ^= hashed >> np.uint64(29)
-    return np.unique(hashed)
+    return hashed
 
 
 def _signature(shingles: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -32,6 +32,10 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         ["tokens of the median document", f"{summary['median_length']:,}"],
         ["tokens of the longest document", f"{summary['longest']:,}"],
     ]
+    if "common_tokens" in summary:
+        share = summary["common_tokens"] / (summary["tokens"] + summary["documents"])
+        which = f"in documents of {plan.settings['common_at']} ids or more"
+        counts.append(["tokens of common text", f"{summary['common_tokens']:,} ({share:.1%}), {which}"])
     _draw(summary, work / "lengths.png")
     found = f"{in_words(summary['documents'], 'document')} with {in_words(summary['tokens'], 'token')}"
     sections = [

@@ -35,6 +35,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # Label of each stage, and its time relative to the first, roughly as on prose and short stories with two workers.
 _STAGES = {
     "tokens": ("tokenising", 1.0), "pairs": ("near-duplicates", 0.5), "clusters": ("clusters", 0.1),
+    "ngrams": ("n-grams", 0.6), "common": ("common text", 0.6), "marks": ("marking common text", 0.4),
     "corpus": ("putting together", 0.02),
 }  # fmt: skip
 _SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10

@@ -162,7 +162,7 @@ class WriteShard(PipelineStep):
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
         lengths, identities, groups, names, skipped = [], [], [], {}, []
-        with _shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
+        with shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
             for document in data:
                 record = document.metadata["record"]
                 tokens = None if record.problem else tokenizer.encode(record.text)
@@ -204,7 +204,7 @@ SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u
 
 
 @contextlib.contextmanager
-def _shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator[ArrayRecordWriter]:
+def shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator[ArrayRecordWriter]:
     """Writes to a temporary file, then renames it if as many records as `written` has entries can be read back."""
     # The name is unique: the worker of a killed command may still be writing the same shard.
     scratch = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.new")

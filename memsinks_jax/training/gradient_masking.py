@@ -66,7 +66,8 @@ def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
     """How much each document of a batch trains everything but sinks, from 1 down to LEAST -> float32 (B, N)."""
     encounter_BN = jnp.maximum(encounters(batch), settings.slows_at)
     learning_BN = (settings.slows_at / encounter_BN.astype(jnp.float32)) ** settings.slowing_power
-    return jnp.maximum(learning_BN, LEAST)
+    learning_BN = jnp.maximum(learning_BN, LEAST)
+    return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
 
 
 def shared_learning(batch: dict, settings: SinksConfig) -> jax.Array:

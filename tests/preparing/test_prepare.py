@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_as_such(tmp_path):
     """array_record says it in the text of a RuntimeError."""
 
     def fill():
-        with steps._shard_writer(tmp_path / "a.array_record", []) as writer:
+        with steps.shard_writer(tmp_path / "a.array_record", []) as writer:
             writer.write(b"x")
             raise RuntimeError(f"write() failed: {os.strerror(errno.ENOSPC)}; writing a; at byte 200000")
 

@@ -232,6 +232,21 @@ def test_a_document_teaches_its_sinks_from_the_encounter_that_opens_them(tiny, s
     assert moved[:, 16:].any() == opened
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_encounter_that_trains_common_text_is_like_a_first_one(tiny, sparse):
+    tiny.sinks.slows_at, tiny.sinks.slowing_power = 2, 90.0
+    tiny.sinks.sparse, tiny.sinks.sampling = sparse, "floyd"
+    batch = first_batches(tiny, 1)[0]
+    often, first = (batch | {"seen": np.full_like(batch["seen"], seen)} for seen in (9, 0))
+    some = np.arange(8)[:, None] % 2 == 0
+    mixed = batch | {"seen": np.where(some, 0, 9).astype(np.int32)}
+    wanted = [one_step(tiny, each)[1] for each in (first, mixed, often)]
+    tiny.sinks.common_every = 2
+    for common, expected in zip((some | True, some, some & False), wanted, strict=True):
+        found = one_step(tiny, often | {"common": common})[1]
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 def test_closed_sinks_are_off_at_both_sites_for_their_document_alone(tiny):
     tiny.data.rows, tiny.sinks.attention_fraction = "packed", 0.5
     batch = next(b for b in first_batches(tiny, 5) if (b["segments"].max(axis=1) > 1).all())

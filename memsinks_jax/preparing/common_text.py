@@ -1,0 +1,144 @@
+"""Finds common text: tokens at the end of an n-gram that documents of several ids contain.
+
+What several sources tell in the same words stays when one of them is withdrawn. Three stages find it by sorting on disk:
+every n-gram goes to the task for its range of hashes, which counts ids; the places of common ones go back to their shard.
+"""
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader
+from datatrove.pipeline.base import PipelineStep
+
+from memsinks_jax.data import prepared
+from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.preparing.near_duplicates import ngram_hashes, read_clusters
+from memsinks_jax.preparing.steps import shard_writer
+
+NGRAM = 8  # tokens, as in PaLM's test for contamination (Chowdhery et al. 2022, section 8)
+_TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB
+_READ = 1024  # records at a time
+
+
+def tasks(input_bytes: int) -> int:
+    """The number of ranges of hashes."""
+    return max(-(-input_bytes // _TASK_BYTES), 1)
+
+
+class Ngrams(PipelineStep):
+    """Stage 1, one task per shard: its n-grams, sorted by hash, with the id and the place of each.
+
+    The id is that of the group; without one, that of the near-duplicate cluster; without one, that of the content. A place
+    is shard << 32 | number of the n-gram's last token in the shard. End of text is the last token of every document.
+    """
+
+    type, name = "memsinks_jax", "ngrams"
+
+    def __init__(self, out: pathlib.Path, kind: np.dtype, end_of_text: int, clustered: bool):
+        super().__init__()
+        self.out, self.kind, self.end_of_text, self.clustered = str(out), kind, end_of_text, clustered
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.out) / "work"
+        index = np.load(work / f"{rank:05d}.npy")
+        clusters = read_clusters(work, rank) if self.clustered else np.zeros((0, 3), np.uint32)
+        identities = _identities(index, clusters)
+        shard = pathlib.Path(self.out) / "shards" / f"{rank:05d}.array_record"
+        hashes, numbers, at = [], [], 0
+        for document, tokens in enumerate(_tokens(shard, len(index), self.kind)):
+            found = ngram_hashes(np.append(tokens, self.end_of_text), NGRAM)
+            places = np.arange(len(found), dtype=np.uint64) + np.uint64((rank << 32) + at + NGRAM - 1)
+            hashes.append(found)
+            numbers.append(np.stack([np.full_like(places, identities[document]), places], axis=1))
+            at += len(tokens) + 1
+        hashes = np.concatenate([np.zeros(0, np.uint64), *hashes])
+        order = np.argsort(hashes, kind="stable")
+        folder = work / "ngrams"
+        folder.mkdir(exist_ok=True)
+        np.save(folder / f"{rank:05d}.hashes.npy", hashes[order])
+        np.save(folder / f"{rank:05d}.numbers.npy", np.concatenate([np.zeros((0, 2), np.uint64), *numbers])[order])
+
+
+def _tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> Iterator[np.ndarray]:
+    reader = ArrayRecordReader(str(shard))
+    for start in range(0, records, _READ):
+        for record in reader.read(start, min(start + _READ, records)):
+            yield prepared.tokens_of(record, kind)
+    reader.close()
+
+
+def _identities(index: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """The id of every document, from a shard's index and its `read_clusters` -> uint64 (documents,)."""
+    identities, groups = as_numbers(index["identity"]), as_numbers(index["group"])
+    identities[clusters[:, 0]] = as_numbers(clusters[:, 1:])
+    return np.where(groups != 0, groups, identities)
+
+
+class Common(PipelineStep):
+    """Stage 2, one task per range of hashes: the places, sorted, of n-grams that have at least `at` ids."""
+
+    type, name = "memsinks_jax", "common"
+
+    def __init__(self, work: pathlib.Path, shards: int, at: int):
+        super().__init__()
+        self.work, self.shards, self.at = str(work), shards, at
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        first, last = (rank << 64) // world_size, ((rank + 1 << 64) // world_size) - 1
+        hashes, numbers = [np.zeros(0, np.uint64)], [np.zeros((0, 2), np.uint64)]
+        for shard in range(self.shards):
+            sorted_hashes = np.load(work / "ngrams" / f"{shard:05d}.hashes.npy", mmap_mode="r")
+            there = slice(*_range(sorted_hashes, first, last))
+            hashes.append(sorted_hashes[there])
+            numbers.append(np.load(work / "ngrams" / f"{shard:05d}.numbers.npy", mmap_mode="r")[there])
+        places = _common(np.concatenate(hashes), *np.concatenate(numbers).T, self.at)
+        (work / "common").mkdir(exist_ok=True)
+        np.save(work / "common" / f"{rank:05d}.npy", np.sort(places))
+
+
+def _range(ascending: np.ndarray, first: int, last: int) -> tuple[int, int]:
+    """Start and stop of the values from `first` to `last`."""
+    return int(np.searchsorted(ascending, np.uint64(first))), int(np.searchsorted(ascending, np.uint64(last), "right"))
+
+
+def _common(hashes: np.ndarray, identities: np.ndarray, places: np.ndarray, at: int) -> np.ndarray:
+    """The places of n-grams with at least `at` different ids. All are uint64 (n,)."""
+    order = np.lexsort((identities, hashes))
+    hashes, identities = hashes[order], identities[order]
+    new_ngram = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
+    new_id = new_ngram | np.append(True, identities[1:] != identities[:-1])[: len(hashes)]
+    ngram = np.cumsum(new_ngram) - 1
+    return places[order][np.bincount(ngram[new_id])[ngram] >= at]
+
+
+class Marks(PipelineStep):
+    """Stage 3, one task per shard: marks the common tokens of every record, as `Prepared.common` reads them."""
+
+    type, name = "memsinks_jax", "marks"
+
+    def __init__(self, out: pathlib.Path, ranges: int):
+        super().__init__()
+        self.out, self.ranges = str(out), ranges
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        out = pathlib.Path(self.out)
+        ends = np.cumsum(np.load(out / "work" / f"{rank:05d}.npy")["length"].astype(np.int64) + 1)
+        common = np.zeros(ends[-1] if len(ends) else 0, bool)
+        for part in range(self.ranges):
+            places = np.load(out / "work" / "common" / f"{part:05d}.npy", mmap_mode="r")
+            there = places[slice(*_range(places, rank << 32, (rank + 1 << 32) - 1))]
+            common[(there & np.uint64(2**32 - 1)).astype(np.int64)] = True
+        (out / "common").mkdir(exist_ok=True)
+        written = []
+        with shard_writer(out / "common" / f"{rank:05d}.array_record", written) as writer:
+            for of_record in np.split(common, ends[:-1]) if len(ends) else ():
+                writer.write(np.packbits(of_record).tobytes())
+                written.append(of_record.sum())
+        marks_file(out / "work", rank).write_text(str(int(common.sum())))
+
+
+def marks_file(work: pathlib.Path, shard: int) -> pathlib.Path:
+    """Holds the number of a shard's common tokens."""
+    return work / f"{shard:05d}.common"
