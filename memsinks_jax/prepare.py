@@ -28,7 +28,7 @@ logger = logging.getLogger("memsinks_jax.prepare")
 
 DEFAULTS = {
     "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "max_document_mib": 16, "shard_mib": 0,
+    "common_ngram": 13, "max_document_mib": 16, "shard_mib": 0,
 }  # fmt: skip
 
 
@@ -112,7 +112,8 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
     if at := plan.settings["common_at"]:
         kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(sum(plan.bytes_of_pieces()))
-        ngrams = common_text.Ngrams(out, kind, tokenizer.end_of_text, closeness != "none")
+        length = plan.settings["common_ngram"]
+        ngrams = common_text.Ngrams(out, length, kind, tokenizer.end_of_text, closeness != "none")
         stages["ngrams"] = [ngrams], pieces
         stages["common"] = [common_text.Common(work, pieces, at)], ranges
         stages["marks"] = [common_text.Marks(out, ranges)], pieces
@@ -183,9 +184,12 @@ def main() -> None:
     )  # fmt: skip
     common_at = flags.DEFINE_integer(
         "common_at", DEFAULTS["common_at"],
-        "Mark common text: tokens that end 8 in a row which documents of this many ids contain (groups, else near-duplicate "
-        "clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
+        "Mark common text, n-grams that documents of this many ids contain (groups, else near-duplicate clusters), for "
+        "config.sinks.common_every. 0: none.", lower_bound=0,
     )  # fmt: skip
+    common_ngram = flags.DEFINE_integer(
+        "common_ngram", DEFAULTS["common_ngram"], "Length of these n-grams, in tokens.", lower_bound=2
+    )
     max_document = flags.DEFINE_integer(
         "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
     )
@@ -217,8 +221,8 @@ def main() -> None:
             inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
             vocabulary_size.value, " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
             text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
-            near_duplicates=near_duplicates.value, common_at=common_at.value, max_document_mib=max_document.value,
-            shard_mib=shard.value,
+            near_duplicates=near_duplicates.value, common_at=common_at.value, common_ngram=common_ngram.value,
+            max_document_mib=max_document.value, shard_mib=shard.value,
         )  # fmt: skip
         logger.info(
             "%s, %s, %s, %s, %s skipped, %.0f s: %s",

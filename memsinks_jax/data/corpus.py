@@ -104,7 +104,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
 def _refuse_without_common(sources: list[Prepared] | list[Listed], config: Config) -> None:
     files = [config.data.files or "the embedded stories", *(files for files, _ in general_sources(config.general))]
     for source, name in zip(sources, files, strict=True):
-        if not (isinstance(source, Prepared) and source.knows_common):
+        if not (isinstance(source, Prepared) and source.common_ngram):
             raise InputError(
                 f"config.sinks.common_every is {config.sinks.common_every}, but common text is not marked in {name}: run "
                 "memsinks_jax.prepare --common_at=3 on it, or set it to 0"

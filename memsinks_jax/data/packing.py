@@ -46,7 +46,10 @@ class Piece(NamedTuple):
 
 
 def trains_common(sinks: SinksConfig) -> bool:
-    """Whether some encounters train common text alone. Their sinks are off, and nothing is slowed."""
+    """Whether some encounters train common text alone. Their sinks are off, and nothing is slowed.
+
+    No other token of the document is an input or a target, so such an encounter teaches nothing that its source alone tells.
+    """
     return sinks.kind == "by_document" and bool(sinks.slows_at and sinks.common_every)
 
 
@@ -318,15 +321,20 @@ class Rows:
         of_pieces = {"repeated": repeated, "seen": seen}
         if trains_common(self._config.sinks):
             of_pieces["common"] = self._trains_common(seen - epoch + 1)
-            counted = [
-                self._table.common(record)[start:stop] if alone else np.ones(stop - start, bool)
-                for (record, start, stop), alone in zip(parts, of_pieces["common"].tolist(), strict=True)
-            ]
-            row["weights"][: int((stops - starts).sum())] *= np.concatenate(counted)
+            for segment in np.flatnonzero(of_pieces["common"]).tolist():
+                self._leave_common(row, segment + 1, *parts[segment])
         for name, values in of_pieces.items():
             row[name] = np.zeros(self.documents_per_row, values.dtype)
             row[name][: len(pieces)] = values
         return row
+
+    def _leave_common(self, row: dict[str, np.ndarray], segment: int, record: int, start: int, stop: int) -> None:
+        """Leaves only common n-grams of a document in its segment of a row: other tokens neither count nor are read."""
+        there = row["segments"] == segment
+        ends, within = self._table.common(record)
+        row["weights"][there] *= ends[start:stop]
+        readable = np.append(True, within)[start:stop]  # the input at a target is the token before it
+        row["inputs"][there] = np.where(readable, row["inputs"][there], PADDING)
 
     def _trains_common(self, encounters: np.ndarray) -> np.ndarray:
         """Which encounters, numbered as `sinks.encounters` does, train common text alone -> bool (n,)."""

@@ -6,7 +6,7 @@ A record is a document as it was written; exact copies are separate records. The
   columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
-  common/00000.array_record, ...    only with --common_at: one bit per token, whether it is common text
+  common/00000.array_record, ...    only with --common_at: one bit per token, whether it ends a common n-gram
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
 its own hash covers all of them.
@@ -211,11 +211,13 @@ class Prepared:
         return tokens_of(self._record(self._readers, record), self._type).astype(np.int32)
 
     @property
-    def knows_common(self) -> bool:
-        return bool(self.manifest["settings"].get("common_at"))
+    def common_ngram(self) -> int:
+        """Length of the n-grams of `common`; 0 if none were sought."""
+        settings = self.manifest["settings"]
+        return settings["common_ngram"] if settings.get("common_at") else 0
 
     def common(self, record: int) -> np.ndarray:
-        """Whether each token of a record and its end of text are common text -> bool (lengths[record] + 1,)."""
+        """Whether each token of a record, then end of text, ends a common n-gram -> bool (lengths[record] + 1,)."""
         bits = np.frombuffer(self._record(self._common, record), np.uint8)
         return np.unpackbits(bits, count=int(self.lengths[record]) + 1).astype(bool)
 

@@ -300,10 +300,15 @@ class Table:
         source, number = self.home(record)
         return source.read(number)
 
-    def common(self, record: int) -> np.ndarray:
-        """Whether its tokens and its end of text are common text -> bool (tokens + 1,). Prepared corpora only."""
+    def common(self, record: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which of its tokens end a common n-gram; which are in one -> bool (tokens + 1,) each, for end of text too.
+
+        Prepared corpora only.
+        """
         source, number = self.home(record)
-        return source.common(number)
+        ends = source.common(number)
+        through = np.cumsum(np.concatenate([[0], ends, np.zeros(source.common_ngram - 1, bool)]))
+        return ends, through[source.common_ngram :] > through[: len(ends)]
 
     # Putting sources together.
 

@@ -1,4 +1,4 @@
-"""Finds common text: tokens at the end of an n-gram that documents of several ids contain.
+"""Finds common text: n-grams that documents of several ids contain. Marks the last token of each.
 
 What several sources tell in the same words stays when one of them is withdrawn. Three stages find it by sorting on disk:
 every n-gram goes to the task for its range of hashes, which counts ids; the places of common ones go back to their shard.
@@ -16,7 +16,6 @@ from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.preparing.near_duplicates import ngram_hashes, read_clusters
 from memsinks_jax.preparing.steps import shard_writer
 
-NGRAM = 8  # tokens, as in PaLM's test for contamination (Chowdhery et al. 2022, section 8)
 _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB
 _READ = 1024  # records at a time
 
@@ -35,9 +34,15 @@ class Ngrams(PipelineStep):
 
     type, name = "memsinks_jax", "ngrams"
 
-    def __init__(self, out: pathlib.Path, kind: np.dtype, end_of_text: int, clustered: bool):
+    def __init__(self, out: pathlib.Path, length: int, kind: np.dtype, end_of_text: int, clustered: bool):
         super().__init__()
-        self.out, self.kind, self.end_of_text, self.clustered = str(out), kind, end_of_text, clustered
+        self.out, self.length, self.kind, self.end_of_text, self.clustered = (
+            str(out),
+            length,
+            kind,
+            end_of_text,
+            clustered,
+        )
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.out) / "work"
@@ -47,8 +52,8 @@ class Ngrams(PipelineStep):
         shard = pathlib.Path(self.out) / "shards" / f"{rank:05d}.array_record"
         hashes, numbers, at = [], [], 0
         for document, tokens in enumerate(_tokens(shard, len(index), self.kind)):
-            found = ngram_hashes(np.append(tokens, self.end_of_text), NGRAM)
-            places = np.arange(len(found), dtype=np.uint64) + np.uint64((rank << 32) + at + NGRAM - 1)
+            found = ngram_hashes(np.append(tokens, self.end_of_text), self.length)
+            places = np.arange(len(found), dtype=np.uint64) + np.uint64((rank << 32) + at + self.length - 1)
             hashes.append(found)
             numbers.append(np.stack([np.full_like(places, identities[document]), places], axis=1))
             at += len(tokens) + 1
@@ -114,7 +119,7 @@ def _common(hashes: np.ndarray, identities: np.ndarray, places: np.ndarray, at: 
 
 
 class Marks(PipelineStep):
-    """Stage 3, one task per shard: marks the common tokens of every record, as `Prepared.common` reads them."""
+    """Stage 3, one task per shard: the marks of every record, as `Prepared.common` reads them."""
 
     type, name = "memsinks_jax", "marks"
 
@@ -140,5 +145,5 @@ class Marks(PipelineStep):
 
 
 def marks_file(work: pathlib.Path, shard: int) -> pathlib.Path:
-    """Holds the number of a shard's common tokens."""
+    """Holds the number of a shard's marks."""
     return work / f"{shard:05d}.common"

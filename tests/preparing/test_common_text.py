@@ -12,11 +12,12 @@ from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import NO_GROUP, Prepared
-from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.data.tokenizer import PADDING, train_tokenizer
 from memsinks_jax.prepare import prepare
 from memsinks_jax.preparing import common_text, inputs
 
 TEXTS = [stories.story(1, index).text for index in range(400)]
+NGRAM = 8
 TOLD = "All of them say that the old mill by the river burned down in the year of the flood."
 
 
@@ -42,7 +43,12 @@ def folder(tmp_path_factory):
         patch.setattr(inputs, "_SMALLEST", 0)  # a shard per file
         for name, settings in {"groups": {"group_field": "group", "near_duplicates": "none"}, "clusters": {}}.items():
             prepare(
-                [str(folder / "*.jsonl.gz")], str(folder / "tokenizer.model"), folder / name, common_at=3, **settings
+                [str(folder / "*.jsonl.gz")],
+                str(folder / "tokenizer.model"),
+                folder / name,
+                common_at=3,
+                common_ngram=NGRAM,
+                **settings,
             )
             assert not (folder / name / "work").exists() and len(list((folder / name / "common").iterdir())) == 5
     return folder
@@ -61,7 +67,7 @@ def told_by(corpus):
 
 def ngrams(corpus, record):
     tokens = [*corpus.read(record).tolist(), corpus.manifest["end_of_text"]]
-    return [tuple(tokens[at : at + common_text.NGRAM]) for at in range(len(tokens) - common_text.NGRAM + 1)]
+    return [tuple(tokens[at : at + NGRAM]) for at in range(len(tokens) - NGRAM + 1)]
 
 
 @pytest.mark.parametrize("name", ["groups", "clusters"])
@@ -69,7 +75,7 @@ def test_marks_are_what_the_definition_says(folder, name):
     corpus, marked = Prepared(folder / name), 0
     ids = told_by(corpus)
     for record in range(len(corpus)):
-        expected = [False] * (common_text.NGRAM - 1) + [len(ids[ngram]) >= 3 for ngram in ngrams(corpus, record)]
+        expected = [False] * (NGRAM - 1) + [len(ids[ngram]) >= 3 for ngram in ngrams(corpus, record)]
         assert corpus.common(record).tolist() == expected[-int(corpus.lengths[record]) - 1 :], record
         marked += sum(expected)
     report = json.loads((folder / name / "report.json").read_text())
@@ -104,13 +110,14 @@ def config_of(folder, **fields):
     return config
 
 
-def test_of_the_encounters_that_are_slowed_every_nth_trains_common_text_alone(folder):
+def test_every_nth_slowed_encounter_reads_and_trains_common_text_alone(folder):
     config = config_of(folder)
     rows, plain = (load_corpus(with_fields(config, {"sinks.common_every": every})).rows() for every in (2, 0))
     corpus, alone = Prepared(folder / "groups"), 0
     end = [corpus.manifest["end_of_text"]]
     whole = {tuple(identity): corpus.read(n).tolist() + end for n, identity in enumerate(corpus.identities.tolist())}
     common = {tuple(identity): corpus.common(n) for n, identity in enumerate(corpus.identities.tolist())}
+    reads = {key: [any(ends[n : n + NGRAM]) for n in range(len(ends))] for key, ends in common.items()}
     for number in range(2 * rows.rows_per_epoch):
         row, before = rows[number], plain[number]
         assert "common" not in before
@@ -123,9 +130,11 @@ def test_of_the_encounters_that_are_slowed_every_nth_trains_common_text_alone(fo
                 assert (row["weights"][at] == before["weights"][at]).all()
                 continue
             alone += 1
-            targets, weights = row["targets"][at].tolist(), row["weights"][at]
-            starts = [n for n in range(len(whole[identity])) if whole[identity][n : n + len(at)] == targets]
-            assert any((common[identity][n : n + len(at)] == weights).all() for n in starts)
+            targets, weights, inputs = row["targets"][at].tolist(), row["weights"][at], row["inputs"][at]
+            (start, *_) = [n for n in range(len(whole[identity])) if whole[identity][n : n + len(at)] == targets]
+            np.testing.assert_array_equal(weights, common[identity][start : start + len(at)])
+            readable = [True, *reads[identity]][start : start + len(at)]
+            np.testing.assert_array_equal(inputs, np.where(readable, before["inputs"][at], PADDING))
     assert alone > 8
 
 
@@ -148,4 +157,4 @@ def test_a_corpus_without_marks_is_refused(folder, tmp_path):
     )
     with pytest.raises(InputError, match="run memsinks_jax.prepare --common_at=3"):
         load_corpus(with_fields(config, {"data.files": str(tmp_path / "out")}))
-    assert not Prepared(tmp_path / "out").knows_common and not (tmp_path / "out" / "common").exists()
+    assert not Prepared(tmp_path / "out").common_ngram and not (tmp_path / "out" / "common").exists()
