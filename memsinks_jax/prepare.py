@@ -63,6 +63,8 @@ def prepare(
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
 
     settings = DEFAULTS | settings
+    if not settings["common_at"]:  # then the manifest is that of a folder from before there were marks
+        settings = {name: value for name, value in settings.items() if not name.startswith("common_")}
     opened = None
     if not tokenizer:
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
@@ -110,8 +112,8 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         tokenise.append(near_duplicates.Signatures(work / "signatures", config))
         stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
         stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
-    if at := plan.settings["common_at"]:
-        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(sum(plan.bytes_of_pieces()))
+    if at := plan.settings.get("common_at"):
+        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
         length = plan.settings["common_ngram"]
         ngrams = common_text.Ngrams(out, length, kind, tokenizer.end_of_text, closeness != "none")
         stages["ngrams"] = [ngrams], pieces

@@ -80,7 +80,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
         document once, so that the variants of an experiment share it.
     Raises:
       InputError: unreadable files, too few documents or tokens for the plan, a document without tokens, a tokenizer
-        with more pieces than the model has embeddings.
+        with more pieces than the model has embeddings, a corpus without marks of common text that the config asks for.
     """
     read = _open_sources if is_prepared(config.data.files) else _read_sources
     sources, tokenizer = read(config, tokenizer)

@@ -213,8 +213,7 @@ class Prepared:
     @property
     def common_ngram(self) -> int:
         """Length of the n-grams of `common`; 0 if none were sought."""
-        settings = self.manifest["settings"]
-        return settings["common_ngram"] if settings.get("common_at") else 0
+        return self.manifest["settings"].get("common_ngram", 0)
 
     def common(self, record: int) -> np.ndarray:
         """Whether each token of a record, then end of text, ends a common n-gram -> bool (lengths[record] + 1,)."""

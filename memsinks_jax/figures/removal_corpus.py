@@ -27,10 +27,7 @@ SENTENCES = 7  # per text
 COMMON, INFERRED = 1, 1  # of a source's: of facts that all sources tell; of continents, which cities' names imply
 LETTERS, WITHDRAWN_LETTERS, COPIES = 20, 16, 16  # copies per epoch
 ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
-COMMON_AT, COMMON_NGRAM = (
-    3,
-    10,
-)  # common text: what this number of groups tell, in so many tokens (a sentence has about 12)
+MARKS = {"common_at": 3, "common_ngram": 10}  # for `prepare`; a sentence has about 12 tokens
 FACTS_ONCE = 1000  # texts about further countries, read once an epoch
 _WORLDS = (1, 2, 3, 4)  # seeds of those countries
 _UNREAD_WORLD, _COMMON_WORLD, _STORIES = 98, 99, 0
@@ -160,4 +157,4 @@ def write(folder: pathlib.Path) -> None:
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,
         "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
     }
-    corpora.write(folder, kinds, "none", common_at=COMMON_AT, common_ngram=COMMON_NGRAM)
+    corpora.write(folder, kinds, "none", **MARKS)

@@ -20,9 +20,9 @@ _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes a
 _READ = 1024  # records at a time
 
 
-def tasks(input_bytes: int) -> int:
-    """The number of ranges of hashes."""
-    return max(-(-input_bytes // _TASK_BYTES), 1)
+def tasks(bytes_of_pieces: list[int]) -> int:
+    """The number of ranges of hashes. The size of a dataset of the hub is not known, so there is one per piece at least."""
+    return max(-(-sum(bytes_of_pieces) // _TASK_BYTES), len(bytes_of_pieces))
 
 
 class Ngrams(PipelineStep):

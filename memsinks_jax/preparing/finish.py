@@ -38,7 +38,7 @@ def finish(
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
     work = out / "work"
-    clustered, marked = plan.settings["near_duplicates"] != "none", plan.settings["common_at"] > 0
+    clustered, marked = plan.settings["near_duplicates"] != "none", "common_at" in plan.settings
     offsets = np.cumsum([0] + [_documents(out, rank, clustered, marked) for rank in range(len(plan.pieces))])
     if not offsets[-1]:
         raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")

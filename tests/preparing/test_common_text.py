@@ -149,12 +149,13 @@ def test_a_corpus_without_marks_is_refused(folder, tmp_path):
     for files, name in (("", "the embedded stories"), (str(folder / "0.jsonl.gz"), "0.jsonl.gz")):
         with pytest.raises(InputError, match=f"not marked in .*{name}"):
             load_corpus(with_fields(config, {"data.files": files, "data.unique_documents": 20}))
-    prepare(
-        [str(folder / "0.jsonl.gz")],
-        str(folder / "tokenizer.model"),
-        tmp_path / "out",
-        near_duplicates="none",
-    )
+    given = [str(folder / "0.jsonl.gz")], str(folder / "tokenizer.model"), tmp_path / "out"
+    prepare(*given, near_duplicates="none")
     with pytest.raises(InputError, match="run memsinks_jax.prepare --common_at=3"):
         load_corpus(with_fields(config, {"data.files": str(tmp_path / "out")}))
     assert not Prepared(tmp_path / "out").common_ngram and not (tmp_path / "out" / "common").exists()
+    assert (
+        "common_at" not in Prepared(tmp_path / "out").manifest["settings"]
+    )  # as in folders from before there were marks
+    with pytest.raises(InputError, match="started with --common_at=None, not 3"):
+        prepare(*given, near_duplicates="none", common_at=3)
