@@ -93,6 +93,8 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
             raise InputError(f"{folder} was started with another tokenizer; give that one, or another --out")
         if name == "vocabulary_size" and before is None:
             raise InputError(f"{folder} was started with a --tokenizer; give it, or another --out")
+        if before is None:
+            raise InputError(f"{folder} was started without --{name}; leave it out, or give another --out")
         raise InputError(f"{folder} was started with --{name}={before}, not {value}; give that, or another --out")
     old, new = ({source.path: source for source in plan.sources} for plan in (stored, found))
     for path in sorted(old.keys() | new.keys()):

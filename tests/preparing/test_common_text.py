@@ -157,5 +157,5 @@ def test_a_corpus_without_marks_is_refused(folder, tmp_path):
     assert (
         "common_at" not in Prepared(tmp_path / "out").manifest["settings"]
     )  # as in folders from before there were marks
-    with pytest.raises(InputError, match="started with --common_at=None, not 3"):
+    with pytest.raises(InputError, match="started without --common_at; leave it out"):
         prepare(*given, near_duplicates="none", common_at=3)
