@@ -24,8 +24,7 @@ class DataConfig:
 
     files: str = ""  # glob of files as prepare reads them, or a folder that it wrote; empty: the embedded stories
     unique_documents: int = 4000  # documents seen once; -1: all remaining ones
-    # documents seen `repetitions` times; -1: those that occur more than once in the files, as often as they occur
-    repeated_documents: int = 20
+    repeated_documents: int = 20  # documents seen `repetitions` times; -1: those that the files hold more than once
     repetitions: int = 128  # encounters of a repeated document per epoch
     held_out_documents: int = 200  # documents never trained on, for evaluation
     # cluster: with their near-duplicates, as `prepare` found them, and with ids by group their group | document: them alone

@@ -152,11 +152,9 @@ def main() -> None:
         "input", None, "File, folder, quoted glob or hf://dataset[:split]; may be repeated."
     )
     tokenizer = flags.DEFINE_string(
-        "tokenizer",
-        None,
-        "tokenizer.model, tokenizer.json or a folder with one; by default one is trained on a sample of the input and "
-        "written to --out.",
-    )
+        "tokenizer", None, "tokenizer.model, tokenizer.json or a folder with one; by default one is trained on a sample of "
+        "the input and written to --out.",
+    )  # fmt: skip
     vocabulary_size = flags.DEFINE_integer(
         "vocabulary_size",
         None,
@@ -175,19 +173,16 @@ def main() -> None:
         "Field that holds the group (domain, author, licence), for config.data.ids=group.",
     )
     on_error = flags.DEFINE_enum(
-        "on_error",
-        DEFAULTS["on_error"],
-        ["stop", "skip"],
+        "on_error", DEFAULTS["on_error"], ["stop", "skip"],
         "What to do with a record that cannot be used; skip counts and lists it.",
-    )
+    )  # fmt: skip
     near_duplicates = flags.DEFINE_enum(
         "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
         "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
     )  # fmt: skip
     common_at = flags.DEFINE_integer(
-        "common_at", DEFAULTS["common_at"],
-        "Mark common text, n-grams that documents of this many ids contain (groups, else near-duplicate clusters), for "
-        "config.sinks.common_every. 0: none.", lower_bound=0,
+        "common_at", DEFAULTS["common_at"], "Mark n-grams that documents of this many ids contain (groups, else "
+        "near-duplicate clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
     )  # fmt: skip
     common_ngram = flags.DEFINE_integer(
         "common_ngram", DEFAULTS["common_ngram"], "Length of these n-grams, in tokens.", lower_bound=2
@@ -210,11 +205,7 @@ def main() -> None:
         command_line.require(inputs, out)
         for asked in (signal.SIGTERM, signal.SIGINT):
             signal.signal(asked, _interrupt)
-        options = dict(option.partition("=")[::2] for option in slurm.value)
-        if executor.value == "slurm" and not options.keys() >= {"partition", "time"}:
-            raise InputError("--executor=slurm needs --slurm=partition=NAME,time=HH:MM:SS")
-        if options and executor.value != "slurm":
-            raise InputError(f"--slurm={','.join(slurm.value)} is for --executor=slurm; give that too, or leave it out")
+        options = _slurm_options(executor.value, slurm.value)
         from memsinks_jax.preparing.stages import end_forks_with_us  # as in prepare
 
         end_forks_with_us()
@@ -236,6 +227,15 @@ def main() -> None:
         return {name: value for name, value in result.items() if not isinstance(value, list)}
 
     command_line.run(run)
+
+
+def _slurm_options(executor: str, given: list[str]) -> dict[str, str]:
+    options = dict(option.partition("=")[::2] for option in given)
+    if executor == "slurm" and not options.keys() >= {"partition", "time"}:
+        raise InputError("--executor=slurm needs --slurm=partition=NAME,time=HH:MM:SS")
+    if options and executor != "slurm":
+        raise InputError(f"--slurm={','.join(given)} is for --executor=slurm; give that too, or leave it out")
+    return options
 
 
 def _interrupt(*_) -> None:

@@ -32,7 +32,6 @@ SITES = ("mlp", "attention")  # of the model; either can have sinks
 _OWN, _OTHER, _CHANCE = range(3)
 _PURPOSES = 3
 
-
 NONE = np.iinfo(np.int32).max  # stands for no sink
 
 
