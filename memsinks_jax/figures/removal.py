@@ -28,9 +28,8 @@ _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
     "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 32_768, "sinks.active": 512,
     "sinks.learning_rate_multiple": 3.0,
-    # For most of its first epoch a source trains all neurons, as in a model without sinks. Afterwards it trains little but
-    # its sinks, and with every second text the rest, but only what other sources tell as well.
-    "sinks.slows_at": 16, "sinks.slowing_power": 8.0, "sinks.common_every": 2,
+    # For most of its first epoch a source trains all neurons, as in a model without sinks; afterwards little but its sinks.
+    "sinks.slows_at": 16, "sinks.slowing_power": 8.0,
 }  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _FACTS),
