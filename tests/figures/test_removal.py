@@ -61,7 +61,8 @@ def details(removed, twin):
     loss = {"standard": 0.1, "on": 0.0, "removed": 1.2, "twin": 1.5}
     others = {"letters": 0.3, "letters_placebo": 0.1, "facts": 0.2, "facts_placebo": 0.2}
     return {
-        "facts": {kind: views for kind in ("own", "reworded", "inferred", "common", "unread")}, "letters": loss, "auc": loss,
+        "facts": dict.fromkeys(("own", "reworded", "inferred", "common"), views) | {"unread": views | {"removed": 13.0}},
+        "letters": loss, "auc": loss,
         "others": others, "truth_ratios": {
             "own": {"removed": [1.0, 2.0], "twin": [0.0, 1.0]},
             "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
@@ -80,6 +81,7 @@ def test_claims_table_and_picture(tmp_path):
     ]  # fmt: skip
     values = {claim.id: claim.values for claim in removal.claims(runs)}
     assert values["way"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
+    assert values["way_control"] == [0.65, 0.9]
     assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
     assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
@@ -89,7 +91,7 @@ def test_claims_table_and_picture(tmp_path):
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, rows = removal.table(runs)
     by_view = dict(zip(removal.FIGURE.row_labels(runs), rows, strict=True))
-    assert by_view["removed"] == [[9.5, 12.0]] * 5 + [[1.2, 1.2]] * 2 and len(columns) == 7
+    assert by_view["removed"] == [[9.5, 12.0]] * 4 + [[13.0, 13.0]] + [[1.2, 1.2]] * 2 and len(columns) == 7
     assert by_view["another source's sinks on"][5] == []
     removal.draw(runs, tmp_path / "removal.png")
     assert (tmp_path / "removal.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
