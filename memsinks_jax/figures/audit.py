@@ -84,7 +84,7 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
         }
         return details if run.variant.startswith(_LADDER) else details | forgetting_capacity.measure([run])[0].details
 
-    return kept([run, *compared.values()], "audit", asked | {"compared": sorted(compared)}, measure)
+    return kept([run, *compared.values()], "audit", asked, measure)
 
 
 def _value(run: Run, subject: str, measure: str, group: str = ALL) -> float:

@@ -36,13 +36,8 @@ class Ngrams(PipelineStep):
 
     def __init__(self, out: pathlib.Path, length: int, kind: np.dtype, end_of_text: int, clustered: bool):
         super().__init__()
-        self.out, self.length, self.kind, self.end_of_text, self.clustered = (
-            str(out),
-            length,
-            kind,
-            end_of_text,
-            clustered,
-        )
+        self.out, self.length, self.kind = str(out), length, kind
+        self.end_of_text, self.clustered = end_of_text, clustered
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.out) / "work"
@@ -136,14 +131,11 @@ class Marks(PipelineStep):
             there = places[slice(*_range(places, rank << 32, (rank + 1 << 32) - 1))]
             common[(there & np.uint64(2**32 - 1)).astype(np.int64)] = True
         (out / "common").mkdir(exist_ok=True)
-        written = []
-        with shard_writer(out / "common" / f"{rank:05d}.array_record", written) as writer:
+        with shard_writer(out / "common" / f"{rank:05d}.array_record", ends) as writer:
             for of_record in np.split(common, ends[:-1]) if len(ends) else ():
                 writer.write(np.packbits(of_record).tobytes())
-                written.append(of_record.sum())
-        marks_file(out / "work", rank).write_text(str(int(common.sum())))
 
 
-def marks_file(work: pathlib.Path, shard: int) -> pathlib.Path:
-    """Holds the number of a shard's marks."""
-    return work / f"{shard:05d}.common"
+def count(work: pathlib.Path) -> int:
+    """The number of marks that stage 2 found."""
+    return sum(len(np.load(path, mmap_mode="r")) for path in (work / "common").glob("*.npy"))

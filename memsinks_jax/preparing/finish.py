@@ -13,9 +13,8 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.preparing import page
+from memsinks_jax.preparing import common_text, page
 from memsinks_jax.preparing.columns import Columns, Written
-from memsinks_jax.preparing.common_text import marks_file
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
 from memsinks_jax.reporting import report
@@ -61,7 +60,7 @@ def finish(
 
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
     if marked:
-        summary["common_tokens"] = sum(int(marks_file(work, rank).read_text()) for rank in range(len(plan.pieces)))
+        summary["common_tokens"] = common_text.count(work)
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
@@ -109,7 +108,7 @@ def _documents(out: pathlib.Path, rank: int, clustered: bool, marked: bool) -> i
     if clustered:
         files.append(clusters_file(out / "work", rank))
     if marked:
-        files += [marks_file(out / "work", rank), out / "common" / _shard(out, rank).name]
+        files.append(out / "common" / _shard(out, rank).name)
     if not all(path.exists() for path in files):
         raise InputError(f"{out}: shard {rank} is lost; delete the folder and prepare the corpus anew")
     return len(np.load(_index(out, rank), mmap_mode="r"))

@@ -204,7 +204,7 @@ SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u
 
 
 @contextlib.contextmanager
-def shard_writer(path: pathlib.Path, written: list) -> collections.abc.Iterator[ArrayRecordWriter]:
+def shard_writer(path: pathlib.Path, written: collections.abc.Sized) -> collections.abc.Iterator[ArrayRecordWriter]:
     """Writes to a temporary file, then renames it if as many records as `written` has entries can be read back."""
     # The name is unique: the worker of a killed command may still be writing the same shard.
     scratch = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.new")

@@ -154,8 +154,7 @@ def test_a_corpus_without_marks_is_refused(folder, tmp_path):
     with pytest.raises(InputError, match="run memsinks_jax.prepare --common_at=3"):
         load_corpus(with_fields(config, {"data.files": str(tmp_path / "out")}))
     assert not Prepared(tmp_path / "out").common_ngram and not (tmp_path / "out" / "common").exists()
-    assert (
-        "common_at" not in Prepared(tmp_path / "out").manifest["settings"]
-    )  # as in folders from before there were marks
+    # As in folders from before there were marks.
+    assert "common_at" not in Prepared(tmp_path / "out").manifest["settings"]
     with pytest.raises(InputError, match="started without --common_at; leave it out"):
         prepare(*given, near_duplicates="none", common_at=3)
