@@ -121,6 +121,14 @@ def _truth(run: Run, kind: str, view: str, other: str) -> float:
     return float(np.mean(np.subtract(ratios[view], ratios[other])))
 
 
+def forget_quality(run: Run) -> float:
+    """P-value of a Kolmogorov-Smirnov test: own facts' truth ratios, removed and never read. TOFU's, arXiv:2401.06121."""
+    from scipy.stats import ks_2samp  # half a second, which no other command needs
+
+    ratios = run.details["truth_ratios"]["own"]
+    return float(ks_2samp(ratios["removed"], ratios["twin"]).pvalue)
+
+
 def claims(runs: list[Run]) -> list[Claim]:
     """None is in the paper, which only removes all sinks at once. Paired by seed."""
     if not all("facts" in run.details for run in runs if run.variant == "sinks"):
@@ -146,6 +154,10 @@ def claims(runs: list[Run]) -> list[Claim]:
             name, f"{_KINDS[kind]}: log truth ratio, removed minus never read",
             lambda run, kind=kind: _truth(run, kind, "removed", "twin"), at_least=-0.5, at_most=0.5,
         )  # fmt: skip
+    add(
+        "forget_quality", "own facts: forget quality, p that truth ratios, removed and never read, have one distribution",
+        forget_quality, at_least=0.05,
+    )  # fmt: skip
     for view, said in (("neighbour", "another source's sinks"), ("unused", "sinks of ids that nobody has")):
         add(
             view, f"own facts, {said} on: nats over those of the twin with such sinks on",

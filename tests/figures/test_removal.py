@@ -64,7 +64,7 @@ def details(removed, twin):
         "facts": dict.fromkeys(("own", "reworded", "inferred", "common"), views) | {"unread": views | {"removed": 13.0}},
         "letters": loss, "auc": loss,
         "others": others, "truth_ratios": {
-            "own": {"removed": [1.0, 2.0], "twin": [0.0, 1.0]},
+            "own": {"removed": [2.0, 2.5, 3.0], "twin": [1.0, 1.5, 2.0]},
             "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
             "common": {"neighbour": [3.0], "neighbour_left": [3.25]},
         },
@@ -84,6 +84,7 @@ def test_claims_table_and_picture(tmp_path):
     assert values["way_control"] == [0.65, 0.9]
     assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
+    assert values["forget_quality"] == pytest.approx([0.6, 0.6])
     assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
     assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
     assert values["truth_common_left"] == [0.25, 0.25]
