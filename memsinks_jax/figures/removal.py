@@ -84,7 +84,7 @@ def measure(runs: list[Run]) -> list[Run]:
         return runs
     from memsinks_jax.figures import removal_measures as measures  # jax takes seconds to import
 
-    asked = {name: getattr(measures, name) for name in ("WORDINGS", "DISTRACTORS", "PLACEBOS")}
+    asked = {name: getattr(measures, name) for name in ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")}
     found = {}
     for seed, run in groups["sinks"].items():
         models = (run, groups["twin"][seed], groups["standard"][seed], groups["wide"][seed])
@@ -149,7 +149,7 @@ def claims(runs: list[Run]) -> list[Claim]:
             name, f"own facts, its sinks on: nats of an answer over {said}",
             lambda run, view=view: _nats(run, "own", "on") / _nats(run, "own", view), at_most=1.0,
         )  # fmt: skip
-    for kind, name in (("own", "truth"), ("inferred", "truth_inferred")):
+    for kind, name in (("own", "truth"), ("inferred", "truth_inferred"), ("unread", "truth_unread")):
         add(
             name, f"{_KINDS[kind]}: log truth ratio, removed minus never read",
             lambda run, kind=kind: _truth(run, kind, "removed", "twin"), at_least=-0.5, at_most=0.5,

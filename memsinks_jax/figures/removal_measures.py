@@ -24,6 +24,7 @@ from memsinks_jax.runs.trained import Trained, open_run
 
 logger = logging.getLogger(__name__)
 
+KINDS = ("own", "inferred", "common", "unread")  # of facts, as in `_by_kind`
 WORDINGS = 3  # of a question for each fact
 DISTRACTORS = 8  # wrong answers per question
 PLACEBOS = 4  # removals of unused ids
@@ -116,13 +117,12 @@ def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
 
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
-    """For withdrawn sources: all kinds of `_told`, facts that no text tells, and own facts reworded."""
-    going, told = range(corpus.WITHDRAWN), _told()
-    told["unread"] = corpus.unread_facts()[: len(going)]
-    told["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in told["own"]]
+    """For withdrawn sources: `KINDS`, and own facts reworded."""
+    going, by_kind = range(corpus.WITHDRAWN), _by_kind()
+    by_kind["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]]
     without = {n: _without(models.sinks, corpus.source(n)) for n in (*going, *_next(going))}
     found = {}
-    for kind, facts in told.items():
+    for kind, facts in by_kind.items():
         of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
         elsewhere = [_under(each, group_id(corpus.source(n))) for n, each in zip(_next(going), of, strict=True)]
         unused = neurons.never_met(models.sinks.config, PLACEBOS)
@@ -143,13 +143,11 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
     return jax.tree.map(float, found)
 
 
-def _told() -> dict[str, list[list[Fact]]]:
-    """For every withdrawn source: its own facts, those that others let infer, and those that all tell."""
-    count = corpus.WITHDRAWN
-    return {
-        "own": corpus.own_facts()[:count], "inferred": corpus.inferred_facts()[:count],
-        "common": [corpus.common_facts()] * count,
-    }  # fmt: skip
+def _by_kind() -> dict[str, list[list[Fact]]]:
+    """For every withdrawn source: its own facts, what others let infer, what all tell, and what no text tells."""
+    own, inferred, unread = corpus.own_facts(), corpus.inferred_facts(), corpus.unread_facts()
+    of = (own, inferred, [corpus.common_facts()] * corpus.SOURCES, unread)
+    return {kind: facts[: corpus.WITHDRAWN] for kind, facts in zip(KINDS, of, strict=True)}
 
 
 def _next(going: range) -> range:
@@ -179,9 +177,9 @@ def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
     ids, of_others = (np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going)))
     left = neurons.without(run.config, run.params, neurons.neurons_of(run.config, ids))
     found = {}
-    for kind, told in _told().items():
-        facts = sum(told, [])
-        own, others = (np.repeat(of, list(map(len, told)), axis=0) for of in (ids, of_others))
+    for kind, of_sources in _by_kind().items():
+        facts = sum(of_sources, [])
+        own, others = (np.repeat(of, list(map(len, of_sources)), axis=0) for of in (ids, of_others))
         views = {name: (model, own, mode) for name, (model, mode) in models.views().items()}
         views |= {"neighbour": (run, others, "own"), "neighbour_left": (run, others, "own", left)}
         found[kind] = {name: truth_ratios(model, facts, *of).tolist() for name, (model, *of) in views.items()}

@@ -66,7 +66,7 @@ def details(removed, twin):
         "others": others, "truth_ratios": {
             "own": {"removed": [2.0, 2.5, 3.0], "twin": [1.0, 1.5, 2.0]},
             "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
-            "common": {"neighbour": [3.0], "neighbour_left": [3.25]},
+            "common": {"neighbour": [3.0], "neighbour_left": [3.25]}, "unread": {"removed": [0.5], "twin": [0.75]},
         },
         "relearning": {"letters_few": 0.8, "source_few": 0.5},
     }  # fmt: skip
@@ -87,7 +87,7 @@ def test_claims_table_and_picture(tmp_path):
     assert values["forget_quality"] == pytest.approx([0.6, 0.6])
     assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
     assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
-    assert values["truth_common_left"] == [0.25, 0.25]
+    assert values["truth_common_left"] == [0.25, 0.25] and values["truth_unread"] == [-0.25, -0.25]
     assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, rows = removal.table(runs)
