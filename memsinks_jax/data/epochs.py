@@ -103,6 +103,13 @@ class Epochs:
         seen[clean[order]] = np.arange(len(order)) - np.repeat(opens - before, counts)
         return seen
 
+    def returning(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that may come more than once an epoch -> (uint64 (n,), ascending; int64 (n,), a record of each)."""
+        table, mixture = self._table, self._mixture
+        records = np.concatenate([table.with_company(), mixture.repeated]) if self._kind != "group" else table.of_groups()
+        keys, first = np.unique(as_numbers(table.identities(records)), return_index=True)
+        return keys, records[first]
+
     def met_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
         """How often ids were seen before a block of an epoch -> int64 (n,).
 

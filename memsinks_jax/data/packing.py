@@ -17,6 +17,7 @@ and a document reads the same in a row with others, alone in an evaluation, and 
 
 import dataclasses
 import functools
+import itertools
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,10 +28,11 @@ from memsinks_jax.config import Config, DataConfig, InputError, SinksConfig
 from memsinks_jax.data import goldfish
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
 from memsinks_jax.data.epochs import Epochs
-from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import LONGEST
+from memsinks_jax.data.table import is_in
 from memsinks_jax.data.tokenizer import PADDING
 
 
@@ -161,18 +163,14 @@ class Rows:
         return 2**62
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        epoch = int(number) // self.rows_per_epoch
-        return self._at(int(number), epoch) | {"epoch": np.int32(epoch)}
-
-    def _at(self, number: int, run_epoch: int) -> dict[str, np.ndarray]:
-        passed = 0
+        number, passed = int(number), 0
         if self._scheduled:
             period, place = divmod(number, self._period)
             due = place - (self._period - self._batch_size)  # in the last batch of the period, before all other rows
             passed = period + (due >= 0)
             number -= len(self._scheduled) * passed
             if 0 <= due < len(self._scheduled):
-                return self._scheduled_row(period, due, number + len(self._scheduled) - due, run_epoch)
+                return self._scheduled_row(period, due, number + len(self._scheduled) - due)
         epoch, block, place = self._place(number)
         there = self._laid_out((epoch, block))
         pieces = slice(*there.slots.first[place : place + 2].tolist())
@@ -181,7 +179,35 @@ class Rows:
         if passed:
             seen = seen + self._scheduled_before(passed, identities)
         starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
-        return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen, run_epoch)
+        return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen, epoch)
+
+    def opened(self, number: int) -> np.ndarray:
+        """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
+
+        Time and memory grow with the documents that come back, not with the corpus.
+        """
+        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
+        at = self._config.sinks.opens_at
+        opening = next((n for n in (at, at + 1) if not (trains_common(self._config.sinks) and self._trains_common(n))), None)
+        keys, records = self._epochs.returning()
+        if opening is None or not len(keys):
+            return keys[:0]
+        most = np.zeros(len(keys), np.int64)
+        for epoch in itertools.count():
+            end = min(self._with_scheduled((epoch + 1) * self._shuffled_rows, len(self._scheduled)), number)
+            most = np.maximum(most, self._met(end, keys, records) - epoch)
+            if end == number:
+                return keys[most >= opening]
+
+    def _met(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in `Epochs.met_before`."""
+        met = np.zeros(len(keys), np.int64)
+        if self._scheduled:
+            period, place = divmod(number, self._period)
+            due = int(np.clip(place - (self._period - self._batch_size), 0, len(self._scheduled)))
+            met += self._scheduled_met(period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys))
+            number -= len(self._scheduled) * period + due
+        return met + self._shuffled_met(number, keys, records)
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""
@@ -276,7 +302,7 @@ class Rows:
 
     # Documents that appear in every N-th batch.
 
-    def _scheduled_row(self, period: int, due: int, number: int, epoch: int) -> dict[str, np.ndarray]:
+    def _scheduled_row(self, period: int, due: int, number: int) -> dict[str, np.ndarray]:
         """Row `due` of those of a period, before shuffled row `number`."""
         place, start, stop = self._scheduled[due]
         record = self._mixture.scheduled[[place]]
@@ -284,10 +310,19 @@ class Rows:
         identity, seen = self._epochs.identities(period, slots, record), np.zeros(1, np.int32)
         own = self._table.identities(record)
         if (identity == own).all():
-            seen += self._scheduled_before(period, own) + self._scheduled_before(period + 1, own, place)
-            seen -= self._scheduled_before(period, own, place)
-            seen += self._shuffled_before(number, own, record)
-        return self._row(record, np.array([start]), np.array([stop]), identity, np.ones(1, bool), seen, epoch)
+            seen += self._scheduled_met(period, place, own)
+            if self._data.ids not in ("content", "index"):  # else a scheduled document is not among the shuffled ones
+                seen += self._shuffled_met(number, as_numbers(own), record)
+        pieces = np.array([start]), np.array([stop])
+        return self._row(record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows)
+
+    def _scheduled_met(self, period: int, place: int, identities: np.ndarray) -> np.ndarray:
+        """How often scheduled documents had some ids before document `place` of a period -> int64 (n,)."""
+        before = self._scheduled_before(period, identities)
+        if not place:
+            return before
+        in_period = [self._scheduled_before(passed, identities, place) for passed in (period, period + 1)]
+        return before + in_period[1] - in_period[0]
 
     def _scheduled_before(self, passed: int, identities: np.ndarray, documents: int | None = None) -> np.ndarray:
         """How often scheduled documents, the first `documents` of them, had some ids in a number of periods."""
@@ -296,14 +331,15 @@ class Rows:
         clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]
         return (as_numbers(identities)[:, None] == keys) @ clean
 
-    def _shuffled_before(self, number: int, identity: np.ndarray, record: np.ndarray) -> int:
-        """How often an id was seen in the rows before shuffled row `number`."""
-        if self._data.ids in ("content", "index"):
-            return 0  # a scheduled document is not among them
+    def _shuffled_met(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """How often ids were seen in the rows before shuffled row `number` -> int64 (n,)."""
         epoch, block, place = self._place(number)
-        there = self._laid_out((epoch, block))
-        earlier = (there.identities == identity).all(axis=1) & (there.rows < place)
-        return int(self._epochs.met_before(epoch, block, as_numbers(identity), record)[0] + earlier.sum())
+        met = self._epochs.met_before(epoch, block, keys, records)
+        if place:
+            there = self._laid_out((epoch, block))
+            earlier = as_numbers(there.identities[there.rows < place])
+            np.add.at(met, np.searchsorted(keys, earlier[is_in(earlier, keys)]), 1)
+        return met
 
     def _row(
         self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,
@@ -318,7 +354,7 @@ class Rows:
         if self._config.goldfish.every:
             counted = np.concatenate([self._counted(*piece) for piece in pieces])
             row["weights"][: len(counted)] *= counted
-        of_pieces = {"repeated": repeated, "seen": seen}
+        row["epoch"], of_pieces = np.int32(epoch), {"repeated": repeated, "seen": seen}
         if trains_common(self._config.sinks):
             of_pieces["common"] = self._trains_common(seen - epoch + 1)
             for segment in np.flatnonzero(of_pieces["common"]).tolist():

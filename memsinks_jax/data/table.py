@@ -234,6 +234,20 @@ class Table:
             found.append((there[which], np.asarray(source.members[place, 1]).astype(np.int64) + shift))
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))
 
+    def with_company(self) -> np.ndarray:
+        """Records that are not the only one of their document, or of their near-duplicates."""
+        members = [np.asarray(source.members[:, 1]).astype(np.int64) for source in self.sources]
+        within = [each + shift for each, shift in zip(members, self.bounds, strict=False)]
+        return np.concatenate([*within, self._later, self._earlier])
+
+    def of_groups(self) -> np.ndarray:
+        """A record of each group, in a pass over the whole table."""
+        found = {}
+        for start, stop, _ in self.runs.tolist():
+            groups, first = np.unique(self.groups[self.firsts(np.arange(start, stop))], return_index=True)
+            found = dict(zip(groups.tolist(), (first + start).tolist(), strict=True)) | found
+        return np.array(list(found.values()), np.int64)
+
     def truncated(self, source: int, row_length: int, first_only: bool = True) -> tuple[int, int]:
         """(records longer than a row, their tokens that do not fit it), end of text included."""
         column, source = int(first_only), self.sources[source]

@@ -183,6 +183,31 @@ def test_every_token_of_an_epoch_is_predicted_once_and_every_id_knows_how_often_
             assert joined[-1][1] == (min(size, length) if config.data.rows == "one_document" else size)
 
 
+@pytest.mark.parametrize("repeat_every", [0, 3])
+@quick
+@given(st.data())
+def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, data):
+    """As `sinks.opened` decides it row by row, wherever a run ends, over several epochs."""
+    injected = {"repeated_documents": 2, "repeats": "keep"} if repeat_every else {}
+    config, sources = data.draw(corpora(repeat_every=repeat_every, **injected))
+    config.sinks.opens_at = data.draw(st.integers(2, 4))
+    try:
+        rows, _ = made(config, sources)
+    except (TypeError, InputError):  # too few documents, or too many rows for every N-th batch
+        return
+    ends = {2 * rows.rows_per_epoch, *data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3))}
+    if repeat_every:  # also within the rows of a period
+        ends |= set(range(2 * rows.rows_per_epoch))
+    opened = set()
+    for number in range(max(ends) + 1):
+        if number in ends:
+            found = rows.opened(number)
+            assert found.tolist() == sorted(opened)
+        row = rows[number]
+        encounters = row["seen"] - row["epoch"] + 1
+        opened |= set(as_numbers(row["identities"][(encounters >= config.sinks.opens_at)]).tolist()) - {0}
+
+
 @quick
 @given(corpora(), st.data())
 def test_the_global_batch_of_a_step_is_a_function_of_the_step(drawn, data):
