@@ -173,9 +173,10 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     )  # fmt: skip
     if config.general.files:
         plan = _fill_up(plan, config)
-    if not plan.sums.slots.sum() + kept.sum() and not is_scheduled:
+    if not plan.sums.slots.sum() + kept.sum():
+        beside = " besides those of every N-th batch" if is_scheduled else ""
         raise InputError(
-            "the plan holds no training document; raise config.data.unique_documents, repetitions or general.token_budget"
+            f"the plan holds no training document{beside}; raise config.data.unique_documents, repetitions or general.token_budget"
         )
     return plan
 

@@ -163,21 +163,16 @@ class Rows:
         return 2**62
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        number, passed = int(number), 0
-        if self._scheduled:
-            period, place = divmod(number, self._period)
-            due = place - (self._period - self._batch_size)  # in the last batch of the period, before all other rows
-            passed = period + (due >= 0)
-            number -= len(self._scheduled) * passed
-            if 0 <= due < len(self._scheduled):
-                return self._scheduled_row(period, due, number + len(self._scheduled) - due)
-        epoch, block, place = self._place(number)
+        period, due, shuffled = self._before(int(number))
+        if self._before(int(number) + 1)[2] == shuffled:
+            return self._scheduled_row(period, due, shuffled)
+        epoch, block, place = self._place(shuffled)
         there = self._laid_out((epoch, block))
         pieces = slice(*there.slots.first[place : place + 2].tolist())
         which = there.slots.rank[pieces]
         identities, seen = there.identities[which], there.seen[which]
-        if passed:
-            seen = seen + self._scheduled_before(passed, identities)
+        if self._scheduled:
+            seen = seen + self._scheduled_before(period + (due > 0), identities)
         starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
         return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen, epoch)
 
@@ -190,24 +185,33 @@ class Rows:
         at = self._config.sinks.opens_at
         opening = next((n for n in (at, at + 1) if not (trains_common(self._config.sinks) and self._trains_common(n))), None)
         keys, records = self._epochs.returning()
-        if opening is None or not len(keys):
+        if opening is None or not len(keys) or not number:
             return keys[:0]
         most = np.zeros(len(keys), np.int64)
-        for epoch in itertools.count():
-            end = min(self._with_scheduled((epoch + 1) * self._shuffled_rows, len(self._scheduled)), number)
-            most = np.maximum(most, self._met(end, keys, records) - epoch)
-            if end == number:
+        for epoch in itertools.count(1):
+            full = self._with_scheduled(epoch * self._shuffled_rows, len(self._scheduled))
+            for end in (full - len(self._scheduled), full):  # an epoch ends before or after rows of scheduled documents
+                end = max(min(end, number), 1)
+                most = np.maximum(most, self._met(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows)
+            if end == number:  # the second
                 return keys[most >= opening]
+
+    def _before(self, number: int) -> tuple[int, int, int]:
+        """Of the first `number` rows: (whole periods, scheduled rows in the one that follows, shuffled rows in all)."""
+        if not self._scheduled:
+            return 0, 0, number
+        period, place = divmod(number, self._period)
+        # They come in the last batch of the period, before all other rows.
+        due = min(max(place - (self._period - self._batch_size), 0), len(self._scheduled))
+        return period, due, number - len(self._scheduled) * period - due
 
     def _met(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
         """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in `Epochs.met_before`."""
-        met = np.zeros(len(keys), np.int64)
+        period, due, shuffled = self._before(number)
+        met = self._shuffled_met(shuffled, keys, records)
         if self._scheduled:
-            period, place = divmod(number, self._period)
-            due = int(np.clip(place - (self._period - self._batch_size), 0, len(self._scheduled)))
             met += self._scheduled_met(period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys))
-            number -= len(self._scheduled) * period + due
-        return met + self._shuffled_met(number, keys, records)
+        return met
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""
