@@ -10,46 +10,61 @@
 Importing the package does not import jax; opening a model does.
 """
 
+import functools
+import logging
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
+from memsinks_jax import sinks as modes
 from memsinks_jax.config import InputError
-from memsinks_jax.evaluate import document_losses, identities_of_texts
-from memsinks_jax.generate import from_hex
+from memsinks_jax.data import ids
+from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.packing import reads_whole
+from memsinks_jax.data.table import truncated
+from memsinks_jax.editing.memory import interventions
+from memsinks_jax.editing.memory_file import load_all
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
+from memsinks_jax.model import placement
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs.trained import open_run
+
+logger = logging.getLogger(__name__)
 
 
 class Model:
     """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer, parameters and step.
 
-    `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other.
+    `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its own sinks if it came
+    back in training (`run.opened`); any other has none.
+
+    Args:
+      memories: files that edit has written, all of which are in the model.
     """
 
-    def __init__(self, place: str | os.PathLike):
+    def __init__(self, place: str | os.PathLike, memories: Sequence[str] = ()):
         """Raises InputError if there is no model, or a damaged one."""
-        self._place = pathlib.Path(place)
-        self.run = open_run(self._place)
-        self._generator = Generator(self.run.config, self.run.tokenizer, self.run.params)
+        self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
+        run = self.run
+        self._change = functools.partial(interventions, load_all(memories, run.config, run.params))
+        self.generator = Generator(run.config, run.tokenizer, run.params, run.opened, self._change)
 
-    def loss(self, texts: list[str], sinks: str = "drop") -> np.ndarray:
+    def loss(self, texts: Sequence[str], sinks: str = "drop") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
 
-        With sinks="own" a text has the sinks of the document with exactly this text, or none if that never came back.
+        With sinks="own" a text has the sinks of the document with exactly this text.
 
         Raises:
-          InputError: no text, an empty one, or a mode that needs ids for a model without ids by content.
-          TypeError: something else than a list of texts.
+          InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model without ids by content.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise TypeError("loss needs a list of texts")
+        if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"texts is {texts!r:.60}; give a list of at least one text")
         tokens = [self.run.tokenizer.encode(text) for text in texts]
-        if not tokens or not all(map(len, tokens)):
-            raise InputError("every text must have a token; leave empty ones out")
-        identities = identities_of_texts(self._place, self.run, tokens, sinks)
-        nats, counts = document_losses(self._place, self.run, tokens, identities, sinks)
+        if not all(map(len, tokens)):
+            raise InputError(f"texts[{list(map(len, tokens)).index(0)}] has no token; leave empty ones out")
+        nats, counts = self.document_losses(tokens, self.identities(tokens, sinks), sinks)
         return nats / counts
 
     def generate(self, prompt: str, sinks: str = "drop", document: str = "", **settings) -> str:
@@ -59,13 +74,47 @@ class Model:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
-          InputError: an invalid setting, a mode without its id, more tokens than the context.
-          TypeError: the prompt is no text.
+          InputError: no text, an invalid setting, a mode without its id, more tokens than the context.
         """
         if not isinstance(prompt, str):
-            raise TypeError("generate needs one prompt, a text")
-        identity = from_hex(document) if document else None
-        return self._generator([prompt], Settings(sinks=sinks, **settings), identity)[0].text
+            raise InputError(f"prompt is {prompt!r:.60}; give one text")
+        identity = ids.from_hex(document) if document else None
+        return self.generator([prompt], Settings.of(sinks=sinks, **settings), identity)[0].text
+
+    def identities(self, tokens: Sequence[np.ndarray], sinks: str) -> np.ndarray:
+        """Ids of documents that are known by their text alone -> uint32 (documents, 2).
+
+        Raises:
+          InputError: the mode needs ids, and those of the run are not of the text.
+        """
+        kind = self.run.config.data.ids
+        if kind != "content" and sinks in ("own", "other"):
+            raise InputError(
+                f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for other documents"
+            )
+        return np.stack([ids.content_id(document) for document in tokens])
+
+    def document_losses(
+        self, tokens: Sequence[np.ndarray], identities: np.ndarray, sinks: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(nats, number of tokens) of every document, each alone in its context: float64 and int64 (documents,).
+
+        Args:
+          tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
+        Raises:
+          InputError: an unknown mode.
+        """
+        if sinks not in modes.MODES:
+            raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(modes.MODES)}")
+        run, length = self.run, self.run.config.data.row_length
+        rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
+        opened = run.opened(identities) if sinks == "own" else None
+        batches = document_batches(tokens, identities, length, run.tokenizer.end_of_text, rows, whole, opened)
+        longer, _ = truncated(np.array([len(document) for document in tokens]), length)
+        if longer:
+            what = "measured in windows of it" if whole else "truncated, as in training"
+            logger.warning("longer than the context, %s: %d of %s", what, longer, in_words(len(tokens), "document"))
+        return DocumentLoss(run.config, change=self._change)(run.params, batches, sinks)
 
 
 def open_model(place: str | os.PathLike) -> Model:

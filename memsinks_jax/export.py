@@ -18,7 +18,6 @@ import numpy as np
 from absl import flags
 
 from memsinks_jax import __version__
-from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import Config, DataConfig, InputError, flatten
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
@@ -28,6 +27,7 @@ from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.trained import open_run, opened_in
 from memsinks_jax.sinks import (
     MASKED,
     document_masks,
@@ -69,18 +69,19 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
-    if knows and opened_in(workdir, config, ids.from_hex(knows)[None]) == [False]:
+    checkpoints = Checkpoints(workdir)
+    opened = opened_in(workdir, config, checkpoints.newest() or 0)
+    if knows and not opened(ids.from_hex(knows)):
         raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
-    checkpoints = Checkpoints(workdir)
     checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
     with half_written(out) as scratch:
         folder = scratch / out.name
-        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
+        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept, opened)
         checkpoints.close()
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
@@ -114,7 +115,6 @@ def _speeds(*places: pathlib.Path) -> list[float]:
 
     from memsinks_jax.model import placement
     from memsinks_jax.model.decoder import build_model
-    from memsinks_jax.runs.trained import open_run
 
     passes = []
     for place in places:

@@ -18,7 +18,7 @@ from absl import flags
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
-from memsinks_jax.forgetting.request import Request, find, placebos, refuse_all, spare_others
+from memsinks_jax.forgetting.request import Request, find, left_open, placebos, refuse_all, spare_others
 from memsinks_jax.interop.folder import write_folder
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
@@ -61,11 +61,14 @@ def forget(
             f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
         )
         card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
-        write_folder(folder, run.config, run.tokenizer, _reader(params), drop=False, dtype="float32", card=card)
+        about = (run.config, run.tokenizer, _reader(params))
+        write_folder(
+            folder, *about, drop=False, dtype="float32", card=card, kept=(), opened=left_open(run, found, spare)
+        )
         _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
-        receipt |= receipts.measure(run, params, found, placebos(run.config, found, spare)) | tested
+        receipt |= receipts.measure(run, params, found, placebos(run, found, spare)) | tested
         report.write_json(folder / "receipt.json", receipt)
         picture = folder / "receipt.png"
         receipts.draw(receipt, picture)

@@ -5,27 +5,21 @@
 """
 
 import dataclasses
-import functools
 import logging
 import pathlib
-import re
 import sys
 import time
 from collections.abc import Callable
 
-import numpy as np
 from absl import flags
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import opened_in
+from memsinks_jax.api import Model
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.editing.memory import interventions
-from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.generate")
 
@@ -50,7 +44,7 @@ def generate(
     Raises:
       InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
     """
-    identity = from_hex(document) if document else None
+    identity = ids.from_hex(document) if document else None
     if identity is None and settings.sinks in ("own", "other"):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
@@ -58,31 +52,21 @@ def generate(
         )
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
-    run = open_run(workdir)
+    model = Model(workdir, memories)
+    run = model.run
     if not sinks.partition(run.config.model, run.config.sinks).sinks:
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    if settings.sinks == "own" and opened_in(workdir, run.config, identity[None]) == [False]:
+    if settings.sinks == "own" and not run.opened(identity):
         logger.info("document %s never came back, so it has no sinks: they are dropped", document)
         settings = dataclasses.replace(settings, sinks="drop")
-    change = functools.partial(interventions, load_all(memories, run.config, run.params))
-    generator = Generator(run.config, run.tokenizer, run.params, change)
-    next(generator.stream(prompts, settings, identity))  # all is compiled now, and the clock can start
+    next(model.generator.stream(prompts, settings, identity))  # all is compiled now, and the clock can start
     begin = time.perf_counter()
-    for written in generator.stream(prompts, settings, identity):
+    for written in model.generator.stream(prompts, settings, identity):
         show(written[0].text)
     seconds = time.perf_counter() - begin
     texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
     text = texts[0] if len(texts) == 1 else texts
     return {"text": text, "tokens": tokens, "tokens_per_second": tokens / seconds, "sinks": settings.sinks}
-
-
-def from_hex(text: str) -> np.ndarray:
-    """ids.from_hex of a flag. Raises InputError unless it is 16 hexadecimal digits."""
-    if not re.fullmatch("[0-9a-fA-F]{16}", text):
-        raise InputError(
-            f"--document={text}: not an id; it has 16 hexadecimal digits, as in documents.jsonl of the run"
-        )
-    return ids.from_hex(text)
 
 
 class _Terminal:

@@ -13,6 +13,7 @@ import jax
 from absl import flags
 
 from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
+from memsinks_jax.data.opened import nobody
 from memsinks_jax.interop.folder import open_folder, with_sinks
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import command_line
@@ -49,7 +50,7 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
         (scratch / tokenizer.file_name).write_bytes(tokenizer.model)
         checkpoints = Checkpoints(scratch, TrainingConfig())
         arrays = jax.tree.map(jax.numpy.asarray, params)
-        checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), tokens=0)
+        checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), 0, nobody())
         checkpoints.close()
         scratch.rename(out)
     parts = partition(config.model, config.sinks)

@@ -22,7 +22,7 @@ from memsinks_jax.config import RANGES, DataConfig, InputError
 from memsinks_jax.data import prepared
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import command_line, interruption
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
@@ -239,7 +239,7 @@ def _slurm_options(executor: str, given: list[str]) -> dict[str, str]:
 
 
 def _interrupt(*_) -> None:
-    raise command_line.Interrupted("what is written stays")
+    raise interruption.Interrupted("what is written stays")
 
 
 def _cores() -> int:

@@ -224,15 +224,6 @@ def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 
-def ever_opened(encounters: np.ndarray, config: Config) -> np.ndarray:
-    """Whether the sinks of documents with this many encounters per epoch ever opened in training -> bool, as `encounters`.
-
-    If not, the document has no sinks: its draw belongs to others, and `own` is `drop`. The paper's are always open.
-    """
-    opens_at = config.sinks.opens_at
-    return (opens_at == 1) | ((np.asarray(encounters) - 1) * config.training.epochs + 1 >= opens_at)
-
-
 def gates_for_mode(
     mode: str, identities_BN2: jax.Array, seed: int | jax.Array, parts: Partition, sinks: SinksConfig, layers: int,
     site: str = "mlp", opened_BN: jax.Array | None = None,

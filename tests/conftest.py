@@ -19,11 +19,13 @@ from memsinks_jax.config import (
     ModelConfig,
     MonitorConfig,
     OptimizerConfig,
+    SinksConfig,
     TrainingConfig,
     from_json,
     to_json,
     validate,
 )
+from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.runs.command_line import keep_compiled_programs
 
 MOST_KEPT = 2**30  # bytes of compiled programs, after which the tests begin anew
@@ -68,6 +70,9 @@ def tiny_config() -> Config:
     config.sinks.shared_fraction = 0.5
     config.mesh.data = 8
     return validate(config)
+
+
+EVERYBODY = Opened(SinksConfig(opens_at=1), nobody)  # has sinks that are open
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """A model opened in Python gives the same results as the commands."""
 
+import dataclasses
+import os
 import pathlib
 import re
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from conftest import ROOT, tiny_config
 
 import memsinks_jax
 from memsinks_jax.config import InputError, with_fields
-from memsinks_jax.evaluate import evaluate, identities_of_texts
+from memsinks_jax.evaluate import evaluate
 from memsinks_jax.generate import generate
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
@@ -55,22 +56,74 @@ def test_text_is_that_of_generate(model, workdir):
     assert model.generate("Once", **asked) == generate(workdir, ["Once"], Settings(**asked))["text"]
 
 
-def test_what_cannot_be_used_is_refused(model, tmp_path):
-    for texts in ([], ["One.", ""]):
-        with pytest.raises(InputError, match="every text must have a token"):
-            model.loss(texts)
-    for call in (lambda: model.loss("Once"), lambda: model.loss([3]), lambda: model.generate(["a", "b"])):
-        with pytest.raises(TypeError, match="needs (a list of texts|one prompt)"):
-            call()
-    with pytest.raises(InputError, match="needs the id of the document"):
-        model.generate("Once", sinks="own")
-    by_index = types.SimpleNamespace(config=with_fields(model.run.config, {"data.ids": "index"}))
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda model: model.loss([]), r"texts is \[\]; give a list of at least one text"),
+        (lambda model: model.loss("Once"), "texts is 'Once'; give a list"),
+        (lambda model: model.loss([3]), r"texts is \[3\]; give a list"),
+        (lambda model: model.loss(["One.", ""]), r"texts\[1\] has no token; leave empty ones out"),
+        (lambda model: model.loss(["One."], sinks="typo"), "sinks is 'typo'; choose one of: own, drop, all, other"),
+        (lambda model: model.generate(["a", "b"]), r"prompt is \['a', 'b'\]; give one text"),
+        (lambda model: model.generate("Once", sinks="typo"), "sinks is 'typo'; choose one of"),
+        (lambda model: model.generate("Once", max_token=3), "max_token is no setting; choose from max_tokens, temp"),
+        (lambda model: model.generate("Once", sinks="own"), "sinks=own needs the id of the document"),
+        (lambda model: model.generate("Once", sinks="own", document="12"), "'12' is no id of a document; it has 16 hex"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(model, call, said):
+    """By one type of error, which names the argument."""
+    with pytest.raises(memsinks_jax.InputError, match=f"^{said}"):
+        call(model)
+
+
+def test_ids_that_are_not_of_the_text_are_refused(model, monkeypatch):
+    by_index = dataclasses.replace(model.run, config=with_fields(model.run.config, {"data.ids": "index"}))
+    monkeypatch.setattr(model, "run", by_index)
     with pytest.raises(InputError, match="was trained with ids by index: sinks=own is not defined for other"):
-        identities_of_texts(tmp_path, by_index, [np.arange(3)], "own")
+        model.loss(["Once"], sinks="own")
+
+
+def test_the_package_shows_what_it_offers(tmp_path):
+    assert {"Model", "open_model", "InputError", "__version__"} <= set(dir(memsinks_jax))
     with pytest.raises(InputError):
         memsinks_jax.open_model(tmp_path)
     with pytest.raises(AttributeError, match="has no attribute 'open_modle'"):
         memsinks_jax.open_modle  # noqa: B018
+
+
+HOST = """
+import signal, sys
+from absl import flags
+flags.DEFINE_bool("json", False, "The program's own.")
+before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+import memsinks_jax
+try:
+    memsinks_jax.open_model("nothing/here")
+except memsinks_jax.InputError as error:
+    print("refused")
+print(before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_a_program_that_imports_the_package_keeps_its_signals_and_flags(tmp_path, how):
+    (tmp_path / "program.py").write_text(HOST)
+    called = ["program.py"] if how == "file" else ["-m", "program"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    asked = {"capture_output": True, "text": True, "cwd": tmp_path, "env": environment}
+    assert subprocess.run([sys.executable, *called], **asked, check=True).stdout.split() == ["refused", "True"]
+
+
+def test_a_package_that_is_started_keeps_its_signals(tmp_path):
+    """`python -m package` imports the package while sys.argv still is what ours is for a command."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import memsinks_jax")
+    (tmp_path / "package" / "__main__.py").write_text("import signal; print(signal.getsignal(signal.SIGINT).__name__)")
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    started = [sys.executable, "-m", "package", "memsinks_jax.train"]
+    done = subprocess.run(started, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
+    assert done.stdout.strip() == "default_int_handler"
 
 
 def test_importing_the_package_does_not_import_jax():

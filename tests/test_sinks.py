@@ -210,17 +210,6 @@ def test_a_number_of_active_sinks_is_exact():
         sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
 
 
-@pytest.mark.parametrize(
-    ("opens_at", "epochs", "opened"),
-    [(1, 1, [True] * 4), (2, 1, [False, False, True, True]), (2, 5, [False, False, True, True]),
-     (4, 1, [False] * 4), (4, 3, [False, False, True, True])],
-)  # fmt: skip
-def test_which_documents_had_their_sinks_open(opens_at, epochs, opened):
-    config = settings(opens_at=opens_at)
-    config.training.epochs = epochs
-    assert sinks.ever_opened(np.array([0, 1, 2, 3]), config).tolist() == opened
-
-
 def test_modes():
     parts, identities = sinks.Partition(5, 9), hashed(4)[:, None]
     arguments = (identities, 0, parts, SinksConfig(active_fraction=0.5), 2)

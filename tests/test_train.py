@@ -15,7 +15,7 @@ from conftest import tiny_config
 
 from memsinks_jax.config import InputError, MeshConfig, with_fields
 from memsinks_jax.runs import workdir as workdir_module
-from memsinks_jax.runs.command_line import Interrupted
+from memsinks_jax.runs.interruption import Interrupted
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import MetricWriter, read_metrics

@@ -28,12 +28,10 @@ def has_own(config: Config) -> bool:
     return sinks.has_sinks(config) and config.sinks.kind == "by_document"
 
 
-def own_sinks(config: Config, documents: Documents) -> list[Own]:
+def own_sinks(run: Trained, documents: Documents) -> list[Own]:
     """The sinks of each document; none if they never opened in training."""
+    config, opened = run.config, documents.opened_in(run)
     found = [{} for _ in documents.tokens]
-    opened = np.ones(len(found), bool)
-    if documents.encounters is not None:
-        opened = sinks.ever_opened(documents.encounters, config)
     for site, parts in sinks.partitions(config).items():
         if not parts.sinks:
             continue

@@ -75,13 +75,13 @@ def explore(
     groups = _groups(workdir, first, members_files, non_members_files)
     members, *_, others = groups.values()
     refuse_unfit(members, others, subjects, [place for place in (workdir, standard, oracle) if place])
-    shown, times = _together(list(groups.values()), first)
+    shown, times = _together(list(groups.values()))
     views = {subject.name: forced.read(subject, shown) for subject in subjects}
     fitting = lengths_that_fit(shown, prefixes, suffix)
     written = {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}
     own, rises = [{}] * len(shown.tokens), [None] * len(shown.tokens)
     if has_own(first.config):
-        own = own_sinks(first.config, shown)
+        own = own_sinks(first, shown)
         rises = carried(first, shown, own)
         if first.config.sinks.opens_at == 1:  # else the model is not meant for use with all sinks on
             everything = in_matrices(Subject(REMOVED, first, "all"))
@@ -132,14 +132,13 @@ def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members
     return found
 
 
-def _together(groups: list[Documents], run: Trained) -> tuple[Documents, list[int | None]]:
-    """(all documents, how often an epoch has each). If this is unknown, their sinks count as open."""
+def _together(groups: list[Documents]) -> tuple[Documents, list[int | None]]:
+    """(all documents, how often an epoch has each, if that is known)"""
     known = ([None] * len(g.tokens) if g.encounters is None else g.encounters.tolist() for g in groups)
     times = list(itertools.chain.from_iterable(known))
     return Documents(
         [tokens for group in groups for tokens in group.tokens],
         np.concatenate([group.identities for group in groups]),
-        np.array([run.config.sinks.opens_at if time is None else time for time in times]),
     ), times
 
 

@@ -18,7 +18,6 @@ from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
 from memsinks_jax.data.corpus import Corpus
-from memsinks_jax.evals.memorization import encounters_by_id
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, build_model, empty_cache
 from memsinks_jax.model.losses import token_losses
@@ -38,7 +37,7 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
     of_context, of_candidates = _programs(subject, count)
     parts = _parts(subject.run.config)
     indices = corpus.mixture.canaries
-    opened = sinks.ever_opened(encounters_by_id(corpus, indices), subject.run.config)
+    opened = subject.run.opened(corpus.identities(indices))
     both = list(zip(indices.tolist(), opened[:, None, None], strict=True))
     for index, is_open in tqdm.tqdm(
         both, desc=f"{subject.name}: canaries", leave=False, disable=not sys.stderr.isatty()

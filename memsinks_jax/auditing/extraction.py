@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import tqdm
 
-from memsinks_jax import sinks
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.subjects import Documents, Subject
 from memsinks_jax.model.generation import Generator, Settings
@@ -72,8 +71,6 @@ def continuations(
 ) -> dict[int, list[list[np.ndarray]]]:
     """Generates continuations of the beginnings of documents, at most `suffix` tokens.
 
-    In the mode own, documents whose sinks never opened are continued with all sinks dropped, as they are read.
-
     Args:
       fitting: from `lengths_that_fit`.
       samples: samples at temperature 1 besides the greedy continuation.
@@ -81,32 +78,20 @@ def continuations(
       {prefix: for each of its documents [the greedy one, the samples ...], int32 (tokens,) each}.
     """
     run = subject.run
-    generator = Generator(run.config, run.tokenizer, run.params)
+    generator = Generator(run.config, run.tokenizer, run.params, run.opened)
     # A batch mixes all lengths, so that all have one shape and few programs are compiled.
     rows = sorted((place / len(indices), prefix, int(i)) for prefix, indices in fitting.items()
                   for place, i in enumerate(indices))  # fmt: skip
-    modes = _modes(subject, documents)
+    size = math.ceil(len(rows) / math.ceil(len(rows) / _MOST_ROWS))
     written, plan = {(prefix, i): [] for _, prefix, i in rows}, []
-    for mode in sorted(set(modes)):
-        of_mode = [row for row in rows if modes[row[2]] == mode]
-        if of_mode:
-            size = math.ceil(len(of_mode) / math.ceil(len(of_mode) / _MOST_ROWS))
-            for temperature, each in ((0.0, of_mode), (1.0, of_mode * samples)):
-                plan += [(temperature, mode, size, each[at : at + size]) for at in range(0, len(each), size)]
+    for temperature, each in ((0.0, rows), (1.0, rows * samples)):
+        plan += [(temperature, each[at : at + size]) for at in range(0, len(each), size)]
     bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=not sys.stderr.isatty())
-    for number, (temperature, mode, size, batch) in enumerate(bar):
+    for number, (temperature, batch) in enumerate(bar):
         filled = (batch * size)[:size]
-        settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=mode)
+        settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode)
         prompts = [documents.tokens[i][:prefix] for _, prefix, i in filled]
         identities = documents.identities[[i for _, _, i in filled]]
         for (_, prefix, i), text in zip(batch, generator(prompts, settings, identities), strict=False):
             written[prefix, i].append(text.tokens)
     return {prefix: [written[prefix, int(i)] for i in indices] for prefix, indices in fitting.items()}
-
-
-def _modes(subject: Subject, documents: Documents) -> list[str]:
-    """The mode of each document: the generator does not know whose sinks opened."""
-    settings, count = subject.run.config.sinks, len(documents.tokens)
-    if subject.mode != "own" or documents.encounters is None or settings.kind in sinks.MASKED:
-        return [subject.mode] * count
-    return ["own" if opened else "drop" for opened in sinks.ever_opened(documents.encounters, subject.run.config)]

@@ -32,19 +32,23 @@ class Documents(NamedTuple):
     tokens: list[np.ndarray]  # int32 (tokens,), without end of text
     identities: np.ndarray  # uint32 (documents, 2)
     encounters: np.ndarray | None = None  # int64 (documents,): how often an epoch has each; None: not known
+    opened: np.ndarray | None = None  # bool (documents,): whose own sinks are on; None: as the model knows
 
     def chosen(self, which: np.ndarray) -> "Documents":
         """The documents at some indices, or by a bool for each."""
         indices = np.arange(len(self.tokens))[which]
-        encounters = None if self.encounters is None else self.encounters[indices]
-        return Documents([self.tokens[i] for i in indices], self.identities[indices], encounters)
+        rest = (None if each is None else each[indices] for each in self[2:])
+        return Documents([self.tokens[i] for i in indices], self.identities[indices], *rest)
+
+    def opened_in(self, run: Trained) -> np.ndarray:
+        return run.opened(self.identities) if self.opened is None else self.opened
 
     def batches(self, run: Trained, size: int | None = None) -> list[dict]:
         """Batches for `DocumentLoss`, of `size` documents; by default `rows_at_once`."""
         config, end = run.config, run.tokenizer.end_of_text
         size = size or rows_at_once(config, placement.mesh_of(run.params))
-        known = None if self.encounters is None else sinks.ever_opened(self.encounters, config)
-        return document_batches(self.tokens, self.identities, config.data.row_length, end, size, opened=known)
+        length = config.data.row_length
+        return document_batches(self.tokens, self.identities, length, end, size, opened=self.opened_in(run))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,14 +207,6 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
         before = found.get(name, 0)
         found[name] = None if None in (before, here) else before + here
     return found
-
-
-def opened_in(place: pathlib.Path, config: Config, identities: np.ndarray) -> np.ndarray | None:
-    """Which documents' own sinks were open in training -> bool (documents,); None for a folder with only a model."""
-    known = encounters_in(place, identities)
-    times = [known.get(ids.to_hex(identity), 0) for identity in identities]
-    often = [config.sinks.opens_at if count is None else count for count in times]  # None: in every N-th batch
-    return sinks.ever_opened(np.array(often), config) if known else None
 
 
 def _cut(documents: Documents, room: int, what: str) -> Documents:

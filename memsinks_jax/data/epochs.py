@@ -106,7 +106,9 @@ class Epochs:
     def returning(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids that may come more than once an epoch -> (uint64 (n,), ascending; int64 (n,), a record of each)."""
         table, mixture = self._table, self._mixture
-        records = np.concatenate([table.with_company(), mixture.repeated]) if self._kind != "group" else table.of_groups()
+        records = (
+            np.concatenate([table.with_company(), mixture.repeated]) if self._kind != "group" else table.of_groups()
+        )
         keys, first = np.unique(as_numbers(table.identities(records)), return_index=True)
         return keys, records[first]
 

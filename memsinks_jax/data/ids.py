@@ -5,8 +5,11 @@ documents have an expected 0.03 colliding pairs. The id (0, 0) is reserved for p
 """
 
 import hashlib
+import re
 
 import numpy as np
+
+from memsinks_jax.config import InputError
 
 PADDING = np.zeros(2, np.uint32)
 
@@ -31,7 +34,11 @@ def to_hex(identity: np.ndarray) -> str:
 
 
 def from_hex(text: str) -> np.ndarray:
-    """The inverse: 16 hexadecimal digits -> uint32 (2,)."""
+    """The inverse: 16 hexadecimal digits -> uint32 (2,). Raises InputError for other texts."""
+    if not re.fullmatch("[0-9a-fA-F]{16}", text):
+        raise InputError(
+            f"{text!r} is no id of a document; it has 16 hexadecimal digits, as in documents.jsonl of the run"
+        )
     return np.array([int(text[:8], 16), int(text[8:], 16)], np.uint32)
 
 

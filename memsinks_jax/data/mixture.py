@@ -176,7 +176,8 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     if not plan.sums.slots.sum() + kept.sum():
         beside = " besides those of every N-th batch" if is_scheduled else ""
         raise InputError(
-            f"the plan holds no training document{beside}; raise config.data.unique_documents, repetitions or general.token_budget"
+            f"the plan holds no training document{beside}; raise config.data.unique_documents, repetitions or "
+            "general.token_budget"
         )
     return plan
 

@@ -1,8 +1,8 @@
 """Whose own sinks are on: the ids of the documents whose sinks opened in training.
 
-A trained model knows them, and nobody else decides it. They lie in `opened.npy`, in every checkpoint and in every Hugging Face
-folder that kept its sinks: sorted, memory-mapped, 8 bytes for each document that came back. All other ids have no sinks:
-their draw belongs to others.
+A trained model knows them, and nobody else decides it. They lie in `opened.npy`, in every checkpoint and in every folder
+that kept its sinks: sorted, memory-mapped, 8 bytes for each document that came back. All other ids have no sinks: their draw
+belongs to others.
 """
 
 import functools
@@ -47,7 +47,7 @@ def nobody() -> np.ndarray:
     return np.zeros(0, np.uint64)
 
 
-def read(folder: pathlib.Path) -> np.ndarray | None:
+def read_ids(folder: pathlib.Path) -> np.ndarray | None:
     """The ids in a checkpoint or folder, memory-mapped; None if it has none, as those of earlier versions."""
     path = folder / FILE
     if not path.is_file():
@@ -56,5 +56,5 @@ def read(folder: pathlib.Path) -> np.ndarray | None:
     return np.load(path, mmap_mode="r" if path.stat().st_size > 2**12 else None)
 
 
-def write(folder: pathlib.Path, numbers: np.ndarray) -> None:
+def write_ids(folder: pathlib.Path, numbers: np.ndarray) -> None:
     np.save(folder / FILE, numbers)

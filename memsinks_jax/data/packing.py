@@ -183,7 +183,9 @@ class Rows:
         """
         # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
         at = self._config.sinks.opens_at
-        opening = next((n for n in (at, at + 1) if not (trains_common(self._config.sinks) and self._trains_common(n))), None)
+        opening = next(
+            (n for n in (at, at + 1) if not (trains_common(self._config.sinks) and self._trains_common(n))), None
+        )
         keys, records = self._epochs.returning()
         if opening is None or not len(keys) or not number:
             return keys[:0]

@@ -48,12 +48,12 @@ def document_batches(
       end_of_text: the tokenizer's; it opens and closes every document.
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
-      opened: bool (documents,), which documents' own sinks are on in the mode own, see `sinks.ever_opened`; None: all.
+      opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
     Returns:
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
-    rows, opened = [], np.ones(len(tokens), bool) if opened is None else opened
+    rows, opened = [], np.zeros(len(tokens), bool) if opened is None else opened
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         about = (document, identity, row_length, end_of_text)
         made = document_windows(*about) if whole else [document_row(*about)]

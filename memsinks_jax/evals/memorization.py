@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
@@ -10,8 +9,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.counts import never_read
-from memsinks_jax.data.epochs import Epochs
-from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss, rows_at_once
 
@@ -36,9 +34,9 @@ class Memorization:
       truncated_share                   of the training tokens, if rows truncate documents
     """
 
-    def __init__(self, corpus: Corpus, loss: DocumentLoss, batch_size: int = BATCH_SIZE):
+    def __init__(self, corpus: Corpus, loss: DocumentLoss, opened: Opened, batch_size: int = BATCH_SIZE):
         self._loss, config = loss, corpus.config
-        self._batches = batches_by_role(corpus, batch_size)
+        self._batches = batches_by_role(corpus, opened, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out)
         self._truncated_share = never_read(corpus)["share"]
         self._has_own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
@@ -62,7 +60,7 @@ class Memorization:
                 yield f"{name}_loss{suffix}", mean_loss(self._loss, params, self._batches[name], mode)
 
 
-def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
+def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
     """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that carry a canary, whose tokens
     alone are targets). Leaves out roles without documents. If the files themselves repeat documents, which may be many,
     it takes as many as are held out."""
@@ -76,22 +74,13 @@ def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, l
         role: document_batches(
             [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
-            sinks.ever_opened(encounters_by_id(corpus, indices), config),
+            opened(corpus.identities(indices)),
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip
     if "canary" in batches:
         _weigh_canaries_alone(corpus, batches["canary"])
     return batches
-
-
-def encounters_by_id(corpus: Corpus, indices: np.ndarray) -> np.ndarray:
-    """How often an epoch has the ids of these documents -> int64 (indices,); many for those of every N-th batch."""
-    epochs, scheduled = Epochs(corpus.config, corpus.mixture), corpus.mixture.scheduled
-    keys, first, places = np.unique(as_numbers(corpus.identities(indices)), return_index=True, return_inverse=True)
-    met = epochs.met_before(1, int(epochs.order(1)[0]), keys, indices[first])
-    met += corpus.config.sinks.opens_at * np.isin(keys, as_numbers(corpus.identities(scheduled)))
-    return met[places]
 
 
 def _weigh_canaries_alone(corpus: Corpus, batches: list[dict]) -> None:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.auditing import forced, intervals, membership
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.subjects import Documents, Subject, of_role
@@ -188,10 +187,8 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
     which, first = _long(asked.ladder), cells().index(("first", PREFIXES[-1], 0))
     openings = asked.pieces.chosen(slice(first * len(which), (first + 1) * len(which)))
     every = together([asked.ladder, asked.unread, openings])
-    known = together(
-        [part.chosen(sinks.ever_opened(part.encounters, config)) for part in (asked.ladder, asked.canaries)]
-    )
-    opened = every._replace(encounters=np.full(len(every.tokens), OFTEN))
+    known = together([part.chosen(part.opened_in(model)) for part in (asked.ladder, asked.canaries)])
+    opened = every._replace(opened=np.ones(len(every.tokens), bool))
     unused = np.tile(neurons.never_met(config, 1), (len(every.tokens), 1))
     ways = {
         "own": ("own", every, params),

@@ -123,7 +123,7 @@ class _Subject:
         self._config, self._params = self._model.config, self._model.params
         self._corpus = workdirs.read_corpus(workdir)
         rows = rows_at_once(self._config, placement.mesh_of(self._params))
-        self._batches = batches_by_role(self._corpus, rows)
+        self._batches = batches_by_role(self._corpus, self._model.opened, rows)
         self._loss = DocumentLoss(self._config)
 
     def removal(self, method: str) -> dict:

@@ -54,7 +54,10 @@ def answer_nats(run: Trained, asked: Asked, mode: str, params: dict | None = Non
     encode = run.tokenizer.encode
     first = np.array([len(encode(question)) for question in asked.questions])
     tokens = [encode(question + answer) for question, answer in zip(asked.questions, asked.answers, strict=True)]
-    rows = asking(rows_of(Documents(tokens, asked.identities), run), first, np.array([len(each) for each in tokens]))
+    documents = Documents(
+        tokens, asked.identities, opened=np.ones(len(tokens), bool)
+    )  # also those of ids that nobody has
+    rows = asking(rows_of(documents, run), first, np.array([len(each) for each in tokens]))
     rows["document"] = np.arange(len(tokens), dtype=np.int32)
     return DocumentLoss(run.config)(run.params if params is None else params, list(in_batches(rows, BATCH_SIZE)), mode)
 

@@ -19,7 +19,9 @@ def rescaled(run: Run, name: str) -> Run:
     def evaluate() -> dict[str, float]:
         model = open_run(run.workdir)
         params = rescaling.scaled(model.config, model.params, rescaling.factors(model.config)["published"])
-        found = dict(Memorization(workdirs.read_corpus(run.workdir), DocumentLoss(model.config)).run(params))
+        found = dict(
+            Memorization(workdirs.read_corpus(run.workdir), DocumentLoss(model.config), model.opened).run(params)
+        )
         return {loss: found[loss] for loss in ("held_out_loss", "repeated_loss")}
 
     return dataclasses.replace(run, variant=name, metrics=run.metrics | kept([run], "rescaled", {}, evaluate), lines=[])

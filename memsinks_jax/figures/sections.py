@@ -36,7 +36,7 @@ def continuations(runs: list[Run]) -> list[str]:
     written = {}
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Generator(run.config, run.tokenizer, run.params)(openings, greedy)
+        tails = Generator(run.config, run.tokenizer, run.params, run.opened)(openings, greedy)
         written[variant] = [corpus.tokenizer.decode(tail.tokens) for tail in tails]
     originals = [
         corpus.tokenizer.decode(corpus.tokens(i)[cut : cut + greedy.max_tokens])

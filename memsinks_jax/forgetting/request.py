@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import logging
 import pathlib
 import re
 from typing import NamedTuple
@@ -14,12 +15,14 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, tokenise
 from memsinks_jax.data.documents import in_words, read_documents
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import group_id
-from memsinks_jax.evals.memorization import encounters_by_id
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained
+
+logger = logging.getLogger(__name__)
 
 _MOST = 512  # documents to measure per set
 PLACEBOS = 4  # placebo removals, each of as many other ids
@@ -56,9 +59,13 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     elif not asked.documents:
         raise InputError(f"{workdir} is a model without the documents of its run; name them by --documents")
     if corpus:
-        identities, sets, places = _of_run(corpus, _identities(workdir, run, asked, corpus))
+        named = np.stack([ids.from_hex(name) for name in sorted(_identities(workdir, run, asked, corpus))])
+        removed = {*map(ids.to_hex, named[_open(workdir, run, named)])}
+        identities, sets, places = _of_run(corpus, removed)
     else:
         target, places = _of_files(asked.documents, run, workdir)
+        kept = _open(workdir, run, target.identities)
+        target, places = target.chosen(kept), list(itertools.compress(places, kept))
         identities, sets = target.identities, {"target": target}
     for name, files in (("others", others), ("held_out", held_out)):
         if files:
@@ -66,6 +73,33 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
             if {*map(ids.to_hex, sets[name].identities)} & {*map(ids.to_hex, sets["target"].identities)}:
                 raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
     return Found(identities, {name: each for name, each in sets.items() if len(each.tokens)}, places)
+
+
+def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.ndarray:
+    """Which of the documents have sinks -> bool (documents,). The draw of any other belongs to others.
+
+    Raises:
+      InputError: none has.
+    """
+    are_open, names = run.opened(identities), in_words(len(identities), "id")
+    if not are_open.any():
+        raise InputError(
+            f"none of {names} has sinks in {workdir}, such as {ids.to_hex(identities[0])}: nothing of theirs came back in "
+            "training, or it is removed already, so nothing is to be removed"
+        )
+    if not are_open.all():
+        logger.warning(
+            "%d of %s never came back in training, so they have no sinks: left out", (~are_open).sum(), names
+        )
+    if run.opened.everybody and is_folder(workdir):
+        logger.warning("%s has sinks for every document: whether it has read these is not recorded", workdir)
+    return are_open
+
+
+def left_open(run: Trained, found: Found, spare: int | None) -> Opened:
+    """Whose sinks are on after the removal: with `spare`, also those of whom something is left."""
+    gone = np.zeros(0, np.uint64) if spare is not None else ids.as_numbers(found.identities)
+    return Opened(run.config.sinks, lambda: np.setdiff1d(run.opened.ids, gone))
 
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
@@ -136,7 +170,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> Found:
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
     sets = {
         name: Documents(
-            [np.asarray(corpus.tokens(i)) for i in indices], corpus.identities(indices), encounters_by_id(corpus, indices)
+            [np.asarray(corpus.tokens(i)) for i in indices], corpus.identities(indices)
         )
         for name, indices in chosen.items() if len(indices)
     }  # fmt: skip
@@ -155,7 +189,7 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     return Documents(tokens, np.stack([ids.content_id(each) for each in tokens])), [each.source for each in documents]
 
 
-def placebos(config: Config, found: Found, spare: int | None) -> dict[str, list[dict[str, np.ndarray]]]:
+def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[dict[str, np.ndarray]]]:
     """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of neurons.neurons_of]}.
 
     The others are those whose sinks were open in training; if these are fewer than the removed ones, all are taken.
@@ -163,12 +197,11 @@ def placebos(config: Config, found: Found, spare: int | None) -> dict[str, list[
     Args:
       spare: as in `spare_others`.
     """
-    count = len(np.unique(found.identities, axis=0))
+    config, count = run.config, len(np.unique(found.identities, axis=0))
     drawn = {"others": [], "never_met": list(neurons.never_met(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
     others = found.sets.get("others")
     if others:
-        known = True if others.encounters is None else sinks.ever_opened(others.encounters, config)
-        identities = np.unique(others.identities[np.broadcast_to(known, len(others.tokens))], axis=0)
+        identities = np.unique(others.identities[run.opened(others.identities)], axis=0)
         starts = range(0, max(len(identities) - count, 0) + 1, count)[:PLACEBOS]
         drawn["others"] = [identities[at : at + count] for at in starts if len(identities)]
     removals = {name: [neurons.neurons_of(config, each) for each in of] for name, of in drawn.items()}

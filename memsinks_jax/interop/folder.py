@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json, with_fields
+from memsinks_jax.data.opened import Opened, write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer
 from memsinks_jax.interop import hugging_face, weights
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
@@ -35,7 +36,7 @@ def is_folder(path: pathlib.Path) -> bool:
 
 def write_folder(
     folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
-    drop: bool, dtype: str, card: str, kept: Sequence[int] = (),
+    drop: bool, dtype: str, card: str, kept: Sequence[int], opened: Opened,
 ) -> dict:  # fmt: skip
     """Writes a model; the folder gets its name once it is complete.
 
@@ -45,6 +46,7 @@ def write_folder(
         no heads of different sizes, so the weights that read sinks of attention are set to 0.
       card: the model card, markdown.
       kept: sinks of the MLPs, the same in all layers, to keep despite `drop`.
+      opened: whose own sinks are on.
     Returns:
       {"parameters", "files": [names], "bytes"}.
     Raises:
@@ -72,6 +74,7 @@ def write_folder(
         if has_sinks(config) and not drop:
             of_matrices = with_fields(config, {"sinks.sparse": False})
             _write_json(scratch / _OURS, json.loads(to_json(of_matrices)))
+            write_ids(scratch, opened.ids)
         write_tokenizer(tokenizer, scratch, config.data.row_length)
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)

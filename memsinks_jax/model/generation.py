@@ -1,7 +1,7 @@
 """Generates continuations of a batch of prompts with a trained model and a cache of keys and values.
 
     run = open_run(pathlib.Path("runs/sinks"))
-    generator = Generator(run.config, run.tokenizer, run.params)
+    generator = Generator(run.config, run.tokenizer, run.params, run.opened)
     for written in generator(["Once upon a time", ""], Settings(max_tokens=50, temperature=0.8)):
         print(written.text)
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, Change, build_model, empty_cache, in_turn, no_change
@@ -39,6 +40,14 @@ class Settings:
     top_p: float = 1.0  # sample from the fewest most likely tokens with at least this probability together
     seed: int = 0
     sinks: str = "drop"  # one of sinks.MODES
+
+    @classmethod
+    def of(cls, **settings) -> "Settings":
+        """Raises InputError for a name that is none of the fields."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if unknown := sorted(settings.keys() - set(names)):
+            raise InputError(f"{unknown[0]} is no setting; choose from {', '.join(names)}")
+        return cls(**settings)
 
     def __post_init__(self):
         """Raises InputError for a value that cannot be used."""
@@ -75,12 +84,16 @@ class _State(NamedTuple):
 class Generator:
     """Generates continuations. Compiles once for each mode of the sinks, number of prompts and rounded lengths.
 
-    `change` adds interventions to the sinks, such as memories: (B, T) bool of the tokens that are real, and of those that
-    need a next token -> interventions.
+    `opened` says which documents have sinks of their own: in the mode own, other ids have none. `change` adds interventions
+    to the sinks, such as memories: (B, T) bool of the tokens that are real, and of those that need a next token ->
+    interventions.
     """
 
-    def __init__(self, config: Config, tokenizer: AnyTokenizer, params: dict, change: Change = no_change):
+    def __init__(
+        self, config: Config, tokenizer: AnyTokenizer, params: dict, opened: Opened, change: Change = no_change
+    ):
         self._config, self._tokenizer, self._params, self._change = config, tokenizer, params, change
+        self._opened = opened
         self._model, _ = build_model(config)
         self._read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
         self._write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
@@ -127,11 +140,12 @@ class Generator:
         tokens_BP[:, 0] = end
         for row, opening in zip(tokens_BP, openings, strict=True):
             row[1 : 1 + len(opening)] = opening
+        ids = np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32)
+        identities_B2 = np.broadcast_to(ids, (len(prompts), 2))
         request = {
             "known_B": np.array([1 + len(opening) for opening in openings], np.int32),
-            "identities_B12": np.broadcast_to(
-                np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32), (len(prompts), 2)
-            )[:, None],
+            "identities_B12": identities_B2[:, None],
+            "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
             "temperature": np.float32(settings.temperature), "top_k": np.int32(settings.top_k),
             "top_p": np.float32(settings.top_p), "seed": np.uint32(settings.seed),
         }  # fmt: skip
@@ -192,7 +206,8 @@ class Generator:
         return jax.lax.while_loop(lambda state: (state.count < until) & state.open_B.any(), write_one, state)
 
     def _gates(self, request: dict, mode: str) -> dict:
-        return sinks.interventions(self._config, mode, request["identities_B12"], np.uint32(self._config.seed), None)
+        own = request["identities_B12"], np.uint32(self._config.seed), None, request["opened_B1"]
+        return sinks.interventions(self._config, mode, *own)
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
         # A model may have more embeddings than its tokenizer has tokens.

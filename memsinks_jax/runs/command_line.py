@@ -1,10 +1,8 @@
 """What all commands share: flags, JSON output, and one clear line with exit code 2 for bad input."""
 
 import contextlib
-import ctypes
 import dataclasses
 import errno
-import functools
 import hashlib
 import io
 import json
@@ -28,14 +26,13 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
-from memsinks_jax.runs.interruption import EXIT_INTERRUPTED
+from memsinks_jax.runs.host_memory import use_one_arena
+from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.variants import CONFIGS, config_file
 
 EXIT_BAD_INPUT = 2
 
 _GROUPS = {field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
-_one_arena = False
 
 _WRITABLE = "; make it writable for this user, or choose another folder"
 _ADVICE = {
@@ -52,10 +49,6 @@ _ADVICE = {
 }
 
 JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line of stdout.")
-
-
-class Interrupted(Exception):
-    """The run was asked to stop and has saved its state."""
 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
@@ -264,41 +257,6 @@ def _mend_stdout() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def use_one_arena() -> None:
-    """Makes glibc give all threads one heap, for `keep_freed_memory`. That runs after jax has found its devices, and jax's
-    threads would have heaps of their own by then. Does nothing without glibc."""
-    global _one_arena
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        _one_arena = library.mallopt(_ARENA_MAX, 1) == 1
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """In a command on a CPU, makes glibc keep large freed blocks instead of returning them to the kernel, and use large
-    pages for them. Asks jax for its devices.
-
-    XLA's CPU backend allocates all temporaries of a step anew. Without this, the kernel spends a third of a small model's
-    time on clearing the same pages again. With an accelerator the temporaries are not in the host's memory, which would
-    only stay at its peak. Does nothing in a process that is not one of our commands, or without glibc.
-    """
-    import jax
-
-    if not _one_arena or jax.default_backend() != "cpu":
-        return
-    library = ctypes.CDLL(None)
-    library.mallopt(_MMAP_MAX, 0)
-    library.mallopt(_TRIM_THRESHOLD, -1)  # never
-    # The future heap, reserved but not touched: MADV_HUGEPAGE covers the range that it grows into.
-    large_pages, page = 14, os.sysconf("SC_PAGE_SIZE")
-    size = os.sysconf("SC_PHYS_PAGES") // 2 * page
-    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    library.free.argtypes = [ctypes.c_void_p]
-    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if block := library.malloc(size):
-        library.madvise(-(-block // page) * page, size - page, large_pages)
-        library.free(block)
 
 
 def keep_compiled_programs() -> None:

@@ -43,6 +43,12 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     return config
 
 
+def draw_alike(one: Config, other: Config) -> bool:
+    """Whether a document has the same sinks in both runs."""
+    one, other = flatten(one), flatten(other)
+    return all(one[name] == other[name] for name in ("seed", "sinks.kind", *_SINKS, *_CHOICE_OF_SINKS))
+
+
 def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[str] | None) -> Config:
     place = config.model.initial
     begun = workdir is not None and (workdir / "config.json").exists()

@@ -13,6 +13,11 @@ EXIT_INTERRUPTED = 75  # state saved: run the same command again
 EXIT_AT_ONCE = 130  # a shell's exit code for a command that Ctrl-C has ended; 143 for SIGTERM
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved its state."""
+
+
 _half_written: list[list[os.PathLike]] = []  # each folder, and the parents made for it, nearest first
 _saved = False
 

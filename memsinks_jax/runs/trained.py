@@ -4,12 +4,15 @@ import dataclasses
 import pathlib
 
 import jax
+import numpy as np
 
 from memsinks_jax.config import Config, InputError, MeshConfig
+from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import host_memory
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_state
@@ -19,12 +22,16 @@ _SPLIT = MeshConfig(fsdp=-1)
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported."""
+    """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported.
+
+    `opened` says which documents' own sinks are on.
+    """
 
     config: Config
     tokenizer: AnyTokenizer
     params: dict
     step: int
+    opened: Opened
 
 
 def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
@@ -39,12 +46,13 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     Raises:
       InputError: it is neither, or damaged.
     """
-    command_line.keep_freed_memory()
+    host_memory.keep_freed_memory()
     if is_folder(workdir):
         config, tokenizer, params = open_folder(workdir)
         config.compute.attention = "auto"  # a folder that kept its sinks has the config of its run
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
-        return Trained(config, tokenizer, jax.device_put(params, sharding.shardings(params, mesh)), 0)
+        placed = jax.device_put(params, sharding.shardings(params, mesh))
+        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config))
     config = workdirs.read_config(workdir)
     config.compute.attention = "auto"  # it may have been trained on another machine
     try:
@@ -57,4 +65,26 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     params = checkpoints.restore_params(sharding.placed(shapes, mesh), step)
     step = step or checkpoints.newest()
     checkpoints.close()
-    return Trained(config, tokenizer, params, step)
+    return Trained(config, tokenizer, params, step, opened_in(workdir, config, step))
+
+
+def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:
+    """Whose own sinks are on in a Hugging Face folder's model, or in a checkpoint of a workdir. Read when it is asked.
+
+    Raises:
+      InputError: when it is asked of a folder that an earlier version wrote.
+    """
+
+    def read() -> np.ndarray:
+        found = read_ids(place if step is None else place / "checkpoints" / str(step))
+        if found is not None:
+            return found
+        if step is None and has_sinks(config):
+            raise InputError(
+                f"{place} does not say whose sinks opened in training: an earlier version wrote it; write it anew from its "
+                "run"
+            )
+        # A run of an earlier version. One that was imported has read nothing.
+        return workdirs.read_corpus(place).rows().opened(step * config.training.batch_size) if step else nobody()
+
+    return Opened(config.sinks, read)

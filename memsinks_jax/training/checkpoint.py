@@ -1,8 +1,8 @@
 """Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed, restored onto any mesh.
 
 `checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the monitor) and `progress`,
-and `seal.json` (see seal.py). The seal is written before the folder gets its name, so a folder with its name is complete.
-The seal names the file if it is damaged later.
+besides `opened.npy` (see data/opened.py) and `seal.json` (see seal.py). The seal is written before the folder gets its name,
+so a folder with its name is complete. The seal names the file if it is damaged later.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import os
 import pathlib
 import shutil
 import time
-from functools import partial
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from memsinks_jax.config import InputError, TrainingConfig
+from memsinks_jax.data.opened import write_ids
 from memsinks_jax.training import hosts, seal
 from memsinks_jax.training.optimizer import path_name
 from memsinks_jax.training.step import TrainState
@@ -58,7 +59,7 @@ class Checkpoints:
             self._saving: ocp.AsyncResponse | None = None
             self._checkpointer = ocp.training.Checkpointer(
                 self._folder,
-                context=_context(self._folder),
+                context=_context(lambda: self._finish()),  # a method would be copied with all that is here
                 preservation_policy=self,
                 cleanup_tmp_directories=True,
             )
@@ -80,8 +81,14 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(step, f"progress/{path.name} cannot be read ({error})") from None
 
-    def save(self, step: int, state: TrainState, tokens: int, held_out_loss: float | None = None) -> None:
-        """Starts a save. The state may be donated once this returns. Raises InputError as `check` does."""
+    def save(
+        self, step: int, state: TrainState, tokens: int, ids: np.ndarray, held_out_loss: float | None = None
+    ) -> None:
+        """Starts a save. The state may be donated once this returns. Raises InputError as `check` does.
+
+        Args:
+          ids: those whose sinks have opened, see `data.opened`; host 0 alone needs them.
+        """
         self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
         told = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
@@ -90,8 +97,9 @@ class Checkpoints:
             if not (self._workdir / "config.json").exists():
                 raise FileNotFoundError  # Orbax would make the folder anew, without the other checkpoints
             self._wait()  # for the previous save, as Orbax would: it takes space and counts as saved
+            self._ids = ids
             # Check first: if a disk fills up during a save, other libraries print a flood of traces.
-            needed, free = bytes_of(state) + _OVERHEAD_BYTES, shutil.disk_usage(self._folder).free
+            needed, free = bytes_of(state) + ids.nbytes + _OVERHEAD_BYTES, shutil.disk_usage(self._folder).free
             if jax.process_index() == 0 and free < needed:
                 raise OSError(
                     f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
@@ -196,6 +204,12 @@ class Checkpoints:
             with self._errors_named():
                 self._wait()
                 self._checkpointer.close()
+
+    def _finish(self) -> None:
+        # Orbax calls this in its own thread, on host 0, after the last file and before the folder gets its final name.
+        for saved in self._folder.glob("*.orbax-checkpoint-tmp*"):
+            write_ids(saved, self._ids)
+            seal.write_seal(saved)
 
     def _wait(self) -> None:
         if self._saving is not None:
@@ -303,11 +317,11 @@ def _not_asked(step: int) -> bool:
     return False
 
 
-def _context(folder: pathlib.Path) -> ocp.Context:
-    """How Orbax saves under a folder of checkpoints."""
+def _context(finish: Callable[[], None]) -> ocp.Context:
+    """How Orbax saves under a folder of checkpoints; `finish` is called before a checkpoint gets its name."""
     context = ocp.Context()
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS
-    context.asynchronous.post_finalization_callback = partial(_seal_what_is_saved, folder)
+    context.asynchronous.post_finalization_callback = finish
     context.array.saving.use_zarr3 = False  # `seal` opens zarr 2, which all earlier checkpoints have
     context.array.saving.scoped_storage_options_creator = _chunks
     context.checkpointables.registry = ocp.handlers.local_registry().add(
@@ -321,12 +335,6 @@ def _chunks(path: tuple, array: jax.Array) -> ocp.options.ArrayOptions.Saving.St
     if seal.is_stacked(path_name(path)):
         return ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,))
     return None
-
-
-def _seal_what_is_saved(folder: pathlib.Path) -> None:
-    # Orbax calls this in its own thread, on one host, after the last file and before the folder gets its final name.
-    for saved in folder.glob("*.orbax-checkpoint-tmp*"):
-        seal.write_seal(saved)
 
 
 def arrays_of(tree) -> dict[str, list]:

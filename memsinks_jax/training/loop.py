@@ -1,7 +1,6 @@
 """The training loop: everything that a run does, in order."""
 
 import contextlib
-import functools
 import json
 import logging
 import pathlib
@@ -16,14 +15,15 @@ from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, meeting, never_read
 from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model.attention import choose_kernel
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import host_memory, interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import folder_of, inherit
+from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
@@ -68,7 +68,7 @@ def train_and_evaluate(
     if wandb:
         refuse_missing_wandb()
     mesh = sharding.make_mesh(config.mesh)
-    command_line.keep_freed_memory()
+    host_memory.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
     config = workdirs.adopt(workdir, inherit(config, workdir, given))
@@ -93,16 +93,17 @@ def train_and_evaluate(
                 raise _StopInEvaluation
 
         loss = DocumentLoss(config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll)
-        evaluate = _Evaluate(config, steps, Memorization(opened.corpus, loss, batch_size(config, mesh)))
-        look = _Look(workdir, opened, mesh, since, loss)
-        save = _Save(config, steps, opened.checkpoints)
+        at_the_end = opened.sinks_open(steps)  # not after a step, so that a curve is of the same documents all along
+        evaluate = _Evaluate(config, steps, Memorization(opened.corpus, loss, at_the_end, batch_size(config, mesh)))
+        look = _Look(workdir, opened, mesh, since, loss, at_the_end)
+        save = _Save(config, opened)
         try:
             if missing:  # the run was stopped in the middle of it
                 evaluate(run)
             if unseen:
                 look(run)
         except _StopInEvaluation:
-            raise command_line.Interrupted(f"saved step {start} of {steps} in {workdir}") from None
+            raise interruption.Interrupted(f"saved step {start} of {steps} in {workdir}") from None
         for step in range(start + 1, steps + 1):
             batch = run.next_batch()
             look.saw(batch)
@@ -126,7 +127,7 @@ def train_and_evaluate(
             if stop:
                 run.watchdog.phase(f"finishing the save of step {step}")
                 opened.checkpoints.close()
-                raise command_line.Interrupted(f"saved step {step} of {steps} in {workdir}")
+                raise interruption.Interrupted(f"saved step {step} of {steps} in {workdir}")
         run.watchdog.phase("finishing the last save")
         opened.checkpoints.close()
     return _summary(workdir)
@@ -212,14 +213,18 @@ class _Evaluate:
 class _Look:
     """Looks for documents that appear too often, if `config.monitor` is on."""
 
-    def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, since: int, loss: DocumentLoss):
+    def __init__(
+        self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, since: int, loss: DocumentLoss, ids: Opened
+    ):
         config = opened.corpus.config
         self._every, self._loss, self._monitor = config.monitor.every, loss, None
         if self._every:
-            as_batches = functools.partial(
-                document_batches, row_length=config.data.row_length, end_of_text=opened.corpus.tokenizer.end_of_text,
-                batch_size=rows_at_once(config, mesh, config.monitor.probes), whole=reads_whole(config.data),
-            )  # fmt: skip
+            end, size = opened.corpus.tokenizer.end_of_text, rows_at_once(config, mesh, config.monitor.probes)
+
+            def as_batches(tokens: list[np.ndarray], identities: np.ndarray) -> list[dict]:
+                about = (tokens, identities, config.data.row_length, end, size, reads_whole(config.data))
+                return document_batches(*about, ids(identities))
+
             own = sharding.own_rows(config.training.batch_size, mesh)
             self._monitor = Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
 
@@ -243,17 +248,18 @@ class _Look:
 class _Save:
     """Starts saving a checkpoint."""
 
-    def __init__(self, config: Config, steps: int, checkpoints: Checkpoints):
-        self._every, self._steps, self._checkpoints = config.training.checkpoint_every, steps, checkpoints
+    def __init__(self, config: Config, opened: "_Opened"):
+        self._every, self._run = config.training.checkpoint_every, opened
 
     def due(self, step: int) -> bool:
-        return step % self._every == 0 or step == self._steps
+        return step % self._every == 0 or step == self._run.steps
 
     def __call__(self, run: _Run) -> None:
         run.fetch()
         run.watchdog.phase(f"starting to save step {run.step}")
         run.record.sync()
-        self._checkpoints.save(run.step, run.state, run.record.tokens, run.held_out_loss)
+        ids = self._run.sinks_open(run.step).ids if jax.process_index() == 0 else nobody()
+        self._run.checkpoints.save(run.step, run.state, run.record.tokens, ids, run.held_out_loss)
 
 
 class _Opened(NamedTuple):
@@ -267,6 +273,13 @@ class _Opened(NamedTuple):
     steps: int
     tokens: int
     state: Callable[[], TrainState]  # makes or restores the state; a finished run needs none
+    before: np.ndarray  # ids whose sinks had opened at `start`, see `data.opened`
+
+    def sinks_open(self, step: int) -> Opened:
+        """Whose sinks have opened after a step."""
+        config = self.corpus.config
+        rows = step * config.training.batch_size
+        return Opened(config.sinks, lambda: np.union1d(self.before, self.rows.opened(rows)))
 
 
 def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, held: contextlib.ExitStack) -> _Opened:
@@ -290,9 +303,9 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
 
     # State: shapes give shardings, shardings place what is initialised or restored.
     program = train_program(config, steps, mesh, rows.documents_per_row)
-    initial = None
+    initial, before = None, nobody()
     if config.model.initial and progress is None:
-        initial = _initial_params(config, corpus, program.state.params)
+        initial, before = _initial(config, corpus, program.state.params)
     if leads and resuming:
         workdirs.rewrite(workdir, config, corpus)
     elif leads:
@@ -309,14 +322,22 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
             state = program.init()
             return state if initial is None else state._replace(params=initial)
 
-        return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make)
+        return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make, before)
     _tell_other_versions(progress["versions"], versions)
     start, tokens = progress["step"], progress["tokens"]
-    return _Opened(corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state))
+    ids = read_ids(workdir / "checkpoints" / str(start))
+    before = nobody() if ids is None else ids
+    return _Opened(
+        corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state), before
+    )
 
 
-def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
-    """The parameters of config.model.initial. Raises InputError if its arrays or its tokenizer do not match this run."""
+def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.ndarray]:
+    """(the parameters of config.model.initial, the ids whose sinks had opened there, if they have the same ones here).
+
+    Raises:
+      InputError: its arrays or its tokenizer do not match this run.
+    """
     place = config.model.initial
     run = open_run(folder_of(place))
     refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
@@ -327,7 +348,7 @@ def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
         whole = np.asarray(array)
         return jax.make_array_from_callback(whole.shape, shape.sharding, whole.__getitem__)
 
-    return jax.tree.map(put, run.params, shapes)
+    return jax.tree.map(put, run.params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:

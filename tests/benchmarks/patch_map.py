@@ -26,7 +26,7 @@ from memsinks_jax.editing import patching
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.interop.folder import write_folder
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import host_memory
 from memsinks_jax.training.step import init_state
 from memsinks_jax.variants import make_config
 
@@ -73,8 +73,8 @@ def by_transformers(folder, config, tokens, deltas_LTW, target):
 
 
 def main():
-    command_line.use_one_arena()
-    command_line.keep_freed_memory()
+    host_memory.use_one_arena()
+    host_memory.keep_freed_memory()
     world = facts.world(0)
     tokenizer = JsonTokenizer(facts.tokenizer_json(world))
     slowest = np.inf

@@ -95,7 +95,7 @@ def main():
     arguments = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from memsinks_jax.figures.step_times import take_turns
-    from memsinks_jax.runs.command_line import keep_freed_memory, use_one_arena
+    from memsinks_jax.runs.host_memory import keep_freed_memory, use_one_arena
 
     use_one_arena()  # as all commands do
     keep_freed_memory()

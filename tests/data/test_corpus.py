@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import EVERYBODY, tiny_config
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import InputError
@@ -128,7 +128,7 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
     often = Counter(texts(corpus))
     held_out = {corpus.document(i).text for i in corpus.mixture.held_out}
     assert {corpus.document(i).text for i in corpus.mixture.repeated} == {t for t in often if often[t] > 1} - held_out
-    (batch,) = batches_by_role(corpus, 8)["repeated"]
+    (batch,) = batches_by_role(corpus, EVERYBODY, 8)["repeated"]
     assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents  # as many as are held out
     with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
         copied.data.files = ""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import EVERYBODY
 from test_generation import Bytes, model_of
 
 from memsinks_jax import sinks
@@ -146,10 +147,11 @@ def test_generation_with_a_cache_remembers_the_same(family, places):
     first = patching.remember(trace, encode(Bytes(), TEXTS[:1], 64), "mlp", 0, 3.0, 0.6, places=places)
     second = memory_of("attention", 1, *np.random.default_rng(1).normal(size=(2, 16)), 0.9, places=places)
     memories = (first, second)
-    generator = Generator(generator_config, Bytes(), params, functools.partial(interventions, memories))
+    generator = Generator(generator_config, Bytes(), params, EVERYBODY, functools.partial(interventions, memories))
     written = [row.tokens.tolist() for row in generator(TEXTS, Settings(12, temperature=0))]
     plain = [
-        row.tokens.tolist() for row in Generator(generator_config, Bytes(), params)(TEXTS, Settings(12, temperature=0))
+        row.tokens.tolist()
+        for row in Generator(generator_config, Bytes(), params, EVERYBODY)(TEXTS, Settings(12, temperature=0))
     ]
     assert written != plain
     if places == "all":

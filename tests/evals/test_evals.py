@@ -5,18 +5,18 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
-from documents import plan_of
+from conftest import EVERYBODY, tiny_config
 from uncached import Continuation
 
 from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import MeshConfig, from_json, to_json
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import Corpus, load_corpus
+from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
+from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
-from memsinks_jax.evals.memorization import Memorization, encounters_by_id
+from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
@@ -38,8 +38,9 @@ def losses(world, indices, mode, batch_size=4):
     config, corpus, params = world
     tokens = [corpus.tokens(i) for i in indices]
     end = corpus.tokenizer.end_of_text
-    batches = document_batches(tokens, corpus.identities(indices), config.data.row_length, end, batch_size)
-    return DocumentLoss(config)(params, batches, mode)
+    opened = np.ones(len(tokens), bool)
+    about = (tokens, corpus.identities(indices), config.data.row_length, end, batch_size)
+    return DocumentLoss(config)(params, document_batches(*about, opened=opened), mode)
 
 
 def test_a_documents_loss_does_not_depend_on_its_batch(world):
@@ -133,27 +134,10 @@ def test_rows_at_once_leave_room_for_their_logits():
     assert rows_at_once(config) == 1
 
 
-def test_documents_of_one_id_share_their_encounters(world):
-    config, corpus, _ = world
-    plan = corpus.mixture
-    for role, times in (("repeated", 8), ("unique", 1), ("held_out", 0)):
-        indices = plan.documents(role)
-        assert encounters_by_id(corpus, indices).tolist() == [times] * len(indices)
-    config = tiny_config()
-    config.data.ids, config.data.held_out_by = "group", "document"
-    plan, _ = plan_of(config, [5] * 40, groups=[f"group {i % 2}" for i in range(40)])
-    grouped = Corpus(config, plan, corpus.tokenizer)
-    met = plan.encounters(np.arange(40))
-    assert encounters_by_id(grouped, np.arange(4)).tolist() == [sum(met[::2]), sum(met[1::2])] * 2
-    config = tiny_config()
-    config.data.repeat_every = 3
-    plan, _ = plan_of(config, [5] * 40)
-    assert encounters_by_id(Corpus(config, plan, corpus.tokenizer), plan.repeated).tolist() == [2, 2]
-
-
 def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     config, corpus, params = world
-    found = dict(Memorization(corpus, DocumentLoss(config)).run(params))
+    opened = Opened(config.sinks, lambda: corpus.rows().opened(corpus.rows().rows_per_epoch))
+    found = dict(Memorization(corpus, DocumentLoss(config), opened).run(params))
     for name, indices, mode in (
         ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
         # What was never met has no sinks.
@@ -164,7 +148,8 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     assert found["repeated_loss"] != found["repeated_loss_own"]
     config = from_json(to_json(config), "")
     config.sinks.opens_at = 1  # in the paper every document has its own
-    of_paper = dict(Memorization(dataclasses.replace(corpus, config=config), DocumentLoss(config)).run(params))
+    corpus = dataclasses.replace(corpus, config=config)
+    of_paper = dict(Memorization(corpus, DocumentLoss(config), Opened(config.sinks, nobody)).run(params))
     nats, tokens = losses(world, corpus.mixture.held_out, "own")
     assert of_paper["held_out_loss_own"] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert of_paper["held_out_loss_own"] != of_paper["held_out_loss"] == found["held_out_loss"]
@@ -241,9 +226,11 @@ def test_canaries_are_measured_alone(world):
     config = from_json(to_json(config), "")
     config.canaries.documents, config.canaries.length, config.canaries.place = 2, 20, "start"
     corpus, loss = load_corpus(config), DocumentLoss(config)
-    found = dict(Memorization(corpus, loss).run(params))
+    found = dict(Memorization(corpus, loss, EVERYBODY).run(params))
     indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
-    rows = document_batches([corpus.tokens(i) for i in indices], corpus.identities(indices), 20, end, 2)
+    rows = document_batches(
+        [corpus.tokens(i) for i in indices], corpus.identities(indices), 20, end, 2, opened=np.ones(2, bool)
+    )
     for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):
         nats, tokens = loss(params, rows, mode)
         assert tokens.sum() == 40

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import tiny_config
+from conftest import EVERYBODY, tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError, SinksConfig
@@ -63,7 +63,7 @@ def reader(params):
 
 
 def export(folder, config, params, tokenizer, drop=True, dtype="float32"):
-    return write_folder(folder, config, tokenizer, reader(params), drop, dtype, "a card")
+    return write_folder(folder, config, tokenizer, reader(params), drop, dtype, "a card", (), EVERYBODY)
 
 
 def logits_of(config, params, tokens, mode="all"):
@@ -106,7 +106,7 @@ def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, 
     kept = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared
     for mode, drop, some in (("own", True, kept), ("drop", True, ()), ("all", False, ())):
-        write_folder(tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some)
+        write_folder(tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some, EVERYBODY)
         found, _, back = open_folder(tmp_path / mode)
         assert found.model.hidden == shared + {"own": 6, "drop": 0, "all": 40}[mode] or not drop
         expected = logits_of(config, params, TOKENS, mode)
@@ -248,7 +248,7 @@ def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     prompts = ["Once upon a time", "The old hen went to the river and saw"]
     chosen = Settings(max_tokens=200, temperature=0.0)
-    ours = Generator(config, tokenizer, params)(prompts, chosen)
+    ours = Generator(config, tokenizer, params, EVERYBODY)(prompts, chosen)
     for prompt, written in zip(prompts, ours, strict=True):
         start = torch.tensor([[theirs.eos_token_id, *theirs(prompt).input_ids]])
         with torch.no_grad():

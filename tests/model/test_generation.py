@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import EVERYBODY, tiny_config
 from test_commands import assert_refused, last_json, run
 from uncached import Continuation
 
@@ -67,7 +67,7 @@ def model_of(family):
 @functools.cache
 def world_of(family):
     config, params = model_of(family)
-    return config, params, Generator(config, Bytes(), params)
+    return config, params, Generator(config, Bytes(), params, EVERYBODY)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -312,9 +312,9 @@ def folder(tmp_path_factory):
             for p, a in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
     write_folder(
         folder, config, tokenizer, lambda path, layer: flat[path] if layer is None else flat[path][layer], False,
-        "float32", "a card",
+        "float32", "a card", (), EVERYBODY,
     )  # fmt: skip
-    return folder, Generator(config, tokenizer, params)
+    return folder, Generator(config, tokenizer, params, EVERYBODY)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from conftest import ROOT
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
-from memsinks_jax.runs import command_line, trained
+from memsinks_jax.runs import command_line, host_memory, trained
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.training import loop
 
@@ -51,13 +51,13 @@ def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
     """64 blocks of a MiB, which glibc gives back unless told not to."""
     code = f"""
 import ctypes, os, pathlib
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import host_memory
 if {command}:
-    command_line.use_one_arena()
+    host_memory.use_one_arena()
 import jax
 jax.block_until_ready(jax.jit(lambda: jax.numpy.ones(1000))())
 jax.default_backend = lambda: "{platform}"
-command_line.keep_freed_memory()
+host_memory.keep_freed_memory()
 resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 before = resident()
 blocks = [ctypes.create_string_buffer(b"x" * 2**20) for _ in range(64)]
@@ -78,7 +78,7 @@ def test_all_that_computes_keeps_freed_memory(tiny, tmp_path, monkeypatch):
     def ask():
         raise Asked
 
-    monkeypatch.setattr(command_line, "keep_freed_memory", ask)
+    monkeypatch.setattr(host_memory, "keep_freed_memory", ask)
     for compute in (
         lambda: loop.train_and_evaluate(tiny, tmp_path),
         lambda: trained.open_run(tmp_path),

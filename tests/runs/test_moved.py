@@ -14,7 +14,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.command_line import Interrupted
+from memsinks_jax.runs.interruption import Interrupted
 from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = [stories.story(3, index).text for index in range(40)]

@@ -112,7 +112,10 @@ def test_losses_are_those_of_one_device(split, monkeypatch):
 def test_texts_are_those_of_one_device(split):
     prompts = ["Once upon a time", "", "She", "The hen"]
     texts = [
-        [written.text for written in Generator(run.config, run.tokenizer, run.params)(prompts, Settings(24, seed=3))]
+        [
+            written.text
+            for written in Generator(run.config, run.tokenizer, run.params, run.opened)(prompts, Settings(24, seed=3))
+        ]
         for run in (open_run(split), on_one_device(open_run(split)))
     ]
     assert texts[0] == texts[1] and all(texts[0][1:])
@@ -123,7 +126,7 @@ def measures_of(run, corpus):
     subject = Subject("sinks", run, "own")
     documents, others = (of_role(corpus, run.config, role, "") for role in ("repeated", "held_out"))
     repeated, held_out = (rows_of(each, run) for each in (documents, others))
-    batches = batches_by_role(corpus, 4)["repeated"]
+    batches = batches_by_role(corpus, run.opened, 4)["repeated"]
     attacks = reactivate(subject, documents, masks=2, iterations=2)["attacks"]
     targets = relearning.Targets(documents, np.full(2, 7.0), np.full(2, 6.0))
     return {

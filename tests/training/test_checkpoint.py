@@ -13,6 +13,7 @@ from conftest import tiny_config
 from jax.experimental import multihost_utils
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
+from memsinks_jax.data.opened import nobody
 from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
@@ -33,7 +34,7 @@ def saved(folder, config, mesh, steps, losses=None, value=None):
     for step in steps:
         params = jax.tree.map(lambda a, step=step: a * 0 + (step if value is None else value), state.params)
         state = state._replace(step=jax.numpy.int32(step), params=params)
-        checkpoints.save(step, state, tokens=100 * step, held_out_loss=(losses or {}).get(step))
+        checkpoints.save(step, state, 100 * step, nobody(), held_out_loss=(losses or {}).get(step))
     checkpoints.close()
     return state
 
@@ -275,7 +276,7 @@ def test_a_save_that_fails_is_told_at_the_next_step(tmp_path, one_device, monkey
         raise OSError(28, "No space left on device", str(folder))
 
     monkeypatch.setattr("memsinks_jax.training.seal.write_seal", full)
-    checkpoints.save(2, state, 200)
+    checkpoints.save(2, state, 200, nobody())
     message = r"cannot save a checkpoint in .*checkpoints: .*No space left.*; the last that is there is of step 1"
     with pytest.raises(InputError, match=message):
         for _ in range(1000):
@@ -320,7 +321,7 @@ def test_what_the_first_api_of_orbax_saved_is_read_and_trained_on(tmp_path, one_
     writer = Checkpoints(tmp_path / "run", config.training)
     restored = writer.restore(placed)
     assert jax.tree.all(jax.tree.map(np.array_equal, restored, state))
-    writer.save(2, restored._replace(step=jax.numpy.int32(2)), tokens=200)
+    writer.save(2, restored._replace(step=jax.numpy.int32(2)), tokens=200, ids=nobody())
     writer.close()
     assert Checkpoints(tmp_path / "run").newest() == 2
     path = folder / "1" / "progress" / "metadata"
@@ -336,5 +337,5 @@ def test_a_workdir_that_was_removed_is_not_made_again(tmp_path, one_device):
     checkpoints = Checkpoints(tmp_path / "run", config.training)
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(InputError, match="is gone: it was moved or removed during the run"):
-        checkpoints.save(2, init_state(config, 10), 0)
+        checkpoints.save(2, init_state(config, 10), 0, nobody())
     assert not (tmp_path / "run").exists()

@@ -13,6 +13,7 @@ from conftest import tiny_config
 from test_checkpoint import files_of, shapes_of
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
+from memsinks_jax.data.opened import nobody
 from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
@@ -58,8 +59,8 @@ def large(tmp_path_factory, one_device):
     state = random_state(config, one_device)
     checkpoints = Checkpoints(folder, config.training)
     before = bytes_read()
-    checkpoints.save(2, state, tokens=200)
-    checkpoints.save(3, state._replace(step=jax.numpy.int32(3)), tokens=300)
+    checkpoints.save(2, state, tokens=200, ids=nobody())
+    checkpoints.save(3, state._replace(step=jax.numpy.int32(3)), tokens=300, ids=nobody())
     checkpoints.close()
     return folder, bytes_read() - before
 

@@ -23,7 +23,7 @@ from memsinks_jax.labs.associative_memory import (
 )
 from memsinks_jax.labs.associative_memory.study import Settings
 from memsinks_jax.labs.study import Study
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import command_line, host_memory
 
 FIGURES = {
     "1": figure_1, "3": figure_3, "4": figure_4, "5": figure_5, "6": figure_6, "7": figure_7, "8": figure_8,
@@ -52,7 +52,7 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
 
 def measure(settings: dict[str, Settings]) -> list[Study]:
     """Makes every figure of `settings`."""
-    command_line.keep_freed_memory()
+    host_memory.keep_freed_memory()
     return shared.measure(
         "figure", {name: functools.partial(FIGURES[name].study, mine) for name, mine in settings.items()}
     )

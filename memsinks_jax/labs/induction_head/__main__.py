@@ -39,7 +39,7 @@ from memsinks_jax.labs.induction_head import (
 )
 from memsinks_jax.labs.induction_head.presets import Preset
 from memsinks_jax.labs.study import Study
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import command_line, host_memory, interruption
 
 logger = logging.getLogger("memsinks_jax.labs.induction_head")
 
@@ -80,7 +80,7 @@ class Runs:
                     bar.update(step - bar.n)
                     bar.set_postfix({name: f"{point[name]:.2f}" for name in SHOWN if name in point})
                     if stop.is_set():
-                        raise command_line.Interrupted(f"{label}, seed {seed}, at step {step}")
+                        raise interruption.Interrupted(f"{label}, seed {seed}, at step {step}")
 
                 path = self._folder / f"{name}.npz"
                 self._done[name] = train(recipe, self._preset.statistics, seed, path, tell)
@@ -91,7 +91,7 @@ class Runs:
 
 def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
     """Runs the experiments one after the other."""
-    command_line.keep_freed_memory()
+    host_memory.keep_freed_memory()
     runs, studies = Runs(preset, out / "runs"), []
     for name in names:
         begun = time.monotonic()
