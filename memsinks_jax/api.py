@@ -26,7 +26,7 @@ from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
+from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs.trained import open_run
@@ -106,13 +106,13 @@ class Model:
         """
         if sinks not in modes.MODES:
             raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(modes.MODES)}")
-        run, length = self.run, self.run.config.data.row_length
-        rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
+        run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        batches = document_batches(tokens, identities, length, run.tokenizer.end_of_text, rows, whole, opened)
-        longer, _ = truncated(np.array([len(document) for document in tokens]), length)
+        about = (tokens, identities, run.tokenizer.end_of_text, opened)
+        batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
+        longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
-            what = "measured in windows of it" if whole else "truncated, as in training"
+            what = "measured in windows of it" if reads_whole(data) else "truncated, as in training"
             logger.warning("longer than the context, %s: %d of %s", what, longer, in_words(len(tokens), "document"))
         return DocumentLoss(run.config, change=self._change)(run.params, batches, sinks)
 

@@ -23,7 +23,15 @@ from memsinks_jax.auditing.attacks import KINDS, attack
 from memsinks_jax.auditing.explore import explore
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import ORACLE, Documents, corpus_of, documents_of, refuse_unfit, subjects_of
+from memsinks_jax.auditing.subjects import (
+    ORACLE,
+    Documents,
+    corpus_of,
+    documents_of,
+    refuse_unfit,
+    shortened,
+    subjects_of,
+)
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.export import export
@@ -81,6 +89,8 @@ def audit(
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
+    longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
+    subjects = shortened(subjects, longest)
     if open_unlearning_files:
         hand_over(open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members)
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))

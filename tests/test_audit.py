@@ -15,7 +15,15 @@ from memsinks_jax.auditing import exposure, forced
 from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.rows import asking
-from memsinks_jax.auditing.subjects import Documents, Subject, documents_of, encounters_in, of_role
+from memsinks_jax.auditing.subjects import (
+    Documents,
+    Subject,
+    documents_of,
+    encounters_in,
+    of_role,
+    shortened,
+    subjects_of,
+)
 from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
@@ -196,7 +204,7 @@ def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatc
     seen = []
     monkeypatch.setattr(exposure, "exposure", lambda nats: seen.append(nats) or 0.0)
     exposure.exposures(Subject("", run, mode), corpus, run.config)
-    canaries = dict(Memorization(corpus, DocumentLoss(run.config)).repeated(run.params))
+    canaries = dict(Memorization(corpus, DocumentLoss(run.config), run.opened).repeated(run.params))
     expected = canaries["canary_loss" + ("_own" if mode == "own" else "")]
     assert np.mean([nats[0] for nats in seen]) / 16 == pytest.approx(expected, rel=1e-5)
     assert all(len(nats) == 128 and len(set(nats.tolist())) > 100 for nats in seen)
@@ -289,3 +297,16 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
     back = found["attacks"]["reactivation"]
     assert back["own"]["recovered"] == 1 and all(math.isfinite(one["loss"]) for one in back.values())
+
+
+def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
+    corpus, subjects = workdirs.read_corpus(folder / "run"), subjects_of(folder / "run")
+    documents = of_role(corpus, subjects[0].run.config, "held_out", "")
+    documents = documents._replace(tokens=[tokens[:100] for tokens in documents.tokens])
+    short = shortened(subjects, 100)
+    assert {subject.run.config.data.row_length for subject in short} == {128}
+    assert all(subject.run is short[0].run for subject in short)
+    for one, other in zip(subjects, short, strict=True):
+        for full, reading in zip(forced.read(one, documents), forced.read(other, documents), strict=True):
+            np.testing.assert_allclose(reading.nats, full.nats, rtol=1e-4, atol=1e-5)
+    assert shortened(subjects, 5000)[0].run.config.data.row_length == subjects[0].run.config.data.row_length

@@ -21,6 +21,7 @@ from memsinks_jax.auditing.subjects import (
     documents_of,
     in_matrices,
     refuse_unfit,
+    shortened,
     subjects_of,
 )
 from memsinks_jax.config import InputError
@@ -76,6 +77,8 @@ def explore(
     members, *_, others = groups.values()
     refuse_unfit(members, others, subjects, [place for place in (workdir, standard, oracle) if place])
     shown, times = _together(list(groups.values()))
+    subjects = shortened(subjects, max(*map(len, shown.tokens), max(prefixes) + suffix))
+    first = subjects[0].run
     views = {subject.name: forced.read(subject, shown) for subject in subjects}
     fitting = lengths_that_fit(shown, prefixes, suffix)
     written = {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}

@@ -20,7 +20,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.evals.document_loss import padded, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
@@ -125,7 +125,7 @@ class HarnessModel(LM):
         size = rows_at_once(self._run.config, placement.mesh_of(self._run.params), chunks=1)
         for at in range(0, len(asked), size):
             part = [(row[-self._length :], count) for row, count in asked[at : at + size]]
-            rows_BT = np.zeros((size, self._length), np.int32)
+            rows_BT = np.zeros((size, padded(max(len(row) for row, _ in part), self._length)), np.int32)
             for place, (row, _) in enumerate(part):
                 rows_BT[place, : len(row)] = row
             logs_BT, likeliest_BT = jax.device_get(self._scores(self._run.params, rows_BT))

@@ -16,7 +16,7 @@ from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, tokenise, without_copies
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import document_batches, rows_at_once
+from memsinks_jax.evals.document_loss import document_batches, padded, rows_at_once
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs import workdir as workdirs
@@ -89,6 +89,19 @@ def subjects_of(
                 )
             audited.append(Subject(name, run, "drop"))
     return audited
+
+
+def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
+    """The same models with a context of `document_loss.padded`: rows with room for `longest` tokens and end of text.
+
+    Nothing of an audit is longer, and a model with a long context would compute its padding.
+    """
+    runs = {}
+    for run in (subject.run for subject in subjects):
+        length = padded(longest + 1, run.config.data.row_length)
+        if id(run) not in runs:  # subjects share theirs
+            runs[id(run)] = dataclasses.replace(run, config=with_fields(run.config, {"data.row_length": length}))
+    return [dataclasses.replace(subject, run=runs[id(subject.run)]) for subject in subjects]
 
 
 def corpus_of(workdir: pathlib.Path, members_files: str, non_members_files: str) -> Corpus | None:

@@ -60,18 +60,11 @@ def reads_whole(data: DataConfig) -> bool:
     return data.rows != "one_document"
 
 
-def document_row(tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int) -> dict[str, np.ndarray]:
-    """One document alone, truncated to its first `row_length` targets. Every position carries the document's own id."""
-    return row_of([Piece(tokens, 0, min(len(tokens) + 1, row_length))], identity[None], row_length, end_of_text)
-
-
-def document_windows(
-    tokens: np.ndarray, identity: np.ndarray, row_length: int, end_of_text: int
-) -> list[dict[str, np.ndarray]]:
-    """One document alone, in as many rows of `row_length` as it takes: every target is in one of them."""
-    size = len(tokens) + 1
-    pieces = (Piece(tokens, at, min(at + row_length, size)) for at in range(0, size, row_length))
-    return [row_of([piece], identity[None], row_length, end_of_text) for piece in pieces]
+def windows(size: int, row_length: int, whole: bool) -> list[tuple[int, int]]:
+    """Start and stop of the rows for a document alone, of `size` targets: all of them, or one row that truncates it."""
+    if not whole:
+        return [(0, min(size, row_length))]
+    return [(start, min(start + row_length, size)) for start in range(0, size, row_length)]
 
 
 def row_of(
@@ -271,11 +264,8 @@ class Rows:
 
     def _pieces_of(self, documents: np.ndarray) -> list[tuple[int, int, int]]:
         """(place in `documents`, start, stop) of the rows for documents alone."""
-        sizes, step = self._table.lengths[documents] + 1, self._length
-        if self._data.rows == "one_document":
-            return [(place, 0, min(size, step)) for place, size in enumerate(sizes.tolist())]
-        starts = [(place, start, size) for place, size in enumerate(sizes.tolist()) for start in range(0, size, step)]
-        return [(place, start, min(start + step, size)) for place, start, size in starts]
+        sizes, whole = (self._table.lengths[documents] + 1).tolist(), reads_whole(self._data)
+        return [(place, *of) for place, size in enumerate(sizes) for of in windows(size, self._length, whole)]
 
     # A block in the order of an epoch.
 

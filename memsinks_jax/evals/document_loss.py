@@ -2,9 +2,10 @@
 
 import collections
 import functools
+import itertools
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -12,32 +13,45 @@ from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, DataConfig
-from memsinks_jax.data.packing import document_row, document_windows
+from memsinks_jax.data.packing import Piece, reads_whole, row_of, windows
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Change, build_model, in_turn, no_change
 from memsinks_jax.model.losses import token_losses
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
+_SHORTEST = 128  # targets of a row: splash takes multiples of it
 _MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 
-def rows_at_once(config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZE, chunks: int | None = None) -> int:
+def rows_at_once(
+    config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZE, chunks: int | None = None, length: int = 0
+) -> int:
     """The number of rows per forward pass, a multiple of the parts into which the mesh splits the batch.
 
     About `most`, but at most a training microbatch, and at most as many as a device has room for their logits.
 
     Args:
       chunks: parts of the vocabulary, computed one at a time; by default config.compute.loss_chunks.
+      length: of the rows; by default config.data.row_length.
     """
-    parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in placement.BATCH)
+    parts, length = _parts(mesh), length or config.data.row_length
     microbatch = config.training.batch_size // config.compute.accumulate
-    logits = config.data.row_length * math.ceil(config.data.vocabulary_size / (chunks or config.compute.loss_chunks))
+    logits = length * math.ceil(config.data.vocabulary_size / (chunks or config.compute.loss_chunks))
     return max(min(math.ceil(min(most, microbatch) / parts), _MOST_LOGITS // logits), 1) * parts
 
 
+def _parts(mesh: Mesh | None) -> int:
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in placement.BATCH)
+
+
+def padded(size: int, most: int) -> int:
+    """The length of a row for so many targets: a power of two, so that few programs are compiled, and at most `most`."""
+    return min(max(_SHORTEST, 1 << (size - 1).bit_length()), most)
+
+
 def document_batches(
-    tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
+    tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
@@ -53,16 +67,47 @@ def document_batches(
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
-    rows, opened = [], np.zeros(len(tokens), bool) if opened is None else opened
+    made = _rows(tokens, identities, row_length, end_of_text, whole, opened, lambda size: row_length)
+    return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
+
+
+def batches_by_length(
+    config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, end_of_text: int,
+    opened: np.ndarray | None = None,
+) -> list[dict]:  # fmt: skip
+    """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
+
+    Batches are as large as `rows_at_once`, or smaller if there are few documents of a length.
+    """
+    length, parts, found = config.data.row_length, _parts(mesh), []
+    about = (tokens, identities, length, end_of_text, reads_whole(config.data), opened)
+    made = _rows(*about, lambda size: padded(size, length))
+    for length, rows in sorted(made.items()):
+        needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
+        found += _batches(rows, min(rows_at_once(config, mesh, length=length), needed))
+    return found
+
+
+def _rows(
+    tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, whole: bool,
+    opened: np.ndarray | None, length_for: Callable[[int], int],
+) -> dict[int, list[dict]]:  # fmt: skip
+    """{length: rows of it}, each length in the order of the documents."""
+    opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
-        about = (document, identity, row_length, end_of_text)
-        made = document_windows(*about) if whole else [document_row(*about)]
-        rows += [row | {"document": np.int32(place), "opened": opened[place : place + 1]} for row in made]
-    empty = jax.tree.map(np.zeros_like, rows[0])
-    rows += [empty] * (-len(rows) % batch_size)
+        for start, stop in windows(len(document) + 1, row_length, whole):
+            length = length_for(stop - start)
+            row = row_of([Piece(document, start, stop)], identity[None], length, end_of_text)
+            row |= {"document": np.int32(place), "opened": opened[place : place + 1]}
+            found.setdefault(length, []).append(row)
+    return found
+
+
+def _batches(rows: list[dict], size: int) -> list[dict]:
+    rows = rows + [jax.tree.map(np.zeros_like, rows[0])] * (-len(rows) % size)
     return [
-        {name: np.stack([row[name] for row in rows[at : at + batch_size]]) for name in empty}
-        for at in range(0, len(rows), batch_size)
+        {name: np.stack([row[name] for row in rows[at : at + size]]) for name in rows[0]}
+        for at in range(0, len(rows), size)
     ]
 
 

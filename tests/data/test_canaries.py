@@ -8,7 +8,7 @@ from memsinks_jax.config import InputError, validate
 from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.packing import document_row
+from memsinks_jax.data.packing import Piece, row_of
 
 
 @pytest.mark.parametrize("place", ["end", "start"])
@@ -25,7 +25,7 @@ def test_some_of_the_repeated_documents_carry_one(place):
     assert len(tokens) == corpus.lengths[index] == 159  # the story is cut, so that a row holds all of the canary
     story = tokens[:59] if place == "end" else tokens[100:]
     assert (story == plain.tokens(index)[:59]).all()
-    row = document_row(tokens, corpus.identities(index), 160, corpus.tokenizer.end_of_text)
+    row = row_of([Piece(tokens, 0, 160)], corpus.identities(index)[None], 160, corpus.tokenizer.end_of_text)
     canary = row["targets"][canary_targets(config.canaries, len(tokens))]
     assert (canary == (tokens[59:] if place == "end" else tokens[:100])).all()
     assert not np.isin(canary, [0, corpus.tokenizer.end_of_text, 2]).any()

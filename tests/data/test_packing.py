@@ -7,7 +7,7 @@ import pytest
 from documents import plan_of
 
 from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig
-from memsinks_jax.data.packing import Rows, document_row
+from memsinks_jax.data.packing import Piece, Rows, row_of, windows
 
 T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
@@ -31,7 +31,7 @@ def token_ids(row):
 
 def test_a_document_alone_in_its_row():
     tokens, identity = np.array([7, 8, 9], np.int32), np.array([1, 2], np.uint32)
-    row = document_row(tokens, identity, 6, END)
+    row = row_of([Piece(tokens, 0, 4)], identity[None], 6, END)
     assert row["inputs"].tolist() == [END, 7, 8, 9, 0, 0]
     assert row["targets"].tolist() == [7, 8, 9, END, 0, 0]
     assert row["weights"].tolist() == [1, 1, 1, 1, 0, 0]
@@ -42,7 +42,8 @@ def test_a_document_alone_in_its_row():
 
 @pytest.mark.parametrize(("length", "weight"), [(1, 2), (5, 6), (6, 6), (50, 6)])
 def test_long_documents_are_cut(length, weight):
-    row = document_row(np.arange(10, 10 + length, dtype=np.int32), np.array([1, 2], np.uint32), 6, END)
+    (place,) = windows(length + 1, 6, whole=False)
+    row = row_of([Piece(np.arange(10, 10 + length, dtype=np.int32), *place)], np.array([[1, 2]], np.uint32), 6, END)
     assert row["weights"].sum() == weight
     assert (row["targets"][:-1][row["weights"][1:] > 0] == row["inputs"][1:][row["weights"][1:] > 0]).all()
 

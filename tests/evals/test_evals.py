@@ -15,7 +15,7 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, rows_at_once
+from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length, document_batches, rows_at_once
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
@@ -197,6 +197,35 @@ def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
     assert batch["inputs"].tolist() == [[9, 0, 1, 0, 0, 0]]
     assert batch["targets"].tolist() == [[0, 1, 0, 9, 0, 0]]
     assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["one_document", "packed"])
+def test_rows_are_as_long_as_their_documents(world, kind):
+    """A few powers of two, few rows for few documents; the losses are those of full rows, in order."""
+    config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
+    config.data.row_length, config.data.rows = 1024, kind
+    tokens = [np.resize(corpus.tokens(0), size) for size in (3, 900, 200, 127, 128, 1500, 5)]
+    identities, end = corpus.identities(range(7)), corpus.tokenizer.end_of_text
+    opened = np.arange(7) % 2 == 0
+    batches = batches_by_length(config, None, tokens, identities, end, opened)
+    shapes = {"one_document": [(4, 128), (2, 256), (2, 1024)], "packed": [(4, 128), (2, 256), (1, 512), (2, 1024)]}
+    assert [batch["inputs"].shape for batch in batches] == shapes[kind]
+    for mode in ("own", "drop"):
+        found = DocumentLoss(config)(params, batches, mode)
+        full = document_batches(tokens, identities, 1024, end, 7, kind == "packed", opened)
+        for one, other in zip(found, DocumentLoss(config)(params, full, mode), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_rows_of_a_length_are_no_more_than_a_device_has_room_for(world):
+    config = from_json(to_json(world[0]), "")
+    config.data.row_length, config.data.vocabulary_size, config.training.batch_size = 2048, 49152, 64
+    tokens, mesh = (
+        [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5],
+        sharding.make_mesh(MeshConfig(fsdp=2)),
+    )
+    batches = batches_by_length(config, mesh, tokens, np.zeros((75, 2), np.uint32), 1)
+    assert [batch["inputs"].shape for batch in batches] == [(32, 128)] * 3 + [(8, 2048)]
 
 
 def test_documents_over_a_row_are_measured_whole(world):
