@@ -23,17 +23,10 @@ from memsinks_jax.auditing.attacks import KINDS, attack
 from memsinks_jax.auditing.explore import explore
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import (
-    ORACLE,
-    Documents,
-    corpus_of,
-    documents_of,
-    refuse_unfit,
-    shortened,
-    subjects_of,
-)
+from memsinks_jax.auditing.subjects import ORACLE, corpus_of, documents_of, refuse_unfit, shortened, subjects_of
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.export import export
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.reporting import explore_page, report

@@ -15,17 +15,10 @@ from memsinks_jax.auditing import exposure, forced
 from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.rows import asking
-from memsinks_jax.auditing.subjects import (
-    Documents,
-    Subject,
-    documents_of,
-    encounters_in,
-    of_role,
-    shortened,
-    subjects_of,
-)
+from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role, shortened, subjects_of
 from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.export import export
 from memsinks_jax.runs import workdir as workdirs

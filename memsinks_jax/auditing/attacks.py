@@ -14,8 +14,9 @@ from memsinks_jax.auditing.calibration import calibrate
 from memsinks_jax.auditing.quantization import quantize
 from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.residue import residue
-from memsinks_jax.auditing.subjects import ORACLE, STANDARD, Documents, Subject, in_matrices
+from memsinks_jax.auditing.subjects import ORACLE, STANDARD, Subject, in_matrices
 from memsinks_jax.config import InputError
+from memsinks_jax.evals.documents import Documents
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, continuations, le
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.rows import in_batches, reader, rows_of
 from memsinks_jax.auditing.subjects import (
-    Documents,
     Subject,
     corpus_of,
     documents_of,
@@ -28,6 +27,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after

@@ -7,8 +7,9 @@ import numpy as np
 from memsinks_jax.auditing import extraction, forced, intervals, membership
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.intervals import Measured
-from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.evals.documents import Documents
 
 ALL, OFTEN = "all", "seen 8 times or more"
 _OFTEN = 8

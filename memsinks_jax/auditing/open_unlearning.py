@@ -13,8 +13,8 @@ import shlex
 import numpy as np
 
 from memsinks_jax.auditing.membership import LOWEST_SHARE
-from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.tokenizer_files import end_of_text_of
 
 logger = logging.getLogger(__name__)

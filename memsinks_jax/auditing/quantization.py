@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing.rows import bar, token_mean
-from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES, first_match, path_name
 
 BITS = (8, 4)

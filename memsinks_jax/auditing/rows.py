@@ -12,9 +12,10 @@ import numpy as np
 import tqdm
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import Interventions, build_model, in_turn
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.runs.trained import Trained

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import pathlib
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,7 +15,8 @@ from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, tokenise, without_copies
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import document_batches, padded, rows_at_once
+from memsinks_jax.evals.document_loss import padded
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs import workdir as workdirs
@@ -24,31 +24,6 @@ from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.training.sharding import shardings
 
 logger = logging.getLogger(__name__)
-
-
-class Documents(NamedTuple):
-    """Tokenized documents, truncated to the context; `[i]` of every field belongs to document i."""
-
-    tokens: list[np.ndarray]  # int32 (tokens,), without end of text
-    identities: np.ndarray  # uint32 (documents, 2)
-    encounters: np.ndarray | None = None  # int64 (documents,): how often an epoch has each; None: not known
-    opened: np.ndarray | None = None  # bool (documents,): whose own sinks are on; None: as the model knows
-
-    def chosen(self, which: np.ndarray) -> "Documents":
-        """The documents at some indices, or by a bool for each."""
-        indices = np.arange(len(self.tokens))[which]
-        rest = (None if each is None else each[indices] for each in self[2:])
-        return Documents([self.tokens[i] for i in indices], self.identities[indices], *rest)
-
-    def opened_in(self, run: Trained) -> np.ndarray:
-        return run.opened(self.identities) if self.opened is None else self.opened
-
-    def batches(self, run: Trained, size: int | None = None) -> list[dict]:
-        """Batches for `DocumentLoss`, of `size` documents; by default `rows_at_once`."""
-        config, end = run.config, run.tokenizer.end_of_text
-        size = size or rows_at_once(config, placement.mesh_of(run.params))
-        length = config.data.row_length
-        return document_batches(self.tokens, self.identities, length, end, size, opened=self.opened_in(run))
 
 
 @dataclasses.dataclass(frozen=True)

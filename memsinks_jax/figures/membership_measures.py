@@ -10,9 +10,10 @@ import numpy as np
 
 from memsinks_jax.auditing import forced, intervals, membership
 from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Documents, Subject, of_role
+from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.baselines import rescaling
 from memsinks_jax.data import ids
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.membership_corpus import Placed
 from memsinks_jax.figures.runs import Run

@@ -10,11 +10,12 @@ import numpy as np
 
 from memsinks_jax.auditing import intervals, relearning
 from memsinks_jax.auditing.rows import asking, in_batches, losses_of, rows_of, token_mean
-from memsinks_jax.auditing.subjects import Documents, Subject, of_role
+from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded.facts import Fact
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.figures import removal_corpus as corpus
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.forgetting import neurons

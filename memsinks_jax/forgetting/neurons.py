@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config
 from memsinks_jax.data import ids, order
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.runs.trained import Trained
 

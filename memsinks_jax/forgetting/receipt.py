@@ -7,11 +7,11 @@ import pathlib
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, tokenise
 from memsinks_jax.data.documents import in_words, read_documents
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import group_id
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.runs import workdir as workdirs

@@ -15,8 +15,9 @@ from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
 from memsinks_jax.auditing.residue import at_damage, residue
 from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
-from memsinks_jax.auditing.subjects import Documents, Subject, in_matrices
+from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import InputError, SinksConfig
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.trained import Trained
 from memsinks_jax.training.step import init_state

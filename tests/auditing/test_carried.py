@@ -9,7 +9,8 @@ from planted import END, random_model
 from memsinks_jax import sinks
 from memsinks_jax.auditing import forced
 from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
-from memsinks_jax.auditing.subjects import Documents, Subject, in_matrices
+from memsinks_jax.auditing.subjects import Subject, in_matrices
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs.trained import Trained

@@ -11,7 +11,8 @@ from planted import random_model
 from memsinks_jax.auditing import exposure, extraction, forced, intervals, membership
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of
-from memsinks_jax.auditing.subjects import Documents, Subject
+from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.trained import Trained
 

@@ -9,8 +9,8 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import with_fields
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.figures import membership
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures import membership_measures as measures

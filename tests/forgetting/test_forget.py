@@ -12,11 +12,11 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Documents
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.reading import SEPARATOR
 from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evaluate import evaluate
 from memsinks_jax.forget import Request, forget
 from memsinks_jax.forgetting import neurons
