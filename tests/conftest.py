@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
+import signal
 
 import pytest
 
@@ -47,6 +48,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# A shell lets what it starts in the background ignore SIGINT, and children inherit that: theirs are the usual handlers.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 gc.set_threshold(50_000)  # traces make many objects and few cycles
 
