@@ -3,13 +3,13 @@
 Eight devices on a CPU, so that every mesh of the tests is a real one.
 """
 
-import dataclasses
 import functools
 import gc
 import importlib.metadata
 import os
 import pathlib
 import shutil
+import signal
 
 import pytest
 
@@ -17,13 +17,14 @@ from memsinks_jax.config import (
     Config,
     DataConfig,
     ModelConfig,
-    MonitorConfig,
     OptimizerConfig,
     SinksConfig,
     TrainingConfig,
+    flatten,
     from_json,
     to_json,
     validate,
+    with_fields,
 )
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.runs.command_line import keep_compiled_programs
@@ -49,6 +50,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# A shell lets what it starts in the background ignore SIGINT, and children inherit that: theirs are the usual handlers.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 gc.set_threshold(50_000)  # traces make many objects and few cycles
 
@@ -80,6 +86,27 @@ def tiny() -> Config:
     return tiny_config()
 
 
+# Fields that do not enter the program: runs that differ in them alone share one. test_settings.py changes them all. What
+# is not named here does enter, a new field too.
+NOT_COMPILED = (
+    "variant", "data.files", "data.unique_documents", "data.repeated_documents", "data.repetitions",
+    "data.held_out_documents", "data.held_out_by", "data.copies", "data.repeats", "data.repeat_every", "data.ids",
+    "data.id_noise", "data.id_noise_per", "data.rows", "data.tokenizer", "general.files", "general.token_budget",
+    "canaries.documents", "canaries.length", "canaries.place", "goldfish.every", "goldfish.context", "model.initial",
+    "training.epochs", "training.steps", "training.repeats_capped_at", "training.count_removed_repeats",
+    "training.log_every", "training.evaluate_every", "training.checkpoint_every", "training.checkpoints_to_keep",
+    "training.keep_every", "training.keep_best", "training.skips_in_a_row", "training.stall_seconds", "monitor.seen_over",
+    "monitor.probes",
+)  # fmt: skip
+
+
+def compiled(config: Config) -> Config:
+    """What of a config enters the program; of the monitor's steps, whether there are any."""
+    defaults = flatten(Config())
+    fixed = {name: defaults[name] for name in NOT_COMPILED} | {"monitor.every": min(config.monitor.every, 1)}
+    return with_fields(config, fixed)
+
+
 @functools.cache
 def _program(settings, optimizer, *others):
     from memsinks_jax.training import program
@@ -91,19 +118,7 @@ def train_program(config, *others):
     """That of training/program.py, traced once in a process: it takes most of a small run's time."""
     from memsinks_jax.training import step
 
-    data, training, monitor = config.data, config.training, config.monitor
-    read = Config(  # by it; runs that differ elsewhere share it
-        seed=config.seed, sinks=config.sinks, model=dataclasses.replace(config.model, initial=""),
-        compute=config.compute, optimizer=config.optimizer, mesh=config.mesh,
-        data=DataConfig(
-            row_length=data.row_length, vocabulary_size=data.vocabulary_size, across_documents=data.across_documents
-        ),
-        training=TrainingConfig(
-            batch_size=training.batch_size, spike_sigma=training.spike_sigma, spike_window=training.spike_window
-        ),
-        monitor=MonitorConfig(every=min(monitor.every, 1), counters=monitor.counters),
-    )  # fmt: skip
-    return _program(to_json(read), step.make_optimizer, *others)  # some tests put another optimizer there
+    return _program(to_json(compiled(config)), step.make_optimizer, *others)  # some tests put another optimizer there
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,10 +8,11 @@ import shlex
 import numpy as np
 import pytest
 import yaml
+from audited import SUBJECTS, audited, made_up, paths
 from conftest import tiny_config
 
 from memsinks_jax.audit import audit, hand_over, write
-from memsinks_jax.auditing import exposure, forced
+from memsinks_jax.auditing import exposure, forced, pages
 from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.rows import asking
@@ -48,7 +49,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(folder):
     return audit(
-        folder / "run", oracle=folder / "oracle", prefixes=(4,), suffix=6, samples=1,
+        folder / "run", oracle=folder / "oracle", prefixes=(4, 50), suffix=6, samples=1,
         open_unlearning_files=folder / "files",
     )  # fmt: skip
 
@@ -74,6 +75,21 @@ def test_audit_of_a_run(folder, result, explored):
     assert {path.name for path in (folder / "page").iterdir()} == {
         "results.json", "index.html", "explore.html", "audit.png", "encounters.png"
     }  # fmt: skip
+
+
+def test_every_row_of_the_page_is_measured(result):
+    """The page leaves out what was not measured, and so would a row whose measure has another name."""
+    shown = [row[0] for table in pages.tables(result) for row in table.rows]
+    asked = [label for *_, measures in pages._sections(result) for label, *_ in measures]
+    assert [label for label in shown if OFTEN not in label] == asked
+
+
+def test_results_that_tests_make_up_look_like_the_real_ones(result, explored):
+    """Those of the figure and of the page to explore: no key is theirs alone."""
+    made = audited([0.5] * len(SUBJECTS))
+    assert paths(made | {"attacks": None}) <= paths(result)
+    assert paths(made_up()["documents"][0]) <= paths(explored["documents"][0])
+    assert made_up().keys() <= explored.keys()
 
 
 def of_group(explored, group):
@@ -288,6 +304,7 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
     losses = {name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()}
     assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
+    assert paths({"attacks": audited([0.5] * len(SUBJECTS))["attacks"]}) <= paths(found)
     back = found["attacks"]["reactivation"]
     assert back["own"]["recovered"] == 1 and all(math.isfinite(one["loss"]) for one in back.values())
 

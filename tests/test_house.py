@@ -1,6 +1,7 @@
 """The rules of WORKSPACE.md that a program can check."""
 
 import ast
+import dataclasses
 import importlib.util
 import itertools
 import re
@@ -117,10 +118,62 @@ def test_pip_installs_what_is_no_python():
     assert set(others) <= {path for pattern in patterns for path in PACKAGE.glob(pattern)}
 
 
+SECTIONS = {field.name: field.type for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
+TYPES = {kind.__name__: name for name, kind in SECTIONS.items()} | {"Config": ""}
+
+
+def section_of(node, known):
+    """The section that an expression is, "" for a whole config, else None. `known`: of variables, and of .attributes."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id, "" if node.id.endswith("config") else None)
+    if isinstance(node, ast.Attribute):
+        if node.attr in SECTIONS and section_of(node.value, known) == "":
+            return node.attr
+        return known.get(f".{node.attr}", "" if node.attr.endswith("config") else None)
+    return None
+
+
+def names_of_sections(scope, known):
+    """What annotations and assignments of a function or class say: `data = config.data`, `settings: SinksConfig`."""
+    found = dict(known)
+    for node in ast.walk(scope):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
+            name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+            kinds = {TYPES[word] for word in re.findall(r"\w+", ast.unparse(node.annotation)) if word in TYPES}
+            found |= dict.fromkeys((name, f".{name}") if isinstance(node, ast.AnnAssign) else (name,), *kinds or [None])
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign):
+            pairs = [(node.targets[0], node.value)]
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(node.targets[0].elts, node.value.elts, strict=False)
+            for target, value in pairs:
+                if isinstance(target, ast.Name | ast.Attribute) and (section := section_of(value, found)) is not None:
+                    found[target.id if isinstance(target, ast.Name) else f".{target.attr}"] = section
+    return found
+
+
+def fields_read(node, known):
+    """Names like those of `flatten`, of every attribute that a program reads of a config or of a section."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        known = names_of_sections(node, known)
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        section = section_of(node.value, known)
+        if section is not None:
+            yield f"{section}.{node.attr}".lstrip(".")
+    for child in ast.iter_child_nodes(node):
+        yield from fields_read(child, known)
+
+
 def test_every_field_is_read_somewhere():
-    text = "\n".join(path.read_text() for path in FILES if path.name != "config.py")
-    for name in flatten(Config()):
-        assert f".{name.split('.')[-1]}" in text, f"nothing reads config.{name}"
+    read = set()
+    for path in FILES:
+        if path.name != "config.py":
+            read |= set(fields_read(ast.parse(path.read_text()), {}))
+    fields = set(flatten(Config()))
+    assert sorted(fields - read) == [], "nothing reads these fields"
+    # A name that some other section has does not count: no made-up field of such a name is found.
+    made_up = {f"{section}.{name.rpartition('.')[2]}" for section in SECTIONS for name in fields} - fields
+    assert {"goldfish.kind", "monitor.seed", "sinks.files"} <= made_up and not made_up & read
 
 
 def test_every_field_has_a_rule_or_is_a_switch():

@@ -9,9 +9,9 @@ import logging
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import NOT_COMPILED, compiled, tiny_config
 
-from memsinks_jax.config import InputError, flatten, from_json, to_json, validate
+from memsinks_jax.config import InputError, flatten, from_json, to_json, validate, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.training import sharding
@@ -118,15 +118,10 @@ RUN = {
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
 # Their other value is a file, or matters beside one: see the tests of what reads them.
-FILES = (
-    "data.files",
-    "data.held_out_by",
-    "data.copies",
-    "general.files",
-    "general.token_budget",
-    "data.tokenizer",
-    "model.initial",
-)
+FILES = {
+    "data.files": "x.txt", "data.held_out_by": "document", "data.copies": "once", "general.files": "y.txt",
+    "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",
+}  # fmt: skip
 
 
 def configs(field, other, besides):
@@ -150,7 +145,10 @@ def program_of(config):
 
 @functools.cache
 def _program_of(text):
-    config = from_json(text, "")
+    return lowered(from_json(text, ""))
+
+
+def lowered(config):
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
         program = train_program(config, 10, mesh, documents_per_row=3)
@@ -205,6 +203,41 @@ def test_every_field_is_in_a_table():
 def test_the_program_changes(field):
     one, other = configs(field, *PROGRAM[field])
     assert program_of(one) != program_of(other)
+
+
+def of_one_program(besides):
+    """Two configs of one layer that differ in all that does not enter the program."""
+    other = {field: value for field, (value, _) in (PROGRAM | BATCHES | RUN).items()} | FILES
+    one = with_fields(tiny_config(), besides | {"model.layers": 1})
+    return one, with_fields(
+        one, {name: other[name] for name in NOT_COMPILED} | {"monitor.every": 3 * one.monitor.every}
+    )
+
+
+@pytest.mark.parametrize(
+    "besides",
+    [
+        {"sinks.slows_at": 1, "sinks.common_every": 2, "monitor.every": 2, "training.spike_sigma": 3.0},
+        {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40, "compute.attention": "xla"},
+        {"sinks.kind": "sgtm", "sinks.undiscovered": 0.5, "model.family": "llama"},
+        {"sinks.kind": "none", "optimizer.noise_multiplier": 0.5, "optimizer.schedule": "wsd"},
+    ],
+    ids=lambda besides: next(iter(besides)),
+)
+def test_the_program_that_tests_share_is_that_of_all_their_runs(besides):
+    one, other = of_one_program(besides)
+    assert all(flatten(one)[name] != flatten(other)[name] for name in NOT_COMPILED)
+    assert to_json(compiled(one)) == to_json(compiled(other))
+    assert lowered(one) == lowered(other)
+
+
+OF_BOTH = ("data.row_length", "data.vocabulary_size", "data.across_documents", "training.batch_size")  # batches too
+
+
+@pytest.mark.parametrize("field", [*PROGRAM, *OF_BOTH])
+def test_what_changes_the_program_is_not_shared(field):
+    one, other = configs(field, *(PROGRAM | BATCHES)[field])
+    assert to_json(compiled(one)) != to_json(compiled(other))
 
 
 @pytest.mark.parametrize("field", BATCHES)

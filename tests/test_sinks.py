@@ -31,7 +31,7 @@ def hashed(count: int) -> np.ndarray:
 
 
 def sequential(count: int) -> np.ndarray:
-    return np.stack([ids.index_id(index) for index in range(count)])
+    return ids.as_lanes(np.arange(1, count + 1, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("identities", [hashed(20_000), sequential(20_000)], ids=["hashed", "sequential"])

@@ -10,7 +10,6 @@ reads one token again. P places (pairs of document and position), N alphas; othe
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,20 +26,6 @@ _ROWS_AT_ONCE = 8  # with activations in memory
 _TOKENS_AT_ONCE = 128  # read at once, each with its own keys and values
 
 
-class Attributions(NamedTuple):
-    """Scores float32 (documents, L, F), and the change of a target's probability when all neurons of a layer go from 0 to
-    their values, (documents, L), both averaged over targets. The scores of a layer sum to its change, up to the error of the
-    sum over alphas."""
-
-    scores: np.ndarray
-    changes: np.ndarray
-
-    def completeness_error(self) -> float:
-        """Sum of |scores of a layer - its change| over the sum of |change|; 0 is exact."""
-        missed = np.abs(self.scores.sum(axis=-1) - self.changes).sum()
-        return float(missed / np.abs(self.changes).sum())
-
-
 def integrated_gradients(config: Config, params: dict, batches: list[dict], steps: int = STEPS) -> np.ndarray:
     """Scores by integrated gradients, signed, averaged over a document's targets -> float32 (documents, L, F).
 
@@ -50,11 +35,6 @@ def integrated_gradients(config: Config, params: dict, batches: list[dict], step
     Raises:
       InputError: no document has a target.
     """
-    return attributions(config, params, batches, steps).scores
-
-
-def attributions(config: Config, params: dict, batches: list[dict], steps: int = STEPS) -> Attributions:
-    """As `integrated_gradients`, with the change that the scores of each layer should sum to."""
     reader = Reader(config)
     read, credit = placement.jit(partial(_read, reader)), placement.jit(partial(_credit, reader, steps))
     places_at_once = max(_TOKENS_AT_ONCE // steps, 1)
@@ -62,35 +42,27 @@ def attributions(config: Config, params: dict, batches: list[dict], steps: int =
     for rows, counted in in_groups(documents_of(batches), _ROWS_AT_ONCE):
         activations_LRTF, cache = read(params, rows)
         places_2P = np.stack(np.nonzero(rows["weights"][:counted] > 0))
-        totals = None
+        total = 0.0
         for start in range(0, places_2P.shape[1], places_at_once):
             some_2P = places_2P[:, start : start + places_at_once]
             real_P = np.arange(places_at_once) < some_2P.shape[1]
             some_2P = np.pad(some_2P, ((0, 0), (0, places_at_once - some_2P.shape[1])))
-            part = credit(params, rows, activations_LRTF, cache, some_2P, real_P)
-            totals = part if totals is None else jax.tree.map(jnp.add, totals, part)
+            total += credit(params, rows, activations_LRTF, cache, some_2P, real_P)
         targets_R = (rows["weights"] > 0).sum(axis=1)
-        found.append([(np.asarray(x).swapaxes(0, 1).T / targets_R).T[:counted] for x in totals])
-    return Attributions(*(np.concatenate(parts).astype(np.float32) for parts in zip(*found, strict=True)))
+        found.append((np.asarray(total).swapaxes(0, 1) / targets_R[:, None, None])[:counted])
+    return np.concatenate(found).astype(np.float32)
 
 
-def along_path(value: Callable[[jax.Array], jax.Array], x_PF: jax.Array, steps: int) -> tuple[jax.Array, jax.Array]:
+def along_path(value: Callable[[jax.Array], jax.Array], x_PF: jax.Array, steps: int) -> jax.Array:
     """Integrated gradients of `value`, (P, F) -> (P,), on the path from 0 to x. Rows must be independent.
 
     Returns:
-      (attributions (P, F), the change of the value from 0 to x (P,)). Averages over the alphas, which is exact for linear
-      and quadratic values, and a few percent too large for steeper ones.
+      (P, F). Averages over the alphas, which is exact for linear and quadratic values, and a few percent too large for
+      steeper ones.
     """
-
-    def at(alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def total(z_PF: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value_P = value(z_PF)
-            return value_P.sum(), value_P
-
-        return jax.grad(total, has_aux=True)(alpha * x_PF)
-
-    gradients_NPF, values_NP = jax.vmap(at)(jnp.linspace(0.0, 1.0, steps))
-    return x_PF * gradients_NPF.mean(axis=0), values_NP[-1] - values_NP[0]
+    slope = jax.grad(lambda z_PF: value(z_PF).sum())
+    gradients_NPF = jax.vmap(lambda alpha: slope(alpha * x_PF))(jnp.linspace(0.0, 1.0, steps))
+    return x_PF * gradients_NPF.mean(axis=0)
 
 
 def _read(reader: Reader, params: dict, rows: dict) -> tuple[jax.Array, Cache]:
@@ -104,13 +76,13 @@ def _read(reader: Reader, params: dict, rows: dict) -> tuple[jax.Array, Cache]:
 
 def _credit(
     reader: Reader, steps: int, params: dict, rows: dict, activations_LRTF, cache: Cache, places_2P, real_P
-) -> tuple[jax.Array, jax.Array]:
-    """Attributions and changes summed over the places of every document -> (L, R, F), (L, R)."""
+) -> jax.Array:
+    """Attributions summed over the places of every document -> (L, R, F)."""
     row_P, position_P = places_2P
     kept = Cache(cache.keys[:, row_P], cache.values[:, row_P])
     token_P1, target_P1 = (rows[name][row_P, position_P][:, None] for name in ("inputs", "targets"))
 
-    def of_layer(layer: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def of_layer(layer: jax.Array) -> jax.Array:
         def probability(z_PF: jax.Array) -> jax.Array:
             def put(x_PTF: jax.Array, at: jax.Array) -> jax.Array:
                 return jnp.where(at == layer, z_PF[:, None].astype(x_PTF.dtype), x_PTF)
@@ -123,7 +95,6 @@ def _credit(
 
         return along_path(probability, activations_LRTF[layer, row_P, position_P], steps)
 
-    credits_LPF, changes_LP = jax.lax.map(of_layer, jnp.arange(reader.layers))
+    credits_LPF = jax.lax.map(of_layer, jnp.arange(reader.layers))
     in_rows = partial(jax.ops.segment_sum, segment_ids=row_P, num_segments=len(rows["inputs"]))
-    over_layers = jax.vmap(in_rows)
-    return over_layers(credits_LPF * real_P[:, None]), over_layers(changes_LP * real_P)
+    return jax.vmap(in_rows)(credits_LPF * real_P[:, None])

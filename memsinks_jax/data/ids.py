@@ -11,8 +11,6 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 
-PADDING = np.zeros(2, np.uint32)
-
 
 def content_id(tokens: np.ndarray) -> np.ndarray:
     """Hash of a document's tokens (int32, any length) -> uint32 (2,), high lane first, never (0, 0).
@@ -21,11 +19,6 @@ def content_id(tokens: np.ndarray) -> np.ndarray:
     """
     digest = hashlib.blake2b(np.ascontiguousarray(tokens, "<i4").tobytes(), digest_size=8).digest()
     return _lanes(int.from_bytes(digest, "big"))
-
-
-def index_id(index: int) -> np.ndarray:
-    """A document's position in the corpus, counted from 1 -> uint32 (2,)."""
-    return _lanes(index + 1)
 
 
 def to_hex(identity: np.ndarray) -> str:

@@ -207,7 +207,7 @@ class Table:
         if self._kind == "group":
             return self.group_ids[self.groups[self.firsts(records)]]
         if self._kind == "index":
-            return as_lanes(self.firsts(records).astype(np.uint64) + np.uint64(1))  # as ids.index_id
+            return as_lanes(self.firsts(records).astype(np.uint64) + np.uint64(1))  # 0 is kept for padding
         return self.content[records]
 
     def company(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

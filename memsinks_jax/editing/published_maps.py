@@ -71,8 +71,3 @@ TOKYO_MLP = """
 def losses_of(text: str) -> np.ndarray:
     """Losses of a map -> float (layers, tokens)."""
     return np.array([[float(cell.rstrip("*")) for cell in line.split()] for line in text.strip().split("\n")])
-
-
-def stars_of(text: str) -> np.ndarray:
-    """Stars of a map -> bool (layers, tokens)."""
-    return np.array([[cell.endswith("*") for cell in line.split()] for line in text.strip().split("\n")])

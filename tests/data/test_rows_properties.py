@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig
 from memsinks_jax.data import epochs, prepared
 from memsinks_jax.data.best_fit import best_fit
-from memsinks_jax.data.ids import as_numbers, index_id
+from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import plan_mixture
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
@@ -40,7 +40,7 @@ class Recorded(Source):
         super().__init__([np.zeros(size, np.int32) for size in sizes], *columns)
         starts = start + np.cumsum([0, *sizes])
         self.addresses = [np.arange(a, b, dtype=np.int32) for a, b in itertools.pairwise(starts)]
-        self.identities = np.stack([index_id(start + first) for first in self.firsts.tolist()])
+        self.identities = as_lanes((start + self.firsts + 1).astype(np.uint64))
 
     def read(self, record):
         self.reads += 1

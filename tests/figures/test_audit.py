@@ -3,50 +3,12 @@
 import dataclasses
 
 import pytest
+from audited import STEPS, audited
 
-from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.figures import audit
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.runs import workdir as workdirs
-
-RUNGS = (1, 8, 64)
-SUBJECTS = (audit.DROPPED, "sinks, own on", "sinks, all on", audit.STANDARD, audit.ORACLE)
-STEPS = {audit.DROPPED: {"value": 2.0, "ci95": None}, audit.ORACLE: {"value": 4.0, "ci95": None}}
-
-
-def measured(value, reach=0.1):
-    return {"value": value, "ci95": [value - reach, value + reach]}
-
-
-def audited(aucs, gap=0.2, exposures=None):
-    """What `audit.audit` gives: an AUC for every subject, exposures (one a rung) of the standard model."""
-    subjects = {}
-    for subject, auc in zip(SUBJECTS, aucs, strict=True):
-        found = {name: measured(auc) for name in ("auc_loss", "auc_zlib")}
-        found |= {f"exact_{audit._GIVEN}": measured(auc - 0.5), "extraction_strength": measured(0.1)}
-        found |= {"loss_gap": measured(gap), "exposure": measured(2.0)}
-        subjects[subject] = {ALL: found, OFTEN: found}
-        for rung, exposure in zip(RUNGS, exposures or (1.0, 1.0, 1.0), strict=True):
-            subjects[subject][str(rung)] = found | {"exposure": measured(exposure)}
-    kinds = {"steps": STEPS, "ratio": 0.5, "ratio_from_equal": 0.6, "documents": 3}
-    of = {kind: kinds for kind in ("one", "few", "other")}
-    unread = {kind: kinds | {"ratio": 0.8} for kind in of}
-    fall = {"members": measured(-0.3), "non_members": measured(-0.1)}
-    bits = {
-        name: {"members": 1.0 + rise, "non_members": 2.0 + 0.1}
-        for name, rise in (("float", 0), ("int8", 0.1), ("int4", -0.2))
-    }
-    bits["float"]["non_members"] = 2.0
-    back = {name: {"loss": 1.0, "recovered": 0.25} for name in ("dropped", "own", "all", "random", "best", "optimised")}
-    models = (audit.DROPPED, audit.STANDARD, audit.ORACLE)
-    attacks = {
-        "relearning": {"members": of, "never_seen": unread},
-        "benign": {audit.DROPPED: fall, audit.ORACLE: {name: measured(-0.1) for name in fall}},
-        "quantization": dict.fromkeys(models, bits), "reactivation": back,
-        "residue": {name: {"gap": gap, "components": {"mlp 0": 0.1, "mlp 1": None}} for name in models},
-    }  # fmt: skip
-    return {"subjects": subjects, "encounters": {str(rung): 1 for rung in RUNGS}, "attacks": attacks}
 
 
 @pytest.fixture

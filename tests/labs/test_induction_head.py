@@ -4,13 +4,14 @@ import dataclasses
 import hashlib
 import math
 
+import induction_oracle
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from memsinks_jax.config import InputError
-from memsinks_jax.labs.induction_head import baselines, bigrams, construction, measures, oracle
+from memsinks_jax.labs.induction_head import baselines, bigrams, construction, measures
 from memsinks_jax.labs.induction_head.full import Full
 from memsinks_jax.labs.induction_head.law import Batch, Law, candidates, sampler
 from memsinks_jax.labs.induction_head.model import TwoLayers, turn
@@ -55,7 +56,7 @@ def test_writing_and_reading_the_table_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_the_oracle_gives_the_papers_test_batch():
-    tokens, seen = oracle.batch(np.random.default_rng(0), SHAKESPEARE, Law(), 512)
+    tokens, seen = induction_oracle.batch(np.random.default_rng(0), SHAKESPEARE, Law(), 512)
     assert tokens[0, :16].tolist() == [0, 32, 53, 41, 49, 47, 52, 58, 33, 31, 1, 20, 47, 41, 53, 41]
     assert seen[0, :16].tolist() == [0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 2, 0]
     assert hashlib.sha256(tokens.astype(np.int64).tobytes()).hexdigest()[:16] == "47aef3a7517909a1"
@@ -119,7 +120,9 @@ def test_every_sequence_obeys_the_law(law):
             assert counts[t] == times[token] and outputs.setdefault(token, following) == following
             assert not law.bigram_outputs or SHAKESPEARE.bigrams_VV[token, following] > 0
             assert not law.no_repeat or token != following
-        assert caught == oracle.ends_in_a_cycle(SHAKESPEARE, row, counts) or caught and row[-1] not in triggers
+        assert (
+            caught == induction_oracle.ends_in_a_cycle(SHAKESPEARE, row, counts) or caught and row[-1] not in triggers
+        )
 
 
 def test_triggers_and_outputs_are_drawn_with_their_probabilities():
@@ -127,7 +130,7 @@ def test_triggers_and_outputs_are_drawn_with_their_probabilities():
     statistics = bigrams.count("aab" * 200 + "abc" * 100, "here")
     for law in (Law(k=2, fixed=False, length=40), Law(k=1, fixed=False, length=40, bigram_outputs=True)):
         drawn = draw(law, 6000, statistics=statistics)
-        want_tokens, want_seen = oracle.batch(np.random.default_rng(1), statistics, law, 3000)
+        want_tokens, want_seen = induction_oracle.batch(np.random.default_rng(1), statistics, law, 3000)
         pairs, want = (
             np.array([[((t[:, :-1] == a) & (t[:, 1:] == b) & (s == 1)).mean() for b in range(3)] for a in range(3)])
             for t, s in ((drawn.tokens_BS, drawn.seen_BT), (want_tokens, want_seen))

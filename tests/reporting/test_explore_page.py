@@ -2,49 +2,13 @@
 
 import json
 import pathlib
-import random
 import re
 import shutil
 
 import pytest
+from audited import HOSTILE, VIEWS, made_up
 
 from memsinks_jax.reporting import explore_page
-
-HOSTILE = "</script><script>hacked = 1</script><img src=x onerror='hacked = 2'> <b>bold</b> ${hacked = 3} $title"
-VIEWS = ["sinks, own on", "sinks dropped", "its own removed", "standard", "oracle"]
-GROUPS = {"repeated": 128, "read once": 1, "held out": 0}
-
-
-def made_up(documents=6, tokens=12, steps=2, hostile=True):
-    """What an audit finds, as large as it gets: every number is another one."""
-    rng, texts = random.Random(0), [HOSTILE, *(f" word{n}" for n in range(2000))]
-    found = []
-    for number in range(documents):
-        group = list(GROUPS)[number % 3]
-        words = [rng.randrange(1, len(texts)) for _ in range(tokens)]
-        if number == 0 and hostile:
-            words[1] = 0
-        read, over = {}, {}
-        for place, view in enumerate(VIEWS):
-            known = 50 if group == "repeated" and place in (0, 3) else 3000
-            nats = [rng.randrange(1, 2 * known) for _ in words]
-            read[view] = {"nats": nats, "rank": [n // 3 for n in nats], "guess": rng.sample(range(len(texts)), tokens)}
-        for view in VIEWS[:2]:
-            over[view] = [[n + 500 * (steps - 1 - step) for n in read[view]["nats"]] for step in range(steps)]
-        own = {} if group == "held out" else {"mlp": [sorted(rng.sample(range(154), 40))]}
-        found.append({
-            "group": group, "id": f"{number:016x}", "times": GROUPS[group], "length": tokens, "tokens": words,
-            "loss": {view: sum(of["nats"]) / tokens / 1000 for view, of in read.items()}, "read": read,
-            "written": {view: {4: words[4:10]} for view in (*VIEWS[:2], *VIEWS[3:])}, "over": over,
-            "loss_over": {view: [sum(nats) / tokens / 1000 for nats in of] for view, of in over.items()}, "own": own,
-            "carried": own and {"mlp": [[rng.gauss(0.1, 0.1) for _ in range(40)] for _ in range(4)]} or None,
-        })  # fmt: skip
-    return {
-        "workdir": "runs/made-up", "step": 820, "views": VIEWS, "groups": list(GROUPS), "prefixes": [4], "suffix": 6,
-        "texts": texts, "sites": {"mlp": {"sinks": 154, "layers": 4}}, "opens_at": 2,
-        "steps": [100 * (step + 1) for step in range(steps)], "step_views": VIEWS[:2],
-        "curves": {"held_out_loss": [[step, 6 - step / 200] for step in range(0, 800, 10)]}, "documents": found,
-    }  # fmt: skip
 
 
 def test_the_page_holds_its_numbers_and_nothing_else_of_a_hostile_document():

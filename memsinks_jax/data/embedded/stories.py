@@ -1,9 +1,8 @@
 """Children's stories written by a small grammar, with their exact probability.
 
-``story(seed, index)`` writes one story; ``log_probability(text)`` sums over every way in which the grammar
-can write a text. Both walk the grammar of ``story_grammar`` with ``_advance``: it emits text up to the next
-choice, which is drawn in one case and matched against the text in the other. Probabilities are natural logs
-(nats) of whole texts; the end of a story is certain once its last sentence is written.
+``story(seed, index)`` writes one story. It walks the grammar of ``story_grammar`` with ``_advance``, which emits text
+up to the next choice. Probabilities are natural logs (nats) of whole texts; the end of a story is certain once its
+last sentence is written.
 """
 
 import bisect
@@ -45,36 +44,6 @@ def story(seed: int, index: int) -> Story:
         pending = choice.take(option, memory, pending)
 
 
-def derivations(text: str) -> list[float]:
-    """The log-probability of every derivation of exactly ``text``, in nats; empty where there is none."""
-    found = []
-    branches = [(0, _START, {}, 0.0)]
-    while branches:
-        position, pending, memory, total = branches.pop()
-        emitted, choice, pending = _advance(pending, memory)
-        if not text.startswith(emitted, position):
-            continue
-        position += len(emitted)
-        if choice is None:
-            if position == len(text):
-                found.append(total)
-            continue
-        for option in choice.matching(text, position):
-            remembered = dict(memory)
-            rest = choice.take(option, remembered, pending)
-            branches.append((position, rest, remembered, total + choice.log_probability(option)))
-    return found
-
-
-def log_probability(text: str) -> float:
-    """Log of the total probability that the grammar writes exactly ``text``, in nats; -inf if it cannot."""
-    ways = derivations(text)
-    if not ways:
-        return -math.inf
-    best = max(ways)
-    return best + math.log(math.fsum(math.exp(way - best) for way in ways))
-
-
 def _uniforms(seed: int, index: int) -> Iterator[float]:
     if not (0 <= seed < 2**64 and 0 <= index < 2**64):
         raise ValueError(f"seed and index must be in [0, 2**64), got {seed} and {index}")
@@ -86,8 +55,8 @@ def _uniforms(seed: int, index: int) -> Iterator[float]:
 def _advance(pending, memory):
     """Emit text up to the next choice: ``(text, choice, what follows the choice)``, choice None at the end.
 
-    ``pending`` is a linked list ``(symbol, rest)`` of what is still to be written, so that the branches of a
-    search share it; ``memory`` maps the remembered words' names to the words.
+    ``pending`` is a linked list ``(symbol, rest)`` of what is still to be written; ``memory`` maps the remembered
+    words' names to the words.
     """
     pieces = []
     while pending is not None:
@@ -118,16 +87,12 @@ class _Branch:
 
     def __init__(self, bodies, shape: tuple[float, float]):
         self.bodies = bodies
-        self.heads = [body[0] if body and isinstance(body[0], str) else "" for body in bodies]
         self.weighted = _Weighted(_zipf(len(bodies), shape))
         self.draw = self.weighted.at
         self.log_probability = self.weighted.logs.__getitem__
 
     def resolve(self, memory):
         return self
-
-    def matching(self, text: str, position: int) -> list[int]:
-        return [option for option, head in enumerate(self.heads) if text.startswith(head, position)]
 
     def take(self, option: int, memory, pending):
         for symbol in reversed(self.bodies[option]):
@@ -136,20 +101,12 @@ class _Branch:
 
 
 class _Table:
-    """A word table: its weights and, for each way to show a word, the words by what is shown."""
+    """A word table, with its weights."""
 
     def __init__(self, words, weights):
         self.words = words
         self.weighted = _Weighted(weights)
         self.index = {word: position for position, word in enumerate(words)}
-        self._shown = {}
-
-    def shown(self, article: str, capital: bool):
-        """``({what is shown: position in the table}, the lengths of what is shown)``."""
-        if (article, capital) not in self._shown:
-            by_text = {_show(word, article, capital): position for position, word in enumerate(self.words)}
-            self._shown[article, capital] = by_text, sorted({len(text) for text in by_text})
-        return self._shown[article, capital]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,11 +162,6 @@ class _Draw:
 
     def log_probability(self, option: int) -> float:
         return self.table.weighted.logs[option] - math.log(self.allowed)
-
-    def matching(self, text: str, position: int) -> list[int]:
-        by_text, lengths = self.table.shown(self.slot.article, self.slot.capital)
-        options = (by_text.get(text[position : position + length]) for length in lengths)
-        return [option for option in dict.fromkeys(options) if option is not None and option != self.barred]
 
     def take(self, option: int, memory, pending):
         word = self.table.words[option]

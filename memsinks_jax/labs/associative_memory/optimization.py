@@ -100,23 +100,6 @@ def loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm: bool = False) -> jax.Array
     return -weight_N @ jnp.take_along_axis(log_chance_NM, y_N[:, None], axis=1)[:, 0]
 
 
-def gradient(w_DD, e_D, u_MD, y) -> jax.Array:
-    """(17) for one association, as printed: -(1 - p(y|x)) (u_y - eps) e_x^T -> (D, D)."""
-    chance_M = jax.nn.softmax(u_MD @ (w_DD @ e_D))
-    others_M = chance_M.at[y].set(0)
-    eps_D = others_M / others_M.sum() @ u_MD
-    return -(1 - chance_M[y]) * jnp.outer(u_MD[y] - eps_D, e_D)
-
-
-def layer_norm_gradient(w_DD, e_D, u_MD, y) -> jax.Array:
-    """(21) for one association: the plain gradient at W / |W e_x|, projected off W e_x, over |W e_x| -> (D, D)."""
-    length = jnp.linalg.norm(w_DD @ e_D)
-    unit_DD = w_DD / length
-    direction_D = unit_DD @ e_D
-    plain_DD = gradient(unit_DD, e_D, u_MD, y)
-    return (plain_DD - jnp.outer(direction_D, direction_D @ plain_DD)) / length
-
-
 def descend(
     optimizer: optax.GradientTransformation, w_DD, e_ND, u_MD, y_N, inputs_TB, law: model.Law, layer_norm=False
 ):

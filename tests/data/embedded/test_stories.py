@@ -3,10 +3,11 @@ import re
 
 import numpy as np
 import pytest
+from story_parser import derivations, log_probability, matching, shown
 
 from memsinks_jax.config import DataConfig
 from memsinks_jax.data.embedded import stories, story_grammar
-from memsinks_jax.data.embedded.stories import derivations, log_probability, story
+from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import train_tokenizer
 
 HERO = re.compile(r"(?:named (\w+)|^(\w+) was)")
@@ -110,7 +111,7 @@ def test_the_probability_of_a_draw_without_a_word_is_renormalized():
         seen = np.bincount([draw.draw(uniform) for uniform in uniforms], minlength=4) / 20000
         allowed = [option for option in range(4) if option != barred]
         assert seen[allowed] == pytest.approx([math.exp(draw.log_probability(o)) for o in allowed], abs=1e-4)
-        assert seen[barred] == 0 and not draw.matching(table.words[barred], 0)
+        assert seen[barred] == 0 and not matching(draw, table.words[barred], 0)
         assert draw.draw(0.0) != barred and draw.draw(1.0 - 2**-53) != barred
 
 
@@ -179,7 +180,7 @@ def test_a_table_has_distinct_words(name):
     assert all(word == word.strip() and word for word in words)
     assert not [(one, other) for one in words if " " in one for other in words if one.startswith(other + " ")]
     for article in ("", "a", "A"):
-        by_text, _ = stories._TABLES[name].shown(article, True)
+        by_text, _ = shown(stories._TABLES[name], article, True)
         assert len(by_text) == len(words)
 
 

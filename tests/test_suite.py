@@ -1,0 +1,87 @@
+"""The suite itself: what its tests run is what users run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, tiny_config
+
+from memsinks_jax.config import CHOICES, to_json, with_fields
+from memsinks_jax.data.embedded import stories
+from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.prepare import prepare
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+
+
+def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
+    """A shell has SIGINT ignored in the background, and its children would inherit that."""
+    child = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)))"
+    for module, ignored in (("os", "True True"), ("conftest", "False False")):  # without conftest they are: it can fail
+        program = f"import subprocess, sys, {module}; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+        done = subprocess.run(
+            ["bash", "-c", "trap '' INT TERM; exec \"$@\"", "-", sys.executable, "-c", program],
+            capture_output=True, text=True, cwd=ROOT / "tests", check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == ignored
+
+
+# What training/step.py and training/program.py build: {kind of step: its fields}.
+FLOYD = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 64, "sinks.active": 6}
+KINDS = {
+    "slowed": {"sinks.slows_at": 2},
+    "by_document": {"sinks.slows_at": 0, "sinks.per_layer": True, "sinks.sampling": "exact"},
+    "common": {"sinks.slows_at": 2, "sinks.common_every": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
+    "attention": {"sinks.attention_fraction": 0.5, "sinks.learning_rate_multiple": 2.0},
+    "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
+    "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
+    **{kind: {"sinks.kind": kind} for kind in CHOICES["sinks.kind"] if kind != "by_document"},
+    "private": {"sinks.kind": "none", "optimizer.noise_multiplier": 0.1},
+    "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
+    "accumulate": {"compute.accumulate": 2, "training.batch_size": 16},
+    "memory": {"compute.remat": "full", "compute.loss_chunks": 2},
+    "goldfish": {"goldfish.every": 4},
+    "watched": {"monitor.every": 4, "training.spike_sigma": 6.0},
+    "llama": {"model.family": "llama", "model.kv_heads": 1, "data.rows": "packed", "data.across_documents": True},
+}
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text."""
+    folder = tmp_path_factory.mktemp("marked")
+    told = [stories.story(1, index).text for index in range(24)]
+    lines = [json.dumps({"text": f"{text} {told[-1][:60]}"}) for text in told[:-1]]
+    (folder / "told.jsonl").write_text("\n".join(lines))
+    (folder / "tokenizer.model").write_bytes(train_tokenizer(told, 400).model)
+    prepare(
+        [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
+        near_duplicates="none",
+    )  # fmt: skip
+    return folder / "out"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
+    """The command as users start it, on one device at the compiler's default effort, gives the losses that the tests' own
+    run gives, of shared programs at level 0 on eight devices; and it learns."""
+    config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | KINDS[kind])
+    if config.sinks.common_every:
+        config.data.files = str(request.getfixturevalue("marked"))
+    train_and_evaluate(config, tmp_path / "ours")
+    (tmp_path / "config.py").write_text(
+        f"from memsinks_jax.config import from_json\ndef get_config():\n    return from_json({to_json(config)!r}, '')\n"
+    )
+    usual = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/config.py"]
+    subprocess.run([*command, f"--workdir={tmp_path}/theirs"], env=usual, cwd=ROOT, check=True)
+    ours, theirs = (
+        {line["step"]: line["train_loss"] for line in read_metrics(tmp_path / name) if "train_loss" in line}
+        for name in ("ours", "theirs")
+    )
+    assert ours.keys() == theirs.keys()
+    assert list(theirs.values()) == pytest.approx(list(ours.values()), rel=1e-5)
+    assert theirs[max(theirs)] < theirs[1] - 0.1
