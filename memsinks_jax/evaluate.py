@@ -50,7 +50,7 @@ def evaluate(
     floor = None
     if files:
         documents = read_documents(files)
-        tokens = tokenise(documents, run.tokenizer)
+        documents, tokens = tokenise(documents, run.tokenizer)
         identities = identities_of_texts(workdir, run, tokens, mode)
     elif is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")

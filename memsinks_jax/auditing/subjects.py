@@ -113,7 +113,7 @@ def documents_of(
         documents, copies = without_copies(read_documents(files))
         if (copies > 1).any():
             logger.warning("%s: %d documents occur more than once; each counts once", files, (copies > 1).sum())
-        tokens = tokenise(documents, run.tokenizer)
+        _, tokens = tokenise(documents, run.tokenizer)
         identities = np.stack([ids.content_id(document) for document in tokens])
         known = encounters_in(workdir, identities)
         times = [known.get(ids.to_hex(identity)) for identity in identities]

@@ -17,6 +17,10 @@ from memsinks_jax.data.table import Table, is_in, truncated
 
 # documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out ones
 LISTED = 2**17
+NOTHING = (
+    "the plan holds no training document; lower config.data.held_out_documents, or raise config.data.unique_documents, "
+    "repetitions or general.token_budget"
+)
 
 
 class Sums(NamedTuple):
@@ -174,9 +178,7 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     if config.general.files:
         plan = _fill_up(plan, config)
     if not plan.sums.slots.sum() + kept.sum() and not is_scheduled:
-        raise InputError(
-            "the plan holds no training document; raise config.data.unique_documents, repetitions or general.token_budget"
-        )
+        raise InputError(NOTHING)
     return plan
 
 
