@@ -62,7 +62,7 @@ def evaluate(
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
     nats, counts = document_losses(workdir, run, tokens, identities, mode, memories)
-    if not sinks.partition(run.config.model, run.config.sinks).sinks:
+    if not sinks.has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
         {"source": document.source, "id": ids.to_hex(identity), "tokens": int(count), "loss": float(nat / count)}

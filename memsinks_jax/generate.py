@@ -59,7 +59,7 @@ def generate(
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     run = open_run(workdir)
-    if not sinks.partition(run.config.model, run.config.sinks).sinks:
+    if not sinks.has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and opened_in(workdir, run.config, identity[None]) == [False]:
         logger.info("document %s never came back, so it has no sinks: they are dropped", document)
