@@ -132,6 +132,18 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
     return read_config(folder), tokenizer, hugging_face.ours(config, config.model.hidden, found.read)
 
 
+def reader(params: dict) -> Callable[[str, int | None], np.ndarray]:
+    """Parameters in memory, as `write_folder` reads them."""
+
+    def read(path: str, layer: int | None) -> np.ndarray:
+        array = params
+        for name in path.split("/"):
+            array = array[name]
+        return np.asarray(array if layer is None else array[layer])
+
+    return read
+
+
 def read_config(folder: pathlib.Path) -> Config:
     """Our config of a Hugging Face folder, with kept sinks."""
     if (folder / _OURS).exists():
