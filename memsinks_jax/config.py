@@ -260,7 +260,7 @@ FREE_ON_RESUME = (
     "mesh.data", "mesh.fsdp", "mesh.tensor", "compute.attention", "compute.remat", "compute.loss_chunks",
     "compute.accumulate", "training.checkpoint_every", "training.checkpoints_to_keep", "training.keep_every",
     "training.keep_best", "training.stall_seconds", "training.log_every", "training.evaluate_every",
-    "monitor.seen_over", "monitor.probes",
+    "training.skips_in_a_row", "monitor.seen_over", "monitor.probes",
 )  # fmt: skip
 
 
