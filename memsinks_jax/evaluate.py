@@ -41,7 +41,7 @@ def evaluate(
     config = model.run.config
     if files:
         documents = read_documents(files)
-        tokens = tokenise(documents, model.run.tokenizer)
+        documents, tokens = tokenise(documents, model.run.tokenizer)
         identities = model.identities(tokens, mode)
     elif is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
@@ -53,7 +53,7 @@ def evaluate(
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
     nats, counts = model.document_losses(tokens, identities, mode)
-    if not sinks.partition(config.model, config.sinks).sinks:
+    if not sinks.has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
         {"source": document.source, "id": ids.to_hex(identity), "tokens": int(count), "loss": float(nat / count)}

@@ -1,9 +1,9 @@
 """Exports a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
 
 --sinks=drop removes the sink neurons from the weights: the result is a plain, smaller GPT-2 or Llama, which `transformers`
-loads like any other. --sinks=keep keeps all sinks, all on, for study. --sinks=ID, an id of documents.jsonl, keeps the MLP
-sinks that are on for this document or group: a plain model that knows this source. Holds a few layers in memory at a time,
-or one table of sparse sinks.
+loads like any other. --sinks=keep keeps all sinks, all on, for study; such a folder can be exported further, like a run.
+--sinks=ID, an id of documents.jsonl, keeps the MLP sinks that are on for this document or group: a plain model that knows
+it. Of a run a few layers are in memory at a time, or one table of sparse sinks.
 """
 
 import logging
@@ -22,7 +22,7 @@ from memsinks_jax.config import Config, DataConfig, InputError, flatten
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.interop import hub, hugging_face
-from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
+from memsinks_jax.interop.folder import DTYPES, is_folder, open_folder, read_config, reader, write_folder
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
@@ -53,7 +53,7 @@ _LOSSES = {
 
 
 def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "") -> dict:
-    """Writes the newest checkpoint of a run as a Hugging Face folder.
+    """Writes the newest checkpoint of a run, or a Hugging Face folder that kept its sinks, as a Hugging Face folder.
 
     Args:
       knows: with `drop`, the id (16 hexadecimal digits) whose MLP sinks stay.
@@ -61,28 +61,35 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
       {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
       the speeds are of a forward pass on this machine, None for large models.
     Raises:
-      InputError: no run, no checkpoint, `out` exists, or Hugging Face has no such model.
+      InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has no such model.
     """
-    if is_folder(workdir):
-        raise InputError(f"{workdir} is a Hugging Face folder already")
     command_line.refuse_taken(out)
-    config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
+    checkpoints = None
+    if is_folder(workdir):
+        if not has_sinks(read_config(workdir)):
+            raise InputError(f"{workdir} is a Hugging Face folder that kept no sinks; use it as it is")
+        config, tokenizer, params = open_folder(workdir)
+        read = reader(params)
+    else:
+        config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
+        checkpoints = Checkpoints(workdir)
+        checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
+        read = checkpoints.read
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
-    checkpoints = Checkpoints(workdir)
-    opened = opened_in(workdir, config, checkpoints.newest() or 0)
+    opened = opened_in(workdir, config, checkpoints and (checkpoints.newest() or 0))
     if knows and not opened(ids.from_hex(knows)):
         raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
-    checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
     with half_written(out) as scratch:
         folder = scratch / out.name
-        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept, opened)
-        checkpoints.close()
+        written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened)
+        if checkpoints:
+            checkpoints.close()
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
         os.replace(folder, out)
@@ -145,7 +152,7 @@ def _speed(tokens_per_second: float | None) -> str:
 def _card(
     workdir: pathlib.Path,
     config: Config,
-    checkpoints: Checkpoints,
+    checkpoints: Checkpoints | None,
     drop: bool,
     dtype: str,
     knows: str,
@@ -153,11 +160,13 @@ def _card(
 ) -> str:
     """The model card: the model, its data and origin, the removed sinks, the measurements, and the commands."""
     parts = partition(config.model, config.sinks)
-    step = checkpoints.newest()
+    step = checkpoints and checkpoints.newest()
     tokens = None if step is None else checkpoints.progress(step)["tokens"]
     metrics = {name: value for line in read_metrics(workdir) for name, value in line.items()}
     data = config.data
     source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
+    sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
+    attention = partitions(config)["attention"]
     if parts.sinks:
         on = "all" if config.sinks.kind in MASKED else f"{share_on(config.sinks, parts.sinks):g}"
         fate = "cut out of the weights" if drop else "kept, all of them on"
@@ -168,20 +177,20 @@ def _card(
             f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). "
             f"Here the sinks are {fate}."
         )
-        attention = partitions(config)["attention"]
-        if attention.sinks:
-            sinks += (
-                f" Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} are sinks too"
-                f"{', which nothing reads any more' if drop else ''}."
-            )
-    else:
-        sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
+    if attention.sinks:
+        sinks = (sinks + " " if parts.sinks else "") + (
+            f"Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} are sinks"
+            f"{' too' if parts.sinks else ''}{', which nothing reads any more' if drop else ''}."
+        )
     initial, base, began = config.model.initial, [], ""
     if initial:
         began = f"It started from the weights of `{initial}`. "
         base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial.removeprefix(hub.PREFIX)}"]
     owners = "the texts and of the model it started from" if initial else "the texts"
-    taught = f"{in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')}"
+    taught = f"for {in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')} of {source}"
+    if checkpoints is None:
+        taught = f"on {source}"
+        began += f"It was exported from `{workdir}`, whose own card says how that was made. "
     fate = knows or ("drop" if drop else "keep")
     command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
     usual = flatten(Config())
@@ -192,7 +201,7 @@ def _card(
         f"license: unknown # that of {owners}; say which", *base, "---", "",
         f"# {out_name(workdir)}", "",
         f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
-        f"trained with memsinks_jax (variant `{config.variant}`) for {taught} of {source}: "
+        f"trained with memsinks_jax (variant `{config.variant}`) {taught}: "
         f"{documents_read(data)} (repeats: {data.repeats}). {began}Weights are {dtype}.", "", sinks, "", *table, "",
         "As in training, a document opens with the end-of-text token.", "",
         "Made by:", "", f"    {command}", "",
@@ -217,7 +226,7 @@ def out_name(workdir: pathlib.Path) -> str:
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or of a model that kept its sinks.")
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
     sinks_flag = flags.DEFINE_string(
         "sinks", "drop", "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this document."

@@ -19,7 +19,7 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
 from memsinks_jax.forgetting.request import Request, find, left_open, placebos, refuse_all, spare_others
-from memsinks_jax.interop.folder import write_folder
+from memsinks_jax.interop.folder import reader, write_folder
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
@@ -61,7 +61,7 @@ def forget(
             f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
         )
         card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
-        about = (run.config, run.tokenizer, _reader(params))
+        about = (run.config, run.tokenizer, reader(params))
         write_folder(
             folder, *about, drop=False, dtype="float32", card=card, kept=(), opened=left_open(run, found, spare)
         )
@@ -76,16 +76,6 @@ def forget(
         report.write_page(folder / "index.html", f"Removed from {workdir.absolute().name}", page)
         os.replace(folder, out)
     return receipt
-
-
-def _reader(params: dict):
-    def read(path: str, layer: int | None) -> np.ndarray:
-        array = params
-        for name in path.split("/"):
-            array = array[name]
-        return np.asarray(array if layer is None else array[layer])
-
-    return read
 
 
 def _verify(meant: dict, written: dict, where: pathlib.Path) -> None:

@@ -54,7 +54,7 @@ def generate(
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     model = Model(workdir, memories)
     run = model.run
-    if not sinks.partition(run.config.model, run.config.sinks).sinks:
+    if not sinks.has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and not run.opened(identity):
         logger.info("document %s never came back, so it has no sinks: they are dropped", document)

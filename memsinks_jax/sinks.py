@@ -93,8 +93,9 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
 
 
 def is_sparse(sinks: SinksConfig) -> bool:
-    """Whether the MLPs' sinks are tables of rows. With `by_chance` or masking all are on somewhere, so all are computed."""
-    return sinks.sparse and sinks.kind == "by_document"
+    """Whether the MLPs have sinks that are tables of rows. With `by_chance` or masking all are on somewhere, so all are
+    computed."""
+    return sinks.sparse and sinks.kind == "by_document" and (sinks.pool > 0 or sinks.shared_fraction < 1)
 
 
 def partitions(config: Config) -> dict[str, Partition]:

@@ -37,9 +37,15 @@ def grid(module, overrides: list[str], choice: str) -> dict[str, Variation]:
         varied = {field: values for field, values in one.items() if field not in fixed}
         for values in itertools.product(*varied.values()) if varied else ():
             settings = dict(zip(varied, values, strict=True))
-            name = ",".join(f"{field.rsplit('.', 1)[-1]}={value:g}" for field, value in settings.items())
-            found[name] = Variation(choice, settings)
+            name = ",".join(f"{field.rsplit('.', 1)[-1]}={_text(value)}" for field, value in settings.items())
+            if found.setdefault(name, Variation(choice, settings)).settings != settings:
+                raise InputError(f"two points of the grid are called {name}; give values that differ in six digits")
     return found
+
+
+def _text(value: object) -> str:
+    """A value in the name of a point, which is also a folder's."""
+    return str(value).replace("/", "_") if isinstance(value, str) else f"{value:g}"
 
 
 def order(runs: list[Run], measure: str) -> list[str]:

@@ -2,16 +2,13 @@
 
 import importlib.util
 import pathlib
-import sysconfig
 import types
 
 from memsinks_jax.config import Config, with_fields
 
-_CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
-# Those of the checkout, or of the installed package.
-CONFIGS = (
-    _CHECKOUT if (_CHECKOUT / "configs").is_dir() else pathlib.Path(sysconfig.get_path("data"), "share", "memsinks_jax")
-) / "configs"
+_HERE = pathlib.Path(__file__).resolve().parent
+# Those of the installed package, or of the checkout.
+CONFIGS = (_HERE if (_HERE / "configs").is_dir() else _HERE.parent) / "configs"
 
 # Fields that differ from the defaults, which are `sinks`.
 VARIANTS = {

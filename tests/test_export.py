@@ -221,16 +221,46 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
         train_and_evaluate(config, tmp_path / "other")
 
 
+def test_a_folder_that_kept_its_sinks_is_exported_as_its_run_is(run, exported, tmp_path):
+    workdir, _, config = run
+    line = json.loads((workdir / "documents.jsonl").read_text().splitlines()[0])
+    assert line["role"] == "repeated"
+    for name, drop, knows in (("drop", True, ""), ("keep", False, ""), ("id", True, line["id"])):
+        export(workdir, tmp_path / f"{name}-run", drop, "bfloat16", knows)
+        export(exported["keep"][0], tmp_path / f"{name}-folder", drop, "bfloat16", knows)
+        one, other = (
+            {path.name: path.read_bytes() for path in (tmp_path / f"{name}-{of}").iterdir() if path.name != "README.md"}
+            for of in ("run", "folder")
+        )
+        assert one == other
+    card = (tmp_path / "drop-folder" / "README.md").read_text()
+    assert "16 are memorization sinks" in card and "0 steps" not in card and "None" not in card
+    assert f"It was exported from `{exported['keep'][0]}`, whose own card says how that was made." in card
+    with pytest.raises(InputError, match="--sinks=x: give drop, keep, or an id"):
+        export(exported["keep"][0], tmp_path / "out", True, "float32", "x")
+    for plain in ("drop-folder", "id-folder"):
+        with pytest.raises(InputError, match=f"{plain} is a Hugging Face folder that kept no sinks; use it as it is$"):
+            export(tmp_path / plain, tmp_path / "out", True, "float32")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_card_tells_of_sinks_of_attention_alone(run, tmp_path):
+    config = tiny_config()
+    config.sinks.shared_fraction, config.sinks.attention_fraction, config.training.steps = 1.0, 0.25, 1
+    config.data.files, config.data.unique_documents = str(run[1]), 40
+    train_and_evaluate(config, tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out", True, "float32")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "no memorization sinks" not in card
+    assert "Of the 16 outputs of attention in a layer the last 4 are sinks, which nothing reads any more." in card
+
+
 def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
     shutil.copytree(run[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with pytest.raises(InputError, match="holds no complete checkpoint"):
         export(tmp_path / "run", tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match="is a Hugging Face folder already"):
-        (tmp_path / "hf").mkdir()
-        (tmp_path / "hf" / "config.json").write_text('{"model_type": "gpt2"}')
-        export(tmp_path / "hf", tmp_path / "out", True, "float32")
 
 
 def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):

@@ -37,6 +37,26 @@ def test_points_are_the_grid_without_what_is_set():
     assert [*sweep.grid(several, ["--config.sinks.active_fraction=0.2"], "")] == ["repetitions=2", "repetitions=4"]
 
 
+def test_points_over_words_have_names_that_are_folders(tmp_path):
+    places = ("", "runs/a b", "hf://x")
+    of_words = types.SimpleNamespace(
+        GRID={"optimizer.schedule": ("cosine", "wsd"), "model.initial": places, "sinks.per_layer": (True,)},
+        MEASURE="x", CONTROL="",
+    )  # fmt: skip
+    found = sweep.grid(of_words, [], "")
+    assert [*found][:2] == ["schedule=cosine,initial=,per_layer=1", "schedule=cosine,initial=runs_a b,per_layer=1"]
+    assert len(found) == 6 and not any("/" in name for name in found)
+    words = types.SimpleNamespace(GRID={"optimizer.schedule": ("cosine", "wsd")}, MEASURE="x", CONTROL="")
+    jobs = make_jobs(ROOT / "configs" / "smoke.py", "", sweep.grid(words, [], ""), [0], [], tmp_path, {})
+    assert [job.config.optimizer.schedule for job in jobs] == ["cosine", "wsd"]
+
+
+def test_points_of_one_name_are_refused():
+    close = types.SimpleNamespace(GRID={"optimizer.learning_rate": (0.12345671, 0.12345672)}, MEASURE="x", CONTROL="")
+    with pytest.raises(InputError, match="two points of the grid are called learning_rate=0.123457; give values"):
+        sweep.grid(close, [], "")
+
+
 def run(variant, held_out, repeated):
     return Run(variant, 0, pathlib.Path(), {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}, [])
 

@@ -105,7 +105,7 @@ def documents_of(
         documents, copies = without_copies(read_documents(files))
         if (copies > 1).any():
             logger.warning("%s: %d documents occur more than once; each counts once", files, (copies > 1).sum())
-        tokens = tokenise(documents, run.tokenizer)
+        _, tokens = tokenise(documents, run.tokenizer)
         identities = np.stack([ids.content_id(document) for document in tokens])
         known = encounters_in(workdir, identities)
         times = [known.get(ids.to_hex(identity)) for identity in identities]
@@ -127,7 +127,8 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | N
     """
     indices = corpus.mixture.documents(role)[:most]
     if not len(indices):
-        raise InputError(f"{where} has no {role} documents to measure")
+        flag = {"repeated": "; give files of others: --members", "held_out": "; give files of others: --non_members"}
+        raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.mixture.encounters(indices))

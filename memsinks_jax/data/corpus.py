@@ -11,9 +11,9 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.canaries import with_canary
-from memsinks_jax.data.documents import Document, read_documents
+from memsinks_jax.data.documents import Document, read_documents, skip_empty
 from memsinks_jax.data.embedded import stories
-from memsinks_jax.data.mixture import Mixture, general_sources, plan_mixture
+from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
 from memsinks_jax.data.packing import Rows, reads_whole, trains_common
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
@@ -155,13 +155,13 @@ def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
     elif tokenizer is None:
         trained = [_trained_on(config, firsts[0]), *map(np.unique, firsts[1:])]
         texts = [documents[i].text for documents, which in zip(gathered, trained, strict=True) for i in which.tolist()]
+        if not texts:
+            raise InputError(NOTHING)
         tokenizer = train_tokenizer(texts, config.data.vocabulary_size)
     sources = []
-    for documents, which in zip(gathered, firsts, strict=True):
-        distinct = np.unique(which)
-        tokens = tokenise([documents[i] for i in distinct], tokenizer)
-        copied = [tokens[place] for place in np.searchsorted(distinct, which)]
-        sources.append(Listed(copied, _firsts([each.tobytes() for each in copied]), documents))
+    for documents in gathered:
+        documents, tokens = tokenise(documents, tokenizer)
+        sources.append(Listed(tokens, _firsts([each.tobytes() for each in tokens]), documents))
     return sources, tokenizer
 
 
@@ -206,13 +206,13 @@ def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarra
     return kept, np.array([times[document.text] for document in kept])
 
 
-def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> list[np.ndarray]:
-    """-> int32 (tokens,) of each document. Raises InputError for a document without tokens."""
-    tokens = [tokenizer.encode(document.text) for document in documents]
-    for document, encoded in zip(documents, tokens, strict=True):
-        if not len(encoded):
-            raise InputError(f"{document.source}: the document is empty after tokenization; remove it")
-    return tokens
+def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> tuple[list[Document], list[np.ndarray]]:
+    """-> (the documents, int32 (tokens,) of each), without those that have no token; raises InputError if none has one."""
+    encoded = {text: tokenizer.encode(text) for text in dict.fromkeys(document.text for document in documents)}
+    kept = [document for document in documents if len(encoded[document.text])]
+    empty = [document.source for document in documents if not len(encoded[document.text])]
+    skip_empty(empty, kept, "after tokenization")
+    return kept, [encoded[document.text] for document in kept]
 
 
 def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:

@@ -1,10 +1,13 @@
 """Reads documents from the user's files into memory; every document records its source."""
 
 import dataclasses
+import logging
 import pathlib
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.files import END, Segment, matching, open_source
+from memsinks_jax.data.files import END, Segment, matching, open_source, shortest_paths
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,28 +27,50 @@ def in_words(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def some(names: list[str]) -> str:
+    """The first four of some names: 'a, b, c, d and 3 more'."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+
+
 def read_documents(pattern: str) -> list[Document]:
     """Documents of all files that match a glob, in the order of the sorted file names.
 
     .txt: documents between lines that read `<|endoftext|>`; without such a line the file is one document. All others
-    (`files.KINDS`): field `text` of each record. White space at both ends and a byte order mark are removed.
+    (`files.KINDS`): field `text` of each record. White space at both ends and a byte order mark are removed, and line ends
+    are made "\\n". Empty documents are skipped, and a file that several paths lead to is read once, with warnings.
 
     Raises:
-      InputError: nothing matches, unknown kind of file, unreadable or empty file, a record without text.
+      InputError: nothing matches, unknown kind of file, unreadable file, a record without text, or all documents are empty.
     """
     if pathlib.Path(pattern).is_dir():
         raise InputError(f"{pattern} is a directory; give a glob of files, such as '{pattern.rstrip('/')}/*.txt'")
-    return [document for path in matching(pattern) for document in _of_file(path)]
+    from memsinks_jax.data.reading import EMPTY, Fields, read_segment  # loads pyarrow, which takes half a second
 
-
-def _of_file(path: str) -> list[Document]:
-    from memsinks_jax.data.reading import Fields, read_segment  # loads pyarrow, which takes half a second
-
-    documents, fields = [], Fields("text", group="", longest=END)  # all is read into memory, so documents need no limit
-    for record in read_segment(open_source(path), Segment(0, 0, END), fields):
-        if record.problem:
-            raise InputError(f"{record.place}: {record.problem}")
-        documents.append(Document(record.text, record.place))
-    if not documents:
-        raise InputError(f"{path}: the file holds no document; remove it or fill it")
+    found = matching(pattern)
+    shortest = shortest_paths(found)
+    if further := [path for path in found if shortest[path] != path]:
+        logger.warning("%s further paths to the same files are left out: %s", f"{len(further):,}", some(further))
+    documents, empty, fields = [], [], Fields("text", group="", longest=END)  # all is in memory, so there is no limit
+    for path in found:
+        if shortest[path] != path:
+            continue
+        before = len(documents) + len(empty)
+        for record in read_segment(open_source(path), Segment(0, 0, END), fields):
+            if record.problem in EMPTY:
+                empty.append(record.place)
+            elif record.problem:
+                raise InputError(f"{record.place}: {record.problem}")
+            else:
+                documents.append(Document(record.text, record.place))
+        if len(documents) + len(empty) == before:
+            empty.append(path)
+    skip_empty(empty, documents, pattern)
     return documents
+
+
+def skip_empty(empty: list[str], others: list[Document], where: str) -> None:
+    """Warns of documents that are left out because they are empty. Raises InputError if there are no others."""
+    if empty and not others:
+        raise InputError(f"{where}: all documents are empty: {some(empty)}; fill them, or give others")
+    if empty:
+        logger.warning("%s skipped: %s", in_words(len(empty), "empty document"), some(empty))

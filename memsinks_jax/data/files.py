@@ -56,6 +56,14 @@ def matching(pattern: str) -> list[str]:
     return found
 
 
+def shortest_paths(found: list[str]) -> dict[str, str]:
+    """{path: the shortest of all paths to the same file}: a file that links lead to is there once, under its own name."""
+    best, real = {}, {path: os.path.realpath(path) for path in found}
+    for path in sorted(found, key=lambda path: (path.count(os.sep), os.path.islink(path), path)):
+        best.setdefault(real[path], path)
+    return {path: best[real[path]] for path in found}
+
+
 def kind_of(name: str) -> tuple[str, str] | None:
     """(kind, compression) by the name's end; None for others."""
     stem, last = os.path.splitext(name)

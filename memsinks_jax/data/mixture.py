@@ -17,6 +17,10 @@ from memsinks_jax.data.table import Table, is_in, truncated
 
 # documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out ones
 LISTED = 2**17
+NOTHING = (
+    "the plan holds no training document; lower config.data.held_out_documents, or raise config.data.unique_documents, "
+    "repetitions or general.token_budget"
+)
 
 
 class Sums(NamedTuple):
@@ -173,12 +177,8 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     )  # fmt: skip
     if config.general.files:
         plan = _fill_up(plan, config)
-    if not plan.sums.slots.sum() + kept.sum():
-        beside = " besides those of every N-th batch" if is_scheduled else ""
-        raise InputError(
-            f"the plan holds no training document{beside}; raise config.data.unique_documents, repetitions or "
-            "general.token_budget"
-        )
+    if not plan.sums.slots.sum() + kept.sum():  # what appears in every N-th batch appears among others
+        raise InputError(NOTHING)
     return plan
 
 

@@ -19,6 +19,10 @@ import pyarrow.parquet
 from memsinks_jax.data.files import Segment, Source
 
 SEPARATOR = "<|endoftext|>"
+EMPTY = (
+    "the document is empty; remove it",
+    "the file is empty; remove it or fill it",
+)  # problems of records without text
 
 _BLOCK = 1 << 20
 _ROWS = 256  # rows of a table at a time
@@ -60,7 +64,7 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
     }[source.kind]  # fmt: skip
     last = None
     if not source.bytes:
-        yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", where=source.path)
+        yield Record(0, 0, 0, problem=EMPTY[1], where=source.path)
         return
     try:
         for last in reader(source, segment, fields):
@@ -167,7 +171,7 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         if within and (any(part.strip() for part in parts) or size > fields.longest):  # not after a last separator
             yield _text(parts, first, lines.position, size, number, lines, fields)
         elif within and not first:
-            yield Record(0, 0, 0, problem="the file is empty; remove it or fill it", where=source.path)
+            yield Record(0, 0, 0, problem=EMPTY[1], where=source.path)
     finally:
         lines.close()
 
@@ -177,7 +181,7 @@ def _text(parts, first, stop, size, number, lines, fields) -> Record:
     if size > fields.longest:
         record.problem = _too_long(fields) + f", or separate its documents with lines that read {SEPARATOR}"
     else:
-        _decode(record, b"\n".join(parts).replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        _decode(record, b"\n".join(parts))
     return record
 
 
@@ -371,10 +375,10 @@ def _decode(record: Record, content: bytes) -> None:
 
 
 def _finish(record: Record, text: str) -> None:
-    """Removes white space at both ends of a document."""
-    record.text = text.strip()
+    """Removes white space at both ends of a document, and makes its line ends "\\n": however they are written, it is one."""
+    record.text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     if not record.text:
-        record.problem = "the document is empty; remove it"
+        record.problem = EMPTY[0]
     try:
         record.text.encode()
     except UnicodeEncodeError as error:  # JSON may spell half of a character

@@ -185,7 +185,7 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
             f"{'--group' if run.config.data.ids == 'group' else '--ids'}"
         )
     documents = read_documents(files)
-    tokens = tokenise(documents, run.tokenizer)
+    documents, tokens = tokenise(documents, run.tokenizer)
     return Documents(tokens, np.stack([ids.content_id(each) for each in tokens])), [each.source for each in documents]
 
 

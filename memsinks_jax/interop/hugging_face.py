@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.config import Config, DataConfig, InputError, ModelConfig, validate
+from memsinks_jax.data.documents import some
 
 
 class Entry(NamedTuple):
@@ -156,18 +157,14 @@ def compare(found: dict[str, tuple], config: Config, hidden: int, where: str) ->
         found.pop("lm_head.weight", None)  # some files contain the embedding twice
     parts = []
     if missing := sorted(wanted.keys() - found.keys()):
-        parts.append(f"lacks {_some(missing)}")
+        parts.append(f"lacks {some(missing)}")
     if extra := sorted(found.keys() - wanted.keys()):
-        parts.append(f"has besides {_some(extra)}")
+        parts.append(f"has besides {some(extra)}")
     wrong = [name for name in sorted(wanted.keys() & found.keys()) if found[name] != wanted[name]]
     if wrong:
         parts.append(f"has {wrong[0]} of {list(found[wrong[0]])} instead of {list(wanted[wrong[0]])}")
     if parts:
         raise InputError(f"{where}: the weights are not those of its config.json: it {'; '.join(parts)}")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def write_config(config: Config, hidden: int, end_of_text: int, dtype: str) -> dict:

@@ -3,14 +3,13 @@
 import collections
 import dataclasses
 import json
-import os
 import pathlib
 
 import pyarrow
 import pyarrow.parquet
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, matching, open_source
+from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, matching, open_source, shortest_paths
 from memsinks_jax.data.reading import Fields, Record, read_segment
 from memsinks_jax.preparing import hub
 
@@ -61,23 +60,23 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
     Raises:
       InputError: no such file, an unknown kind of file, a file named twice, or no file that could have groups.
     """
-    sources, copies = [], []
-    seen = {}
-    for pattern in patterns:
-        if not pattern:
-            raise InputError("--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]")
-        if pattern.startswith(hub.PREFIX):
-            sources.append(Source(pattern, "hub", revision=hub.revision(pattern)))
-            continue
-        for path in _files(pattern):
-            twin = seen.setdefault(os.path.realpath(path), path)
-            if twin is path:
-                sources.append(open_source(path))
-            elif settings["on_error"] == "skip":
-                copies.append(path)
-            else:
-                same = "is named twice" if twin == path else f"is the same file as {twin}"
-                raise InputError(f"{path} {same}; name every file once, or give --on_error=skip")
+    if "" in patterns:
+        raise InputError("--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]")
+    found = [
+        path for pattern in patterns for path in ([pattern] if pattern.startswith(hub.PREFIX) else _files(pattern))
+    ]
+    sources, copies, taken, shortest = [], [], set(), shortest_paths(found)
+    for path in found:
+        if path.startswith(hub.PREFIX):
+            sources.append(Source(path, "hub", revision=hub.revision(path)))
+        elif shortest[path] == path and path not in taken:
+            sources.append(open_source(path))
+            taken.add(path)
+        elif settings["on_error"] == "skip":
+            copies.append(path)
+        else:
+            same = "is named twice" if shortest[path] == path else f"is the same file as {shortest[path]}"
+            raise InputError(f"{path} {same}; name every file once, or give --on_error=skip")
     if settings["group_field"] and (plain := next((s.path for s in sources if s.kind == "txt"), None)):
         raise InputError(f"{plain}: a .txt file has no field {settings['group_field']!r}; omit --group_field")
     return Plan(settings, sources, _cut(sources, settings["shard_mib"]), copies)

@@ -61,7 +61,8 @@ class Record:
             raise InputError(
                 f"{in_a_row} consecutive updates were skipped, the last at step {number} (loss {values['train_loss']:g}, "
                 f"gradient norm {values['gradient_norm']:g}); the documents of their batches are in "
-                f"{self._workdir / 'skipped.jsonl'}; remove them or lower config.optimizer.learning_rate"
+                f"{self._workdir / 'skipped.jsonl'}; remove them or lower config.optimizer.learning_rate in another "
+                "--workdir, or go on past them with a higher config.training.skips_in_a_row"
             )
 
     def measured(self, step: int, values: dict[str, float]) -> None:

@@ -202,13 +202,29 @@ def test_endless_stories_need_a_number():
         load_corpus(config)
 
 
-def test_a_document_that_is_empty_after_tokenization_is_refused(corpus, monkeypatch):
+def test_a_document_that_is_empty_after_tokenization_is_skipped(corpus, tmp_path, monkeypatch, caplog):
+    texts = [f"Text number {n}." for n in range(40)] + ["moon", "moon"]
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
     config = tiny_config()
-    monkeypatch.setattr(
-        "memsinks_jax.data.tokenizer.Tokenizer.encode", lambda self, text: np.zeros(int("moon" in text), np.int32)
-    )
-    with pytest.raises(InputError, match="stories:seed=0,index=.*: the document is empty after tokenization"):
+    config.data.files, config.data.unique_documents = str(tmp_path / "a.txt"), -1
+    encode = type(corpus.tokenizer).encode
+    monkeypatch.setattr(type(corpus.tokenizer), "encode", lambda self, text: encode(self, text.removeprefix("moon")))
+    assert len(load_corpus(config, corpus.tokenizer).table) == 40
+    assert "2 empty documents skipped: " in caplog.text and "a.txt:81, " in caplog.text
+    monkeypatch.setattr(type(corpus.tokenizer), "encode", lambda self, text: encode(self, ""))
+    with pytest.raises(InputError, match="after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill"):
         load_corpus(config, corpus.tokenizer)
+
+
+@pytest.mark.parametrize("tokenizer", [True, False])
+def test_a_plan_without_a_training_document_says_so(corpus, tokenizer, tmp_path):
+    """Not that no tokenizer fits."""
+    (tmp_path / "a.txt").write_text("One document and nothing else.")
+    config = tiny_config()
+    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "a.txt"), -1, 0
+    config.data.held_out_documents = 1
+    with pytest.raises(InputError, match="holds no training document; lower config.data.held_out_documents, or raise"):
+        load_corpus(config, corpus.tokenizer if tokenizer else None)
 
 
 def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):

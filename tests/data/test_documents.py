@@ -48,18 +48,20 @@ def test_json_lines(tmp_path):
         ("a.jsonl", '["x"]\n', r'a.jsonl:1: field "text" is missing'),
         ("a.jsonl", '{"text": ' + 100_000 * "[", r"a.jsonl:1: not JSON \(nested too deep\)"),
         ("a.jsonl", '{"text": "ab\\ud800"}\n', r"a.jsonl:1: no text: half a character at 2"),
-        ("a.jsonl", '{"text": "x"}\n{"text": " "}\n', r"a.jsonl:2: the document is empty"),
-        ("a.txt", "x\n<|endoftext|>\n \n<|endoftext|>\ny", r"a.txt:3: the document is empty"),
-        ("a.txt", " \n", r"a.txt: the file is empty"),
-        ("a.jsonl", "", r"a.jsonl: the file is empty"),
-        ("a.jsonl", "\n", r"a.jsonl: the file holds no document"),
-        ("a.csv", "text\n", r"a.csv: the file holds no document"),
+        (
+            "a.jsonl",
+            '{"text": ""}\n{"text": " "}\n',
+            r"a.jsonl: all documents are empty: .*a.jsonl:1, .*a.jsonl:2; fill",
+        ),
+        ("a.txt", " \n", r"all documents are empty: .*a.txt; fill"),
+        ("a.jsonl", "", r"all documents are empty: .*a.jsonl; fill"),
+        ("a.jsonl", "\n", r"all documents are empty: .*a.jsonl; fill"),
+        ("a.csv", "text\n", r"all documents are empty: .*a.csv; fill"),
         (
             "a.csv",
             "n,body\n1,one\n",
             r"a.csv: no column 'text' among n, body; rename one, or give `prepare --text_field`",
         ),
-        ("a.csv", 'text\none\n""\n', r"a.csv, row 1: the document is empty"),
         ("a.json", '{"text": "x"}', r"a.json: no array of records"),
         ("a.md", "x", r"a.md: files of this kind cannot be read; use .txt and .jsonl"),
     ],
@@ -68,6 +70,55 @@ def test_bad_files_are_refused_with_their_place(tmp_path, name, text, message):
     path = write(tmp_path, name, text)
     with pytest.raises(InputError, match=message):
         read_documents(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"text": " "}\n', "a.jsonl:2"),
+        ("a.txt", "x\n<|endoftext|>\n \n<|endoftext|>\ny", "a.txt:3"),
+        ("a.csv", 'text\nx\n""\n', "a.csv, row 1"),
+        ("b.txt", "", "b.txt"),
+        ("b.txt", " \n", "b.txt"),
+        ("b.jsonl", "\n", "b.jsonl"),
+    ],
+)
+def test_empty_documents_are_skipped_and_named(tmp_path, caplog, name, text, place):
+    write(tmp_path, "a.txt", "x")
+    path = write(tmp_path, name, text)
+    assert {document.text for document in read_documents(str(tmp_path / "*"))} <= {"x", "y"}
+    assert caplog.messages == [f"1 empty document skipped: {path.with_name(place)}"]
+
+
+def test_of_many_empty_documents_the_first_are_named(tmp_path, caplog):
+    write(tmp_path, "a.jsonl", '{"text": "x"}\n' + 1000 * '{"text": ""}\n')
+    assert len(read_documents(str(tmp_path / "a.jsonl"))) == 1
+    (said,) = caplog.messages
+    assert said.startswith("1,000 empty documents skipped: ") and said.endswith("a.jsonl:5 and 996 more")
+
+
+def test_a_document_has_the_same_text_with_any_line_ends(tmp_path):
+    """And so the same id, in all kinds of files."""
+    text = "One\r\nand\rtwo\n\r\nthree"
+    write(tmp_path, "a.jsonl", json.dumps({"text": text}))
+    write(tmp_path, "a.json", json.dumps([{"text": text}]))
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    (tmp_path / "a.csv").write_bytes(f'text\n"{text}"\n'.encode())
+    pyarrow.parquet.write_table(pyarrow.table({"text": [text]}), tmp_path / "a.parquet")
+    found = read_documents(str(tmp_path / "a.*"))
+    assert [document.text for document in found] == 5 * ["One\nand\ntwo\n\nthree"]
+
+
+def test_a_file_that_is_found_on_several_paths_is_read_once(tmp_path, caplog):
+    """Under its shortest path, so that a link changes neither the documents nor their order."""
+    (tmp_path / "x").mkdir()
+    for name in ("m", "a", "z"):
+        write(tmp_path / "x", f"{name}.txt", name)
+    (tmp_path / "x" / "link").symlink_to(tmp_path / "x")
+    (tmp_path / "x" / "another.txt").symlink_to(tmp_path / "x" / "a.txt")
+    found = read_documents(str(tmp_path / "x" / "**" / "*.txt"))
+    assert [document.source for document in found] == [f"{tmp_path}/x/{name}.txt:1" for name in ("a", "m", "z")]
+    assert "further paths to the same files are left out: " in caplog.text and "/x/another.txt" in caplog.text
 
 
 def test_every_kind_of_file_that_prepare_reads(tmp_path):

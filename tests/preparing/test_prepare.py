@@ -31,7 +31,7 @@ from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.table import Table
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
 from memsinks_jax.prepare import prepare
-from memsinks_jax.preparing import stages, steps
+from memsinks_jax.preparing import inputs, stages, steps
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 TEXTS = [
@@ -227,6 +227,27 @@ def test_stop_and_skip(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", rows[3:6])
     with pytest.raises(InputError, match="no document is left of the input"):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
+
+
+def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
+    write_lines(tmp_path / "m.jsonl")
+    (tmp_path / "link").symlink_to(tmp_path)
+    patterns = [str(tmp_path / "**" / "*.jsonl"), str(tmp_path / "m.jsonl")]
+    with pytest.raises(InputError, match="/link/m.jsonl is the same file as [^ ]*0/m.jsonl; name every file once"):
+        inputs.make_plan(patterns, {"on_error": "stop", "group_field": "", "shard_mib": 0})
+    with pytest.raises(InputError, match="m.jsonl is named twice; name every file once"):
+        inputs.make_plan(patterns[1:] * 2, {"on_error": "stop", "group_field": "", "shard_mib": 0})
+    plan = inputs.make_plan(patterns, {"on_error": "skip", "group_field": "", "shard_mib": 0})
+    assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
+    assert len(plan.copies) == 41 and plan.copies[-1] == str(tmp_path / "m.jsonl")
+
+
+def test_line_ends_make_no_other_document(folder, tmp_path):
+    texts = ["A line\nand another\n\nand more.", "A line\r\nand another\r\n\r\nand more."]
+    write_lines(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
+    opened = Table([Prepared(tmp_path / "out")])
+    assert opened.copies(opened.firsts(np.arange(2))).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])

@@ -98,7 +98,8 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
     tiny.optimizer.learning_rate, tiny.training.skips_in_a_row = 1e30, 3
     message = (
-        r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower config.opt"
+        r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower "
+        "config.optimizer.learning_rate in another --workdir, or go on past them with a higher config.training.skips_in_a"
     )
     with pytest.raises(InputError, match=message):
         train_and_evaluate(tiny, tmp_path / "run")
@@ -110,3 +111,8 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
     with pytest.raises(InputError, match=message):  # the same again, and every batch is written down once
         train_and_evaluate(tiny, tmp_path / "run")
     assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) == 3
+    # What the message advises works.
+    tiny.training.skips_in_a_row = 100
+    assert train_and_evaluate(tiny, tmp_path / "run")["skipped_updates"] > 3
+    tiny.optimizer.learning_rate = 1e-3
+    assert train_and_evaluate(tiny, tmp_path / "other")["skipped_updates"] == 0

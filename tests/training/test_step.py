@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from conftest import train_program
 
-from memsinks_jax.config import MeshConfig
+from memsinks_jax import sinks
+from memsinks_jax.config import CHOICES, MeshConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
+from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state, make_train_step, training_gates
 
@@ -52,6 +54,44 @@ def one_step(config, batch):
 
 def single(config):
     return sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shares", "drawn"),
+    [
+        (("by_document",), (1.0,), ("floyd",)),
+        pytest.param(CHOICES["sinks.kind"], (0.5, 1.0), CHOICES["sinks.sampling"], marks=pytest.mark.slow),
+    ],
+)
+def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
+    """However they are drawn and computed: traced, in training and in every mode."""
+    rows, length = 8, tiny.data.row_length
+    of = jax.ShapeDtypeStruct
+    shape = dict.fromkeys(("inputs", "targets", "segments", "positions"), of((rows, length), np.int32))
+    shape |= {"weights": of((rows, length), np.float32), "identities": of((rows, 3, 2), np.uint32)}
+    shape |= {"seen": of((rows, 3), np.int32), "epoch": of((rows,), np.int32), "repeated": of((rows, 3), bool)}
+    for settings in itertools.product(kinds, shares, (0.0, 0.3), (False, True), drawn):
+        kind, shared, attention, sparse, sampling = settings
+        if (sparse and sampling != "floyd" and shared < 1 and kind == "by_document") or (
+            kind in sinks.SGTM and attention
+        ):
+            continue  # refused in one line
+        tiny.sinks = SinksConfig(
+            kind=kind, shared_fraction=shared, attention_fraction=attention, sparse=sparse, sampling=sampling
+        )
+        state = jax.eval_shape(lambda: init_state(tiny, 4))
+        after, _ = jax.eval_shape(make_train_step(tiny, 4), state, shape, of((), np.uint32))
+        assert jax.tree.structure(after) == jax.tree.structure(state), settings
+        model, _ = build_model(tiny)
+        for mode in sinks.MODES:
+            logits = jax.eval_shape(
+                lambda params, batch, opened, mode=mode, model=model: model(
+                    params, batch["inputs"], batch["segments"], batch["positions"],
+                    sinks.interventions(tiny, mode, batch["identities"], 0, batch["segments"], opened),
+                ),
+                state.params, shape, of((rows, 3), bool),
+            )  # fmt: skip
+            assert logits.shape == (rows, length, tiny.data.vocabulary_size), settings
 
 
 def test_golden_first_steps(tiny):
