@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,6 +24,7 @@ DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat
 
 # Our config with its sinks, for a model that kept them; Hugging Face's config.json has no place for it.
 _OURS = "memsinks.json"
+_WANTED = "the folder of a Hugging Face model"
 
 
 def is_folder(path: pathlib.Path) -> bool:
@@ -159,8 +161,24 @@ def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
         if not isinstance(content, dict):
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{where} cannot be read ({error}); give the folder of a Hugging Face model") from None
+        raise InputError(_advice(folder) or f"{where} cannot be read ({error}); give {_WANTED}") from None
     return hugging_face.read_config(content, str(where))
+
+
+def _advice(place: pathlib.Path) -> str:
+    """What to do with a place that looks like a model of another form; empty if it does not."""
+    gguf = place if place.suffix == ".gguf" else next(iter(sorted(place.glob("*.gguf"))), None)
+    if gguf:
+        opened = f"AutoModelForCausalLM.from_pretrained({str(gguf.parent)!r}, gguf_file={gguf.name!r})"
+        what = "is" if gguf == place else "holds"
+        return f"{place} {what} a GGUF file; save its model and tokenizer: {opened}.save_pretrained(NEW); give NEW"
+    if (place / "adapter_config.json").exists():
+        return (
+            f"{place} is an adapter (LoRA); merge it into its base model first (merge_and_unload), then give {_WANTED}"
+        )
+    if not place.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(place)):
+        return f"{place} is no folder; give {_WANTED}, or for a model of the hub: hf://{place}"
+    return ""
 
 
 def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, seed: int) -> tuple[Config, dict]:

@@ -47,7 +47,8 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     place = config.model.initial
     begun = workdir is not None and (workdir / "config.json").exists()
     source = workdir if begun else folder_of(place)
-    model = read_config(source) if is_folder(source) else workdirs.read_config(source)
+    is_run = (source / "config.json").is_file() and not is_folder(source)
+    model = workdirs.read_config(source) if is_run else read_config(source)
     fixed = [*_ARCHITECTURE, *(["data.row_length"] if model.model.family == "gpt2" else [])]
     free = ["data.tokenizer"] if begun else []
     if has_sinks(model):

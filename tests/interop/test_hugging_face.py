@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pathlib
 import resource
 import shutil
 import signal
@@ -15,13 +16,14 @@ import safetensors.numpy
 from conftest import tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, SinksConfig
+from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.interop import hugging_face, weights
 from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
+from memsinks_jax.runs.initial import inherit
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {
@@ -378,6 +380,33 @@ def test_a_config_that_is_none_is_refused(written, tmp_path, content):
     (tmp_path / "hf" / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config.json cannot be read"):
         open_folder(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("opened", [open_folder, lambda place: inherit(Config(model=ModelConfig(initial=str(place))))])
+def test_what_is_no_folder_of_a_model_is_told_what_to_do(opened, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("file/a.gguf", "folder/b.Q4_K_M.gguf", "lora/adapter_config.json", "empty/README.md"):
+        pathlib.Path(name).parent.mkdir()
+        pathlib.Path(name).write_text("{}")
+    for place, said in (
+        (
+            "file/a.gguf",
+            r"^file/a.gguf is a GGUF file; .*from_pretrained\('file', gguf_file='a.gguf'\).save_pretrained\(",
+        ),
+        (
+            "folder",
+            r"^folder holds a GGUF file; .*from_pretrained\('folder', gguf_file='b.Q4_K_M.gguf'\).save_pretrained",
+        ),
+        ("lora", r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload"),
+        (
+            "HuggingFaceTB/SmolLM2-135M",
+            "^HuggingFaceTB/SmolLM2-135M is no folder; .*: hf://HuggingFaceTB/SmolLM2-135M$",
+        ),
+        ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a Hugging Face model"),
+    ):
+        with pytest.raises(InputError, match=said) as refused:
+            opened(pathlib.Path(place))
+        assert "\n" not in str(refused.value)
 
 
 def test_what_the_file_system_refuses_is_its_error(tmp_path):
