@@ -26,7 +26,7 @@ class DataConfig:
     unique_documents: int = 4000  # documents seen once; -1: all remaining ones
     repeated_documents: int = 20  # documents seen `repetitions` times; -1: those that the files hold more than once
     repetitions: int = 128  # encounters of a repeated document per epoch
-    held_out_documents: int = 200  # documents never trained on, for evaluation
+    held_out_documents: int = 200  # documents never trained on, for evaluation; 0: none, so no held-out loss
     # cluster: with their near-duplicates, as `prepare` found them, and with ids by group their group | document: them alone
     held_out_by: str = "cluster"
     copies: str = "keep"  # keep: exact copies in the files are further encounters of the document | once: skip them
@@ -37,8 +37,7 @@ class DataConfig:
     # group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"
     id_noise: float = 0.0  # the paper's d: probability that a repeated document gets a random id
-    # encounter: drawn at every repeat | document: this fraction of the documents, always
-    id_noise_per: str = "encounter"
+    id_noise_per: str = "encounter"  # encounter: drawn at every repeat | document: for a fraction of the documents
     # one_document: one per row, padded or truncated | packed: concatenated, split at the end of a row | best_fit:
     # split only documents that are longer than a row | auto: best_fit for files of which one_document would truncate
     # more than 1% of the tokens, else one_document
@@ -229,7 +228,7 @@ CHOICES = {
 RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "seed": (0, 2**32 - 1, True), "data.unique_documents": (-1, None, True), "data.repeated_documents": (-1, None, True),
     "data.repetitions": (1, 2**20, True), "data.repeat_every": (0, None, True), "data.id_noise": (0, 1, True),
-    "data.held_out_documents": (1, None, True), "data.row_length": (2, None, True), "general.token_budget": (0, None, True),
+    "data.held_out_documents": (0, None, True), "data.row_length": (2, None, True), "general.token_budget": (0, None, True),
     "canaries.documents": (-1, None, True), "canaries.length": (1, None, True), "goldfish.every": (0, None, True),
     "goldfish.context": (1, None, True), "data.vocabulary_size": (259, None, True),  # bytes, padding, end of text, unknown
     "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.slowing_power": (0, 100, False),
@@ -304,6 +303,8 @@ def validate(config: Config) -> Config:
             "config.training.repeats_capped_at caps what the plan repeats, neither what config.data.repeat_every schedules "
             "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
         )
+    if config.training.keep_best and not data.held_out_documents:
+        raise InputError("config.training.keep_best goes by held-out documents; raise config.data.held_out_documents")
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
         raise InputError(

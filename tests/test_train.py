@@ -13,12 +13,19 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig, with_fields
+from memsinks_jax.audit import audit
+from memsinks_jax.config import InputError, MeshConfig, validate, with_fields
+from memsinks_jax.data.counts import counts
+from memsinks_jax.data.ids import to_hex
+from memsinks_jax.evaluate import evaluate
+from memsinks_jax.figures.runs import Variation, make_jobs
+from memsinks_jax.forget import Request, forget
 from memsinks_jax.runs import workdir as workdir_module
 from memsinks_jax.runs.command_line import Interrupted
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import MetricWriter, read_metrics
+from memsinks_jax.variants import CONFIGS
 
 
 def outcome(workdir):
@@ -108,6 +115,53 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
             train_and_evaluate(config, tmp_path / f"stop{stop}", should_stop=lambda step, stop=stop: step == stop)
         train_and_evaluate(config, tmp_path / f"stop{stop}")
         assert outcome(tmp_path / f"stop{stop}")[1] == outcome(tmp_path / "straight")[1]
+
+
+def test_a_run_may_hold_out_nothing(tmp_path):
+    """Then its held-out measures are absent, and what needs held-out documents says so."""
+    config, words = (
+        tiny_config(),
+        [f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)],
+    )
+    (tmp_path / "tales.txt").write_text("\n<|endoftext|>\n".join(words + words[:2]))
+    config.model.layers, config.training.steps, config.data.held_out_documents = 1, 1, 0
+    config.data.files, config.data.unique_documents = str(tmp_path / "tales.txt"), -1
+    for name, repeated in (("injected", 2), ("natural", -1), ("none", 0)):
+        config.data.repeated_documents, workdir = repeated, tmp_path / name
+        told = train_and_evaluate(config, workdir)
+        assert not any(key.startswith("held_out") for key in told) and ("repeated_loss" in told) == (repeated != 0)
+        assert {json.loads(line)["role"] for line in (workdir / "documents.jsonl").read_text().splitlines()} == (
+            {"repeated", "unique"} if repeated else {"unique"}
+        )
+        written = outcome(workdir)[1]
+        assert train_and_evaluate(config, workdir) == told and outcome(workdir)[1] == written
+    workdir = tmp_path / "injected"
+    with pytest.raises(InputError, match="injected has no held_out documents; choose another of --documents"):
+        evaluate(workdir, "drop")
+    assert evaluate(workdir, "drop", role="repeated")["documents"] == 2
+    with pytest.raises(
+        InputError, match="injected has no held_out documents to measure; give files of others: --non_mem"
+    ):
+        audit(workdir)
+    receipt = forget(
+        workdir, Request(ids=(to_hex(workdir_module.read_corpus(workdir).identities([0])[0]),)), tmp_path / "f"
+    )
+    assert "held_out" not in receipt["losses"]
+    assert [line["role"] for line in counts(workdir_module.read_corpus(workdir))["mixture"]] == ["repeated", "unique"]
+
+
+def test_what_needs_held_out_documents_is_refused_without_them(tiny, tmp_path):
+    tiny.data.held_out_documents, tiny.training.keep_best = 0, True
+    with pytest.raises(
+        InputError, match="config.training.keep_best goes by held-out documents; raise config.data.held_out_documents"
+    ):
+        validate(tiny)
+    with pytest.raises(
+        InputError, match="losses of held-out documents are what is compared; raise config.data.held_out_documents"
+    ):
+        make_jobs(
+            CONFIGS / "smoke.py", "", {"a": Variation("")}, [0], ["--config.data.held_out_documents=0"], tmp_path, {}
+        )
 
 
 def test_a_finished_run_is_not_trained_again(straight):

@@ -135,7 +135,8 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | N
     """
     indices = corpus.mixture.documents(role)[:most]
     if not len(indices):
-        raise InputError(f"{where} has no {role} documents to measure")
+        flag = {"repeated": "; give files of others: --members", "held_out": "; give files of others: --non_members"}
+        raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.mixture.encounters(indices))

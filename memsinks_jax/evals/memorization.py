@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, DataConfig
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.counts import never_read
@@ -65,11 +65,12 @@ class Memorization:
 def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
     """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that carry a canary, whose tokens
     alone are targets). Leaves out roles without documents. If the files themselves repeat documents, which may be many,
-    it takes as many as are held out."""
+    it takes as many as are held out, or as usually are if none is."""
     config, repeated = corpus.config, corpus.mixture.repeated
+    most = config.data.held_out_documents or DataConfig().held_out_documents
     roles = {
         "held_out": corpus.mixture.held_out,
-        "repeated": repeated if config.data.repeated_documents >= 0 else repeated[: config.data.held_out_documents],
+        "repeated": repeated if config.data.repeated_documents >= 0 else repeated[:most],
         "canary": corpus.mixture.canaries,
     }
     batches = {

@@ -118,6 +118,10 @@ def make_jobs(
             changes = [f"--config.seed={seed}", *overrides, *mine]
             file = config.with_name(one.config or config.name)
             resolved, flags = _resolve(file, choice, changes), [f"--config={file}:{choice}", *changes]
+            if not resolved.data.held_out_documents:
+                raise InputError(
+                    "losses of held-out documents are what is compared; raise config.data.held_out_documents"
+                )
             workdir = workdirs.setdefault(to_json(resolved), out / "runs" / f"{name}-seed{seed}")
             made.append(Job(name, seed, flags, resolved, workdir))
     return made

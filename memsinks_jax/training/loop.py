@@ -336,6 +336,8 @@ def _due_evaluation(config: Config, step: int, steps: int) -> str:
     Documents that appear in every N-th batch are measured before and after each step that sees them, and one step later:
     the cycle of learning and forgetting (paper section 5.4).
     """
+    if not config.data.held_out_documents and not config.data.repeated_documents:
+        return ""
     if step % config.training.evaluate_every == 0 or step == steps:
         return "run"
     every = config.data.repeat_every
@@ -345,8 +347,8 @@ def _due_evaluation(config: Config, step: int, steps: int) -> str:
 def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps: int) -> str:
     """The evaluation that is due after `step` but missing from the metrics, because the run was stopped in it; else ""."""
     due = _due_evaluation(config, step, steps) if step > 0 else ""
-    name = {"run": "held_out_loss", "repeated": "repeated_loss", "": "step"}[due]
-    done = any(line["step"] == step and name in line for line in read_metrics(workdir))
+    measured = {"held_out_loss", "repeated_loss"}  # a run may have documents of one role alone
+    done = any(line["step"] == step and measured & line.keys() for line in read_metrics(workdir))
     return due if hosts.agree(bool(due) and not done) else ""
 
 
