@@ -73,6 +73,7 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     else:
         config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
         checkpoints = Checkpoints(workdir)
+        checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
         read = checkpoints.read
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else ()
@@ -82,8 +83,6 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
-    if checkpoints:
-        checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
     with half_written(out) as scratch:
         folder = scratch / out.name
@@ -166,10 +165,8 @@ def _card(
     metrics = {name: value for line in read_metrics(workdir) for name, value in line.items()}
     data = config.data
     source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
-    sinks, attention = (
-        f"It has no memorization sinks; its MLPs have {parts.shared} neurons.",
-        partitions(config)["attention"],
-    )
+    sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
+    attention = partitions(config)["attention"]
     if parts.sinks:
         on = "all" if config.sinks.kind in MASKED else f"{share_on(config.sinks, parts.sinks):g}"
         fate = "cut out of the weights" if drop else "kept, all of them on"
@@ -229,7 +226,7 @@ def out_name(workdir: pathlib.Path) -> str:
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or of a model that kept its sinks.")
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
     sinks_flag = flags.DEFINE_string(
         "sinks", "drop", "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this document."
