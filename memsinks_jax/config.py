@@ -139,7 +139,7 @@ class OptimizerConfig:
     learning_rate: float = 5e-3  # peak
     schedule: str = "cosine"  # cosine | wsd: warmup, stable, linear decay over the last decay_fraction of the steps
     decay_fraction: float = 0.2
-    final_fraction: float = 0.1  # learning rate at the last step over the peak
+    final_fraction: float = 0.1  # learning rate at the last update over the peak; a run of one step has only it
     warmup_steps: int = 100  # upper limit
     warmup_fraction: float = 0.05  # upper limit, as a fraction of all steps
     b1: float = 0.9
