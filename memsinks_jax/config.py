@@ -37,8 +37,7 @@ class DataConfig:
     # group's name | near_duplicate: id of the first of an edited copy's cluster
     ids: str = "content"
     id_noise: float = 0.0  # the paper's d: probability that a repeated document gets a random id
-    # encounter: drawn at every repeat | document: this fraction of the documents, always
-    id_noise_per: str = "encounter"
+    id_noise_per: str = "encounter"  # encounter: drawn at every repeat | document: for a fraction of the documents
     # one_document: one per row, padded or truncated | packed: concatenated, split at the end of a row | best_fit:
     # split only documents that are longer than a row | auto: best_fit for files of which one_document would truncate
     # more than 1% of the tokens, else one_document
@@ -140,7 +139,7 @@ class OptimizerConfig:
     learning_rate: float = 5e-3  # peak
     schedule: str = "cosine"  # cosine | wsd: warmup, stable, linear decay over the last decay_fraction of the steps
     decay_fraction: float = 0.2
-    final_fraction: float = 0.1  # learning rate at the last step over the peak
+    final_fraction: float = 0.1  # learning rate at the last update over the peak; a run of one step has only it
     warmup_steps: int = 100  # upper limit
     warmup_fraction: float = 0.05  # upper limit, as a fraction of all steps
     b1: float = 0.9
@@ -305,9 +304,7 @@ def validate(config: Config) -> Config:
             "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
         )
     if config.training.keep_best and not data.held_out_documents:
-        raise InputError(
-            "config.training.keep_best needs held-out documents, and config.data.held_out_documents is 0; raise it"
-        )
+        raise InputError("config.training.keep_best goes by held-out documents; raise config.data.held_out_documents")
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
         raise InputError(

@@ -153,7 +153,7 @@ def test_a_run_may_hold_out_nothing(tmp_path):
 def test_what_needs_held_out_documents_is_refused_without_them(tiny, tmp_path):
     tiny.data.held_out_documents, tiny.training.keep_best = 0, True
     with pytest.raises(
-        InputError, match="config.training.keep_best needs held-out documents, and config.data.held_out_doc"
+        InputError, match="config.training.keep_best goes by held-out documents; raise config.data.held_out_documents"
     ):
         validate(tiny)
     with pytest.raises(

@@ -42,22 +42,25 @@ SINK_RULES = (
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Rises linearly over the warmup to the peak, and reaches `final_fraction` of it at the last of `steps` updates.
+    """Rises linearly over the warmup to the peak, and has `final_fraction` of it at the last of `steps` updates, steps - 1.
 
-    In between it follows a cosine, or with wsd the peak and then a straight line (Hu et al. 2024, arXiv:2404.06395).
+    In between it follows a cosine, or with wsd the peak and then a straight line (Hu et al. 2024, arXiv:2404.06395). With
+    too few updates the warmup gives way: two have the peak and the final rate, and a single one has the final rate.
     """
-    warmup = min(config.warmup_steps, int(config.warmup_fraction * steps))
+    warmup = max(min(config.warmup_steps, int(config.warmup_fraction * steps), steps - 2), 0)
     first, peak, last = (
         config.learning_rate / (warmup + 1),
         config.learning_rate,
         config.learning_rate * config.final_fraction,
     )
+    if steps == 1:
+        return optax.linear_schedule(last, last, 1)
     if config.schedule == "wsd":
-        decay = max(min(int(config.decay_fraction * steps), steps - warmup), 1)
+        decay = max(min(int(config.decay_fraction * steps), steps - 1 - warmup), 1)
         parts = [optax.linear_schedule(first, peak, warmup), optax.constant_schedule(peak),
                  optax.linear_schedule(peak, last, decay)]  # fmt: skip
-        return optax.join_schedules(parts, [warmup, steps - decay])
-    return optax.warmup_cosine_decay_schedule(first, peak, warmup, max(steps, warmup + 1), last)
+        return optax.join_schedules(parts, [warmup, steps - 1 - decay])
+    return optax.warmup_cosine_decay_schedule(first, peak, warmup, steps - 1, last)
 
 
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
