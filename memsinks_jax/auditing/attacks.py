@@ -64,18 +64,9 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents, 
     if "benign" in kinds:
         found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
     if "quantization" in kinds:
-        found["quantization"] = {
-            subject.name: {
-                bits: {"members": groups["repeated"]["loss"], "non_members": groups["held_out"]["loss"]}
-                for bits, groups in quantize(subject, members, halves[1]).items()
-            }
-            for subject in held_by
-        }
+        found["quantization"] = {subject.name: quantize(subject, members, halves[1]) for subject in held_by}
     if "reactivation" in kinds and sinks.has_sinks(attacked.run.config):
-        tried = reactivate(attacked, members)["attacks"]
-        found["reactivation"] = {
-            name: {"loss": one["loss"], "recovered": one["recovered"]} for name, one in tried.items()
-        }
+        found["reactivation"] = reactivate(attacked, members)
     if "residue" in kinds:
         found["residue"] = {subject.name: _residue(subject, members, *halves) for subject in held_by}
     return found

@@ -22,7 +22,7 @@ BATCH = 8  # documents of each kind per step
 MOST = 2**17  # positions of the documents of each kind: their hidden states are kept
 
 
-def calibrate(subject: Subject, members: Documents, non_members: Documents, steps: int = STEPS) -> dict:
+def calibrate(subject: Subject, members: Documents, non_members: Documents) -> dict:
     """{"before", "after": {"members", "non_members"}}: nats per token of the judged documents, without and with the bias.
 
     Needs two documents of each kind.
@@ -37,7 +37,7 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents, step
         head_DV = jnp.concatenate([head_DV, bias_V[None].astype(head_DV.dtype)])
         return nats_of(x_RTD, head_DV, rows, config.compute.loss_chunks).sum() / rows["weights"].sum()
 
-    optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, steps, alpha=0.1))
+    optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, STEPS, alpha=0.1))
 
     @placement.jit
     def trained(bias_V: jax.Array, head_DV: jax.Array, orders_SB: tuple, practised: tuple) -> jax.Array:
@@ -62,7 +62,7 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents, step
         practised.append((practised_RTD, halves[0]))
         judged[name] = judged_RTD, halves[1]
     counts = [len(x_RTD) for x_RTD, _ in practised]
-    orders_SB = tuple(np.resize(np.arange(count), (steps, min(BATCH, count))) for count in counts)
+    orders_SB = tuple(np.resize(np.arange(count), (STEPS, min(BATCH, count))) for count in counts)
     drawn_V = SPREAD * jax.random.normal(jax.random.key(config.seed), head_DV.shape[1:])
     biases = {"before": jnp.zeros_like(drawn_V), "after": trained(drawn_V, head_DV, orders_SB, tuple(practised))}
     measured = placement.jit(loss)

@@ -48,24 +48,22 @@ def without_sinks(subject: Subject) -> dict:
     return jax.tree_util.tree_map_with_path(cut, subject.run.params) if subject.mode == "drop" else subject.run.params
 
 
-def quantize(subject: Subject, documents: Documents, held_out: Documents) -> dict:
+def quantize(subject: Subject, members: Documents, non_members: Documents) -> dict:
     """Loss before and after rounding.
 
     Returns:
-      {"float", "int8", "int4": {"repeated", "held_out": {"losses": nats per token of each document, "loss":
-      of all tokens}}}.
+      {"float", "int8", "int4": {"members", "non_members": nats per token}}.
     """
     loss = DocumentLoss(subject.run.config)
     params = without_sinks(subject)
-    batches = {"repeated": documents.batches(subject.run), "held_out": held_out.batches(subject.run)}
+    batches = {"members": members.batches(subject.run), "non_members": non_members.batches(subject.run)}
     found = {}
     with bar(len(BITS) + 1, f"quantization, {subject.name}") as progress:
         for bits in (None, *BITS):
             weights = quantized(params, bits) if bits else params
             measured = {name: loss(weights, group, subject.mode) for name, group in batches.items()}
             found[f"int{bits}" if bits else "float"] = {
-                name: {"losses": (nats_R / tokens_R).tolist(), "loss": token_mean(nats_R / tokens_R, tokens_R)}
-                for name, (nats_R, tokens_R) in measured.items()
+                name: token_mean(nats_R / tokens_R, tokens_R) for name, (nats_R, tokens_R) in measured.items()
             }
             progress.update()
     return found

@@ -25,19 +25,19 @@ RATE = 0.3  # of Adam on the gates' logits
 
 
 def reactivate(
-    subject: Subject, documents: Documents, masks: int = MASKS, iterations: int = ITERATIONS, rate: float = RATE,
+    subject: Subject, documents: Documents, masks: int = MASKS, iterations: int = ITERATIONS,
     candidates_K2: np.ndarray | None = None,
 ) -> dict:  # fmt: skip
     """Every attack on every document.
 
     Args:
       subject: its mode is not read.
-      masks: K of "best" and "random". iterations, rate: the budget of "optimised".
+      masks: K of "best" and "random". iterations: of "optimised".
       candidates_K2: uint32 ids whose masks are tried; by default K random ones.
     Returns:
-      {"budget": {...}, "attacks": {name: {"losses": nats per token of each document's second half, "loss": of all tokens,
-      "recovered": share of the difference between dropped and own, null if own sinks lower no loss}}}. Names:
-      dropped, own, all, random (mean over the K masks), best (of K, by the first half) and optimised.
+      {name: {"loss": nats per token of the second halves, "recovered": share of the difference between dropped and own,
+      null if own sinks lower no loss}}. Names: dropped, own, all, random (mean over the K masks), best (of K, by the
+      first half) and optimised.
     Raises:
       InputError: the model has no sinks.
     """
@@ -70,19 +70,15 @@ def reactivate(
         first_KR, second_KR = (np.array(part) for part in zip(*tried, strict=True))
         nats["random"] = second_KR.mean(axis=0)
         nats["best"] = np.take_along_axis(second_KR, first_KR.argmin(axis=0)[None], axis=0)[0]
-        nats["optimised"] = _optimise(subject, rows, first, second, iterations, rate)
+        nats["optimised"] = _optimise(subject, rows, first, second, iterations)
         progress.update()
     tokens_R = second["weights"].sum(axis=1)
     return {
-        "budget": {"masks": len(candidates_K2), "iterations": iterations, "rate": rate},
-        "attacks": {
-            name: {
-                "losses": (nats_R / tokens_R).tolist(),
-                "loss": token_mean(nats_R / tokens_R, tokens_R),
-                "recovered": recovered(nats_R, nats["dropped"], nats["own"]),
-            }
-            for name, nats_R in nats.items()
-        },
+        name: {
+            "loss": token_mean(nats_R / tokens_R, tokens_R),
+            "recovered": recovered(nats_R, nats["dropped"], nats["own"]),
+        }
+        for name, nats_R in nats.items()
     }
 
 
@@ -92,10 +88,10 @@ def recovered(nats_R: np.ndarray, dropped_R: np.ndarray, own_R: np.ndarray) -> f
     return float((dropped_R - nats_R).sum()) / held if held > 0 else None
 
 
-def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iterations: int, rate: float) -> np.ndarray:
+def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iterations: int) -> np.ndarray:
     """Optimises each document's gates by Adam on its first half, from the share in training -> nats of the second (R,)."""
     config = subject.run.config
-    nats, adam = reader(config, "all"), optax.adam(rate)
+    nats, adam = reader(config, "all"), optax.adam(RATE)
     layers = config.model.layers if config.sinks.per_layer else 1
     pools = {site: parts for site, parts in sinks.partitions(config).items() if parts.sinks}
     p = np.clip(sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks), 0.01, 0.99)

@@ -34,9 +34,9 @@ class Listed:
 
     group_names: Sequence[str] = ()
 
-    def __init__(self, tokens: Sequence[np.ndarray], firsts=None, documents: Sequence[Document] = (), lengths=None):
+    def __init__(self, tokens: Sequence[np.ndarray], firsts=None, documents: Sequence[Document] = ()):
         self.all_tokens, self.documents = tokens, documents
-        self.lengths = np.array([len(each) for each in tokens] if lengths is None else lengths, np.int64)
+        self.lengths = np.array([len(each) for each in tokens], np.int64)
         self.firsts = np.arange(len(tokens)) if firsts is None else np.asarray(firsts)
         self.clusters, self.groups = self.firsts, np.zeros(len(tokens), np.int64)
         self.copies = np.bincount(self.firsts, minlength=len(tokens))[self.firsts]

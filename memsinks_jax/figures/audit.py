@@ -91,8 +91,8 @@ def _value(run: Run, subject: str, measure: str, group: str = ALL) -> float:
     return run.details["audit"]["subjects"][subject][group][measure]["value"]
 
 
-def _aucs(run: Run, subject: str, group: str = ALL) -> dict[str, dict]:
-    found = run.details["audit"]["subjects"][subject][group]
+def _aucs(run: Run, subject: str) -> dict[str, dict]:
+    found = run.details["audit"]["subjects"][subject][ALL]
     return {name: value for name, value in found.items() if name.startswith("auc_")}
 
 

@@ -62,12 +62,12 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     return Mesh(laid_out, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def check_batch(batch_size: int, mesh: Mesh, name: str = "config.training.batch_size", microbatches: int = 1) -> None:
+def check_batch(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None:
     """Raises InputError if the mesh and the number of microbatches do not divide the batch."""
     parts = microbatches * mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % parts:
         raise InputError(
-            f"{name} is {batch_size}, which the mesh does not divide into {parts} equal parts"
+            f"config.training.batch_size is {batch_size}, which the mesh does not divide into {parts} equal parts"
             f"{f' ({microbatches} microbatches by config.compute.accumulate)' if microbatches > 1 else ''}; "
             f"choose a multiple of {parts}, for example {math.ceil(batch_size / parts) * parts}"
         )

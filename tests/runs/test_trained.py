@@ -127,12 +127,12 @@ def measures_of(run, corpus):
     documents, others = (of_role(corpus, run.config, role, "") for role in ("repeated", "held_out"))
     repeated, held_out = (rows_of(each, run) for each in (documents, others))
     batches = batches_by_role(corpus, run.opened, 4)["repeated"]
-    attacks = reactivate(subject, documents, masks=2, iterations=2)["attacks"]
+    attacks = reactivate(subject, documents, masks=2, iterations=2)
     targets = relearning.Targets(documents, np.full(2, 7.0), np.full(2, 6.0))
     return {
         "read": [reading.nats for reading in read(subject, documents)],
         "quantized": quantize(subject, documents, others),
-        "reactivated": {name: attack["losses"] for name, attack in attacks.items()},
+        "reactivated": {name: attack["loss"] for name, attack in attacks.items()},
         "residue": residue(subject, repeated, held_out, held_out)["before"],
         "relearned": relearning.relearn(subject, targets, rates=(1e-3,), steps=2)["few"]["curve"],
         "gradients": integrated_gradients(run.config, run.params, batches, steps=2),

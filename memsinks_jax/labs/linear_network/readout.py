@@ -44,7 +44,7 @@ def spectral(w_BVH: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.linalg.eigvalsh(w_BVH.swapaxes(1, 2) @ w_BVH)[:, -1], 0))
 
 
-def probabilities(norm_B, tokens, length: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """c_min and c_max of the corollary of Theorem H.1: the range of softmax(W z) while |W|_2 <= norm, |z| <= length."""
-    c_proj_B = 2 * norm_B * length
+def probabilities(norm_B, tokens) -> tuple[np.ndarray, np.ndarray]:
+    """c_min and c_max of the corollary of Theorem H.1: the range of softmax(W z) while |W|_2 <= norm, |z| <= 1."""
+    c_proj_B = 2 * norm_B
     return np.exp(-c_proj_B) / tokens, np.exp(c_proj_B) / (tokens - 1)

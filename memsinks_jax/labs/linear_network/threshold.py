@@ -115,18 +115,18 @@ def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
     }  # fmt: skip
 
 
-def training(seed: int, steps: int = STEPS, draws: int = DRAWS) -> dict:
+def training(seed: int) -> dict:
     """Mean logits of both blocks for every rho, and the thresholds from the measured quantities."""
-    trials = len(RHOS) * draws
+    trials = len(RHOS) * DRAWS
     one = accumulation.train(
-        generator(seed, "training"), np.full(trials, RATE), np.full(trials, REPEATS), np.repeat(RHOS, draws), steps,
-        draws=draws,
+        generator(seed, "training"), np.full(trials, RATE), np.full(trials, REPEATS), np.repeat(RHOS, DRAWS), STEPS,
+        draws=DRAWS,
     )  # fmt: skip
     low, high = readout.probabilities(one.norm, accumulation.TOKENS)
-    ratio, a_m = REPEATS / (steps - REPEATS), (one.memory[:, accumulation.SHARED :] ** 2).sum(1)
+    ratio, a_m = REPEATS / (STEPS - REPEATS), (one.memory[:, accumulation.SHARED :] ** 2).sum(1)
     return {
-        "mem": one.mem_only.reshape(-1, draws).mean(1).tolist(),
-        "gen": one.gen_only.reshape(-1, draws).mean(1).tolist(),
+        "mem": one.mem_only.reshape(-1, DRAWS).mean(1).tolist(),
+        "gen": one.gen_only.reshape(-1, DRAWS).mean(1).tolist(),
         "printed": float(printed(ratio, low, high).mean()),
         "threshold": float(corrected(ratio, low, high, one.shared_least, one.mem_most, a_m).mean()),
     }  # fmt: skip
