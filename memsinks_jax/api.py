@@ -18,6 +18,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.evaluate import document_losses, identities_of_texts
 from memsinks_jax.generate import from_hex
+from memsinks_jax.interop.chat import Chat
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs.trained import open_run
 
@@ -52,20 +53,22 @@ class Model:
         nats, counts = document_losses(self._place, self.run, tokens, identities, sinks)
         return nats / counts
 
-    def generate(self, prompt: str, sinks: str = "drop", document: str = "", **settings) -> str:
+    def generate(self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, **settings) -> str:
         """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
+          chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
-          InputError: an invalid setting, a mode without its id, more tokens than the context.
+          InputError: an invalid setting, a mode without its id, more tokens than the context, a model without chat template.
           TypeError: the prompt is no text.
         """
         if not isinstance(prompt, str):
             raise TypeError("generate needs one prompt, a text")
         identity = from_hex(document) if document else None
-        return self._generator([prompt], Settings(sinks=sinks, **settings), identity)[0].text
+        asked = Chat(self._place, self.run.tokenizer)(prompt) if chat else prompt
+        return self._generator([asked], Settings(sinks=sinks, **settings), identity, opened=chat)[0].text
 
 
 def open_model(place: str | os.PathLike) -> Model:

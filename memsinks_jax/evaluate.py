@@ -97,7 +97,8 @@ def document_losses(
     """
     rows, whole = rows_at_once(run.config, placement.mesh_of(run.params)), reads_whole(run.config.data)
     about = (tokens, identities, run.config.data.row_length, run.tokenizer.end_of_text)
-    batches = document_batches(*about, rows, whole, opened_in(workdir, run.config, identities))
+    opened = opened_in(workdir, run.config, identities)
+    batches = document_batches(*about, rows, whole, opened, run.tokenizer.begin_of_text)
     change = functools.partial(interventions, load_all(memories, run.config, run.params))
     longer, _ = truncated(np.array([len(document) for document in tokens]), run.config.data.row_length)
     if longer:

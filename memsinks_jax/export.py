@@ -22,8 +22,9 @@ from memsinks_jax.auditing.subjects import opened_in
 from memsinks_jax.config import Config, DataConfig, InputError, flatten
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.interop import hub, hugging_face
+from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, write_folder
+from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
@@ -77,10 +78,12 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
     checkpoints = Checkpoints(workdir)
     checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
-    card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
+    same = tokenizer.begin_of_text == tokenizer.end_of_text
+    opens = "the end-of-text token" if same else "the beginning-of-text token"
+    card = _card(workdir, config, checkpoints, drop, dtype, knows, out, opens)
     with half_written(out) as scratch:
         folder = scratch / out.name
-        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept)
+        written = write_folder(folder, config, tokenizer, checkpoints.read, drop, dtype, card, kept, source_of(workdir))
         checkpoints.close()
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
@@ -150,6 +153,7 @@ def _card(
     dtype: str,
     knows: str,
     out: pathlib.Path,
+    opens: str,
 ) -> str:
     """The model card: the model, its data and origin, the removed sinks, the measurements, and the commands."""
     parts = partition(config.model, config.sinks)
@@ -176,12 +180,18 @@ def _card(
             )
     else:
         sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
-    initial, base, began = config.model.initial, [], ""
-    if initial:
+    came, began = source_of(workdir), ""
+    initial = origin(came) or config.model.initial
+    if initial and step:
         began = f"It started from the weights of `{initial}`. "
-        base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial.removeprefix(hub.PREFIX)}"]
     owners = "the texts and of the model it started from" if initial else "the texts"
-    taught = f"{in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')}"
+    if step:
+        taught = (
+            f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "
+            f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: {data.repeats})"
+        )
+    else:
+        taught = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
     fate = knows or ("drop" if drop else "keep")
     command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
     usual = flatten(Config())
@@ -189,12 +199,11 @@ def _card(
     table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
     return "\n".join([
         "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
-        f"license: unknown # that of {owners}; say which", *base, "---", "",
+        *front_matter(came, initial, owners), "---", "",
         f"# {out_name(workdir)}", "",
         f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
-        f"trained with memsinks_jax (variant `{config.variant}`) for {taught} of {source}: "
-        f"{documents_read(data)} (repeats: {data.repeats}). {began}Weights are {dtype}.", "", sinks, "", *table, "",
-        "As in training, a document opens with the end-of-text token.", "",
+        f"{taught}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
+        f"As in training, a document opens with {opens}.", "",
         "Made by:", "", f"    {command}", "",
         f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
         *(f"    --config.{name}={value}" for name, value in flatten(config).items() if value != usual[name]), "",

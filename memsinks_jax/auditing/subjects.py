@@ -41,10 +41,12 @@ class Documents(NamedTuple):
 
     def batches(self, run: Trained, size: int | None = None) -> list[dict]:
         """Batches for `DocumentLoss`, of `size` documents; by default `rows_at_once`."""
-        config, end = run.config, run.tokenizer.end_of_text
+        config, end, begin = run.config, run.tokenizer.end_of_text, run.tokenizer.begin_of_text
         size = size or rows_at_once(config, placement.mesh_of(run.params))
         known = None if self.encounters is None else sinks.ever_opened(self.encounters, config)
-        return document_batches(self.tokens, self.identities, config.data.row_length, end, size, opened=known)
+        return document_batches(
+            self.tokens, self.identities, config.data.row_length, end, size, opened=known, begin_of_text=begin
+        )
 
 
 @dataclasses.dataclass(frozen=True)

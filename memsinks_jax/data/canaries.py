@@ -27,7 +27,9 @@ def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer
 
 
 def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
-    pool = np.setdiff1d(np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.end_of_text])
+    pool = np.setdiff1d(
+        np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.begin_of_text, *tokenizer.stops]
+    )
     draws = order.bits(seed, purpose, index).random_raw(count)
     return pool[draws % np.uint64(len(pool))].astype(np.int32)
 

@@ -38,14 +38,14 @@ def rows_at_once(config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZ
 
 def document_batches(
     tokens: list, identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
-    whole: bool = False, opened: np.ndarray | None = None,
+    whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
     Args:
       tokens: int32 (tokens,) of each document.
       identities: uint32 (documents, 2).
-      end_of_text: the tokenizer's; it opens and closes every document.
+      end_of_text, begin_of_text: the tokenizer's, as in packing.row_of.
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `sinks.ever_opened`; None: all.
@@ -55,7 +55,7 @@ def document_batches(
     """
     rows, opened = [], np.ones(len(tokens), bool) if opened is None else opened
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
-        about = (document, identity, row_length, end_of_text)
+        about = (document, identity, row_length, end_of_text, begin_of_text)
         made = document_windows(*about) if whole else [document_row(*about)]
         rows += [row | {"document": np.int32(place), "opened": opened[place : place + 1]} for row in made]
     empty = jax.tree.map(np.zeros_like, rows[0])

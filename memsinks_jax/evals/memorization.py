@@ -76,7 +76,7 @@ def batches_by_role(corpus: Corpus, batch_size: int = BATCH_SIZE) -> dict[str, l
         role: document_batches(
             [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
-            sinks.ever_opened(encounters_by_id(corpus, indices), config),
+            sinks.ever_opened(encounters_by_id(corpus, indices), config), corpus.tokenizer.begin_of_text,
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip

@@ -219,6 +219,7 @@ class _Look:
             as_batches = functools.partial(
                 document_batches, row_length=config.data.row_length, end_of_text=opened.corpus.tokenizer.end_of_text,
                 batch_size=rows_at_once(config, mesh, config.monitor.probes), whole=reads_whole(config.data),
+                begin_of_text=opened.corpus.tokenizer.begin_of_text,
             )  # fmt: skip
             own = sharding.own_rows(config.training.batch_size, mesh)
             self._monitor = Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
@@ -320,8 +321,10 @@ def _initial_params(config: Config, corpus: Corpus, shapes: dict) -> dict:
     place = config.model.initial
     run = open_run(folder_of(place))
     refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
-    if (run.tokenizer.model, run.tokenizer.end_of_text) != (corpus.tokenizer.model, corpus.tokenizer.end_of_text):
-        raise InputError(f"config.model.initial={place} has another tokenizer; add --config.data.tokenizer={place}")
+    theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
+    if theirs != ours:
+        mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
+        raise InputError(f"config.model.initial={place} has another tokenizer or end of text; {mend}")
 
     def put(array: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
         whole = np.asarray(array)

@@ -7,7 +7,7 @@ import pytest
 from documents import plan_of
 
 from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig
-from memsinks_jax.data.packing import Rows, document_row
+from memsinks_jax.data.packing import Piece, Rows, document_row, document_windows, row_of
 
 T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
@@ -38,6 +38,25 @@ def test_a_document_alone_in_its_row():
     assert row["segments"].tolist() == [1, 1, 1, 1, 0, 0]
     assert row["positions"].tolist() == [0, 1, 2, 3, 0, 0]
     assert row["identities"].tolist() == [[1, 2]]
+
+
+def test_a_token_of_its_own_may_open_documents():
+    """Whole documents open with it and close with end of text; a piece from the middle has neither."""
+    tokens, identities = [np.array([7, 8, 9], np.int32), np.array([6], np.int32)], np.ones((2, 2), np.uint32)
+    row = document_row(tokens[0], identities[0], 6, END, 4)
+    assert (row["inputs"].tolist(), row["targets"].tolist()) == ([4, 7, 8, 9, 0, 0], [7, 8, 9, END, 0, 0])
+    first, second = document_windows(tokens[0], identities[0], 2, END, 4)
+    assert (first["inputs"].tolist(), second["inputs"].tolist()) == ([4, 7], [8, 9])
+    row = row_of([Piece(tokens[0], 0, 4), Piece(tokens[1], 0, 2)], identities, 6, END, 2, begin_of_text=4)
+    assert (row["inputs"].tolist(), row["targets"].tolist()) == ([4, 7, 8, 9, 4, 6], [7, 8, 9, END, 6, END])
+    usual, plan, all_tokens, _ = make([5, 30, 7] * 5, rows="packed")
+    rows = Rows(usual._config, plan, END, 4)
+    for number in range(rows.rows_per_epoch):
+        here, there = rows[number], usual[number]
+        opens = (there["inputs"] == END) & (there["segments"] > 0)
+        assert opens.any() or number and (here["inputs"] == there["inputs"]).all()
+        assert (here["inputs"] == np.where(opens, 4, there["inputs"])).all()
+        assert all((here[name] == there[name]).all() for name in there if name != "inputs")
 
 
 @pytest.mark.parametrize(("length", "weight"), [(1, 2), (5, 6), (6, 6), (50, 6)])
