@@ -27,6 +27,7 @@ from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
+from memsinks_jax.interop.chat import Chat
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs.trained import open_run
@@ -67,19 +68,22 @@ class Model:
         nats, counts = self.document_losses(tokens, self.identities(tokens, sinks), sinks)
         return nats / counts
 
-    def generate(self, prompt: str, sinks: str = "drop", document: str = "", **settings) -> str:
+    def generate(self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, **settings) -> str:
         """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
+          chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
-          InputError: no text, an invalid setting, a mode without its id, more tokens than the context.
+          InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
+            template.
         """
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
         identity = ids.from_hex(document) if document else None
-        return self.generator([prompt], Settings.of(sinks=sinks, **settings), identity)[0].text
+        asked = Chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
+        return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
     def identities(self, tokens: Sequence[np.ndarray], sinks: str) -> np.ndarray:
         """Ids of documents that are known by their text alone -> uint32 (documents, 2).
@@ -108,7 +112,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(modes.MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer.end_of_text, opened)
+        about = (tokens, identities, run.tokenizer, opened)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:

@@ -21,8 +21,9 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, DataConfig, InputError, flatten
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.interop import hub, hugging_face
+from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, open_folder, read_config, reader, write_folder
+from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs import workdir as workdirs
@@ -84,10 +85,12 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
-    card = _card(workdir, config, checkpoints, drop, dtype, knows, out)
+    same = tokenizer.begin_of_text == tokenizer.end_of_text
+    opens = "the end-of-text token" if same else "the beginning-of-text token"
+    card = _card(workdir, config, checkpoints, drop, dtype, knows, out, opens)
     with half_written(out) as scratch:
         folder = scratch / out.name
-        written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened)
+        written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
         if checkpoints:
             checkpoints.close()
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
@@ -157,6 +160,7 @@ def _card(
     dtype: str,
     knows: str,
     out: pathlib.Path,
+    opens: str,
 ) -> str:
     """The model card: the model, its data and origin, the removed sinks, the measurements, and the commands."""
     parts = partition(config.model, config.sinks)
@@ -182,15 +186,20 @@ def _card(
             f"Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} are sinks"
             f"{' too' if parts.sinks else ''}{', which nothing reads any more' if drop else ''}."
         )
-    initial, base, began = config.model.initial, [], ""
-    if initial:
+    came, began = source_of(workdir), ""
+    initial = origin(came) or config.model.initial
+    if initial and step:
         began = f"It started from the weights of `{initial}`. "
-        base = [] if pathlib.Path(initial).exists() else [f"base_model: {initial.removeprefix(hub.PREFIX)}"]
     owners = "the texts and of the model it started from" if initial else "the texts"
-    taught = f"for {in_words(step or 0, 'step')} on {in_words(tokens or 0, 'token')} of {source}"
     if checkpoints is None:
-        taught = f"on {source}"
-        began += f"It was exported from `{workdir}`, whose own card says how that was made. "
+        taught = f"exported from `{workdir}`, whose own card says how that was made"
+    elif step:
+        taught = (
+            f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "
+            f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: {data.repeats})"
+        )
+    else:
+        taught = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
     fate = knows or ("drop" if drop else "keep")
     command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
     usual = flatten(Config())
@@ -198,12 +207,11 @@ def _card(
     table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
     return "\n".join([
         "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
-        f"license: unknown # that of {owners}; say which", *base, "---", "",
+        *front_matter(came, initial, owners), "---", "",
         f"# {out_name(workdir)}", "",
         f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
-        f"trained with memsinks_jax (variant `{config.variant}`) {taught}: "
-        f"{documents_read(data)} (repeats: {data.repeats}). {began}Weights are {dtype}.", "", sinks, "", *table, "",
-        "As in training, a document opens with the end-of-text token.", "",
+        f"{taught}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
+        f"As in training, a document opens with {opens}.", "",
         "Made by:", "", f"    {command}", "",
         f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
         *(f"    --config.{name}={value}" for name, value in flatten(config).items() if value != usual[name]), "",

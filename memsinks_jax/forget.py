@@ -20,6 +20,7 @@ from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
 from memsinks_jax.forgetting.request import Request, find, left_open, placebos, refuse_all, spare_others
 from memsinks_jax.interop.folder import reader, write_folder
+from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
@@ -57,14 +58,15 @@ def forget(
     with half_written(out) as scratch:
         folder = scratch / out.name
         params = neurons.without(run.config, run.params, removed)
-        card = (
+        source = source_of(workdir)
+        head = front_matter(source, origin(source), "the texts") if source else []
+        card = "\n".join(["---", *head, "---", "", ""]) if head else ""
+        card += (
             f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
         )
         card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
-        about = (run.config, run.tokenizer, reader(params))
-        write_folder(
-            folder, *about, drop=False, dtype="float32", card=card, kept=(), opened=left_open(run, found, spare)
-        )
+        made = (run.config, run.tokenizer, reader(params), False, "float32", card)
+        write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
         _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}

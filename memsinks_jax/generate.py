@@ -1,7 +1,8 @@
 """Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
 
 --prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
---document=ID, the id of the document that the prompt begins, from the run's documents.jsonl.
+--document=ID, the id of the document that the prompt begins, from the run's documents.jsonl. --chat asks a model that was
+taught to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from memsinks_jax.api import Model
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
+from memsinks_jax.interop.chat import Chat
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import command_line
 
@@ -31,6 +33,7 @@ def generate(
     document: str = "",
     show: Callable[[str], None] = lambda text: None,
     memories: tuple[str, ...] = (),
+    chat: bool = False,
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -38,6 +41,7 @@ def generate(
       document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
       show: called with the first prompt's text as it grows.
       memories: files that edit has written, all of which are in the model.
+      chat: the prompts are what a user says, and go through the model's chat template.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
@@ -54,14 +58,17 @@ def generate(
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     model = Model(workdir, memories)
     run = model.run
+    asked = list(map(Chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not sinks.has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and not run.opened(identity):
         logger.info("document %s never came back, so it has no sinks: they are dropped", document)
         settings = dataclasses.replace(settings, sinks="drop")
-    next(model.generator.stream(prompts, settings, identity))  # all is compiled now, and the clock can start
+    next(
+        model.generator.stream(asked, settings, identity, complete=chat)
+    )  # all is compiled now, and the clock can start
     begin = time.perf_counter()
-    for written in model.generator.stream(prompts, settings, identity):
+    for written in model.generator.stream(asked, settings, identity, complete=chat):
         show(written[0].text)
     seconds = time.perf_counter() - begin
     texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
@@ -93,6 +100,7 @@ def main() -> None:
     sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "Which sinks are on.")
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
+    chat_flag = flags.DEFINE_bool("chat", False, "The prompts are a user's messages, for the model's chat template.")
 
     def run() -> dict:
         command_line.require(workdir_flag)
@@ -101,21 +109,23 @@ def main() -> None:
             sinks_flag.value,
         )  # fmt: skip
         prompts, plain = prompt_flag.value, not command_line.JSON.value
+        before = [""] * len(prompts) if chat_flag.value else prompts  # an answer is shown alone
         live = plain and len(prompts) == 1 and sys.stdout.isatty()
-        shows = {"show": _Terminal(prompts[0])} if live else {}
+        shows = {"show": _Terminal(before[0])} if live else {}
         result = generate(
             pathlib.Path(workdir_flag.value),
             prompts,
             settings,
             document_flag.value,
             memories=tuple(memory_flag.value),
+            chat=chat_flag.value,
             **shows,
         )
         if live:
             print()
         elif plain:
             texts = [result["text"]] if len(prompts) == 1 else result["text"]
-            print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
+            print("\n\n".join(prompt + text for prompt, text in zip(before, texts, strict=True)))
         logger.info(
             "%s, %.0f tokens/s, sinks %s",
             in_words(result["tokens"], "token"),

@@ -16,6 +16,7 @@ from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.interop.folder import open_folder, with_sinks
 from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.interop.source import keep
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.sinks import partition
@@ -25,11 +26,14 @@ from memsinks_jax.training.step import TrainState
 logger = logging.getLogger("memsinks_jax.import")
 
 
-def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | None, added: int) -> dict:
+def import_model(
+    source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | None, added: int, named: str = ""
+) -> dict:
     """Writes a workdir with the model's config, tokenizer and parameters; it gets its name when it is complete.
 
     Args:
       sinks: given to the model, with `added` new neurons; None: no sinks.
+      named: the source as the user calls it, such as hf://organisation/name; by default its path.
     Returns:
       {"parameters", "shared", "sinks"}: of all, and neurons of every MLP.
     Raises:
@@ -47,7 +51,9 @@ def import_model(source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | N
         )
     with half_written(out) as scratch:
         (scratch / "config.json").write_text(to_json(config))
-        (scratch / tokenizer.file_name).write_bytes(tokenizer.model)
+        for name, content in tokenizer.files.items():
+            (scratch / name).write_bytes(content)
+        keep(source, scratch, named or str(source))
         checkpoints = Checkpoints(scratch, TrainingConfig())
         arrays = jax.tree.map(jax.numpy.asarray, params)
         checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), 0, nobody())
@@ -78,7 +84,7 @@ def main() -> None:
             sinks = SinksConfig(shared_fraction=shared_flag.value, active_fraction=active_flag.value)
         out = pathlib.Path(out_flag.value)
         command_line.refuse_taken(out)  # before a download
-        result = import_model(folder_of(hf_flag.value), out, sinks, added_flag.value)
+        result = import_model(folder_of(hf_flag.value), out, sinks, added_flag.value, hf_flag.value)
         logger.info(
             "%s: %s parameters, %d shared neurons and %d sinks in every MLP",
             out_flag.value, f"{result['parameters']:,}", result["shared"], result["sinks"],

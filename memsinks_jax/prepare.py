@@ -28,7 +28,7 @@ logger = logging.getLogger("memsinks_jax.prepare")
 
 DEFAULTS = {
     "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "common_ngram": 13, "max_document_mib": 16, "shard_mib": 0,
+    "common_ngram": 13, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "",
 }  # fmt: skip
 
 
@@ -63,15 +63,21 @@ def prepare(
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
 
     settings = DEFAULTS | settings
-    if not settings["common_at"]:  # then the manifest is that of a folder from before there were marks
-        settings = {name: value for name, value in settings.items() if not name.startswith("common_")}
+    # Without these the manifest is that of a folder from before there were any.
+    unused = [] if settings["common_at"] else ["common_at", "common_ngram"]
+    unused += [] if (end_of_text := settings["end_of_text"]) else ["end_of_text"]
+    settings = {name: value for name, value in settings.items() if name not in unused}
     opened = None
     if not tokenizer:
+        if end_of_text:
+            raise InputError(
+                f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or omit this"
+            )
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     elif vocabulary_size:
         raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
     else:
-        opened = open_tokenizer(pathlib.Path(tokenizer))
+        opened = open_tokenizer(pathlib.Path(tokenizer), end_of_text or None)
     plan, work = make_plan(inputs, settings), out / "work"
     finished = (out / prepared.MANIFEST).exists() and not work.exists()
     if out.exists() and not work.exists() and not finished and any(out.iterdir()):
@@ -88,7 +94,8 @@ def prepare(
         if (work / "plan.json").exists():
             check_unchanged(Plan.from_json((work / "plan.json").read_text()), plan, out)
         (out / "shards").mkdir(exist_ok=True)
-        _write(out / opened.file_name, opened.model)
+        for name, content in opened.files.items():
+            _write(out / name, content)
         if not (tokenizer or (work / "plan.json").exists()):
             logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
         _write(work / "plan.json", plan.to_json().encode())
@@ -104,7 +111,7 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
     work, pieces, closeness = out / "work", len(plan.pieces), plan.settings["near_duplicates"]
     tokenise = [
         steps.ReadPiece(work / "plan.json"),
-        steps.WriteShard(out, tokenizer.file_name, tokenizer.end_of_text, plan.settings["on_error"]),
+        steps.WriteShard(out, tokenizer.file_name, plan.settings["on_error"]),
     ]
     stages = {"tokens": (tokenise, pieces)}
     if closeness != "none":
@@ -163,6 +170,10 @@ def main() -> None:
         lower_bound=RANGES["data.vocabulary_size"][0],
         upper_bound=2**22,  # four times the largest in use; a number in the billions would take minutes to refuse
     )
+    end_of_text = flags.DEFINE_string(
+        "end_of_text", DEFAULTS["end_of_text"], "Token of a tokenizer.json that ends documents; by default the one that its "
+        "folder says, else the one with a usual name.",
+    )  # fmt: skip
     out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
     text_field = flags.DEFINE_string(
         "text_field", DEFAULTS["text_field"], "Field of a record that holds the text; a.b is field b of a."
@@ -215,7 +226,7 @@ def main() -> None:
             vocabulary_size.value, " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
             text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
             near_duplicates=near_duplicates.value, common_at=common_at.value, common_ngram=common_ngram.value,
-            max_document_mib=max_document.value, shard_mib=shard.value,
+            max_document_mib=max_document.value, shard_mib=shard.value, end_of_text=end_of_text.value,
         )  # fmt: skip
         logger.info(
             "%s, %s, %s, %s, %s skipped, %.0f s: %s",

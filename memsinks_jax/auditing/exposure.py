@@ -47,7 +47,7 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
         others = alternatives(config, index, ALTERNATIVES, corpus.tokenizer)
         candidates = np.concatenate([tokens[None, start : start + count], others])
         context = np.zeros(config.data.row_length, np.int32)
-        context[: start + 1] = [corpus.tokenizer.end_of_text, *tokens[:start]]
+        context[: start + 1] = [corpus.tokenizer.begin_of_text, *tokens[:start]]
         identity = corpus.identities(index)[None, None]
         cache = of_context(subject.run.params, context, identity, is_open)
         nats = [

@@ -88,7 +88,7 @@ class HarnessModel(LM):
             whole, known = (self._tokenizer.encode(text) for text in (context + continuation, context))
             # A token may span both texts: what follows the context's own tokens is the continuation.
             asked.append((whole, len(whole) - min(len(known), len(whole) - 1)))
-        return self._score([([self._tokenizer.end_of_text, *whole], count) for whole, count in asked])
+        return self._score([([self._tokenizer.begin_of_text, *whole], count) for whole, count in asked])
 
     def loglikelihood_rolling(self, requests) -> list[float]:
         """(text,) -> log-probability of all of its tokens; long texts in windows, each token predicted once."""
@@ -96,7 +96,7 @@ class HarnessModel(LM):
         for request in requests:
             tokens = self._tokenizer.encode(request.args[0]).tolist()
             windows = map(make_disjoint_window, get_rolling_token_windows(
-                tokens, self._tokenizer.end_of_text, max_seq_len=self._length - 1, context_len=1))  # fmt: skip
+                tokens, self._tokenizer.begin_of_text, max_seq_len=self._length - 1, context_len=1))  # fmt: skip
             scored = self._score([([*before, *predicted], len(predicted)) for before, predicted in windows])
             totals.append(sum(log for log, _ in scored))
         return totals

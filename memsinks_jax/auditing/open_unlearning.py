@@ -15,7 +15,7 @@ import numpy as np
 from memsinks_jax.auditing.membership import LOWEST_SHARE
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.tokenizer_files import end_of_text_of
+from memsinks_jax.interop.tokenizer_files import exported_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def write(
 
 
 def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
-    """Lines with end of text as the prompt: without it the first token would not be scored."""
-    end = end_of_text_of(tokenizer)
+    """Lines whose prompt is what opens documents: without it the first token would not be scored."""
+    begin = exported_tokenizer(tokenizer).id_to_token(tokenizer.begin_of_text)
     texts = list(map(tokenizer.decode, documents.tokens))
     pairs = zip(texts, documents.tokens, strict=True)
     other = sum(not np.array_equal(tokenizer.encode(text), tokens) for text, tokens in pairs)
@@ -56,7 +56,7 @@ def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
         logger.warning(
             "%d of %d documents tokenize differently as text: the context ends within a word", other, len(texts)
         )
-    return "".join(json.dumps({"prompt": end, "text": text}) + "\n" for text in texts)
+    return "".join(json.dumps({"prompt": begin, "text": text}) + "\n" for text in texts)
 
 
 def _yaml(content: dict, package: str = "") -> str:

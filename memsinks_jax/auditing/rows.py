@@ -22,7 +22,7 @@ from memsinks_jax.runs.trained import Trained
 
 
 def rows_of(documents: Documents, run: Trained) -> dict[str, np.ndarray]:
-    """Arrays of packing.document_row with a leading axis R, in the order of the documents; `identities` is (R, 1, 2)."""
+    """Arrays of packing.row_of with a leading axis R, in the order of the documents; `identities` is (R, 1, 2)."""
     batches = documents.batches(run)
     count = len(documents.tokens)
     return {name: np.concatenate([batch[name] for batch in batches])[:count] for name in batches[0]}

@@ -27,12 +27,14 @@ def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer
 
 
 def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
-    pool = np.setdiff1d(np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.end_of_text])
+    pool = np.setdiff1d(
+        np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.begin_of_text, *tokenizer.stops]
+    )
     draws = order.bits(seed, purpose, index).random_raw(count)
     return pool[draws % np.uint64(len(pool))].astype(np.int32)
 
 
 def canary_targets(settings: CanariesConfig, length: int) -> slice:
-    """The canary's place among the targets of its row (of `packing.document_row`), for a document of `length` tokens."""
+    """The canary's place among the targets of its row (of `packing.row_of`, where it is alone), for a document of `length` tokens."""
     start = length - settings.length if settings.place == "end" else 0
     return slice(start, start + settings.length)

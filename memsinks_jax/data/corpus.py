@@ -44,7 +44,7 @@ class Corpus:
 
     def rows(self) -> Rows:
         """The rows of a run on these documents."""
-        return Rows(self.config, self.mixture, self.tokenizer.end_of_text)
+        return Rows(self.config, self.mixture, self.tokenizer.end_of_text, self.tokenizer.begin_of_text)
 
     def tokens(self, document: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""

@@ -11,8 +11,9 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   epoch () int32                           from 0; in rows of a run only
   common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
-In every kind of row, end of text opens the document that follows. So a document's first token is predicted under its own id,
-and a document reads the same in a row with others, alone in an evaluation, and in generation.
+In every kind of row, the tokenizer's `begin_of_text` opens the document that follows: end of text, unless the tokenizer has
+another token for it. So a document's first token is predicted under its own id, and a document reads the same in a row with
+others, alone in an evaluation, and in generation.
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ from memsinks_jax.data.tokenizer import PADDING
 class Piece(NamedTuple):
     """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1 in all.
 
-    The input at a target is the token before it. End of text opens the document, so it is the input at its first token.
+    The input at a target is the token before it. `begin_of_text` opens the document: it is the input at its first token.
     """
 
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
@@ -72,6 +73,7 @@ def row_of(
     identities: np.ndarray,
     row_length: int,
     end_of_text: int,
+    begin_of_text: int | None = None,
     documents_per_row: int = 1,
     across: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -79,6 +81,9 @@ def row_of(
 
     A piece from the middle of a document opens with the token before it, at position 0. With `across`, positions count
     over the whole row.
+
+    Args:
+      begin_of_text: opens documents; None: end of text does.
     """
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
@@ -90,7 +95,7 @@ def row_of(
         inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
         targets[at : end - closes] = tokens[start : stop - closes]
         if opens:
-            inputs[at] = end_of_text
+            inputs[at] = end_of_text if begin_of_text is None else begin_of_text
         if closes:
             targets[end - 1] = end_of_text
         segments[at:end] = segment
@@ -117,18 +122,15 @@ class Rows:
     repeat kept. Each epoch has an order of its own.
 
     Args:
-      end_of_text: the tokenizer's.
+      end_of_text, begin_of_text: the tokenizer's.
     Raises:
       InputError: documents for every N-th batch take more rows than a batch has.
     """
 
-    def __init__(self, config: Config, mixture: Mixture, end_of_text: int):
+    def __init__(self, config: Config, mixture: Mixture, end_of_text: int, begin_of_text: int | None = None):
         self._config, self._data, self._mixture, self._table = config, config.data, mixture, mixture.table
-        self._end_of_text, self._length, self._batch_size = (
-            end_of_text,
-            config.data.row_length,
-            config.training.batch_size,
-        )
+        self._end_of_text, self._begin_of_text = end_of_text, begin_of_text
+        self._length, self._batch_size = config.data.row_length, config.training.batch_size
         self._epochs = Epochs(config, mixture)
         self._best_fit, self._laid_out = _kept(self._fit), _kept(self._lay_out)
         self._rows_of_block = self._count_rows(self._epochs)
@@ -345,8 +347,9 @@ class Rows:
         parts = list(zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True))
         pieces = [Piece(self._table.tokens(record), start, stop) for record, start, stop in parts]
         row = row_of(
-            pieces, identities, self._length, self._end_of_text, self.documents_per_row, self._data.across_documents
-        )
+            pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
+            self._data.across_documents,
+        )  # fmt: skip
         if self._config.goldfish.every:
             counted = np.concatenate([self._counted(*piece) for piece in pieces])
             row["weights"][: len(counted)] *= counted

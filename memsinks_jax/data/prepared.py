@@ -178,7 +178,7 @@ class Prepared:
     def tokenizer(self) -> AnyTokenizer:
         """The tokenizer of the tokens. Raises InputError if it has changed."""
         path = self.folder / self.manifest["tokenizer"]
-        tokenizer = open_tokenizer(path, self.manifest["end_of_text"] if path.suffix == ".json" else None)
+        tokenizer = open_tokenizer(path, self.manifest["end_of_text"])
         self.check_tokenizer(tokenizer, str(path))
         return tokenizer
 

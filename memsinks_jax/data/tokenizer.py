@@ -1,8 +1,10 @@
 """Tokenizers: our own lossless sentencepiece models, and any tokenizer.json."""
 
 import io
+import json
 import pathlib
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import sentencepiece
@@ -21,6 +23,9 @@ LINE_CHARACTERS = 2_000  # the trainer silently skips lines over 4192 bytes, so 
 # Names of end of text in tokenizer.json files: GPT-2 and SmolLM, Llama and Llama 2, Llama 3.
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>")
 
+# Beside the tokenizer.json of a workdir or a prepared corpus: the tokens around documents, which that file does not say.
+_SPECIAL = "special_tokens.json"
+
 
 class Tokenizer:
     """`model` is the content of one of our sentencepiece `tokenizer.model` files.
@@ -29,7 +34,8 @@ class Tokenizer:
     """
 
     file_name = "tokenizer.model"
-    end_of_text = END_OF_TEXT
+    end_of_text = begin_of_text = END_OF_TEXT
+    stops = (END_OF_TEXT,)
 
     def __init__(self, model: bytes, where: str = "tokenizer.model"):
         self.model = model
@@ -46,6 +52,11 @@ class Tokenizer:
     @property
     def vocabulary_size(self) -> int:
         return self._processor.vocab_size()
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """{name: content}, from which `open_tokenizer` makes this tokenizer again."""
+        return {self.file_name: self.model}
 
     def encode(self, text: str) -> np.ndarray:
         """Text -> int32 (tokens,), without end of text. Text that spells a control piece stays ordinary text."""
@@ -72,34 +83,45 @@ class JsonTokenizer:
 
     Args:
       end_of_text: id of the token that ends documents; None: the one with a name of END_OF_TEXT_NAMES.
+      begin_of_text: id of the token that opens documents; None: end of text.
+      stops: other ids that end what is generated.
     Raises:
       InputError: no such file, or no such token in it.
     """
 
     file_name = "tokenizer.json"
 
-    def __init__(self, model: bytes, where: str = "tokenizer.json", end_of_text: int | None = None):
+    def __init__(
+        self, model: bytes, where: str = "tokenizer.json", end_of_text: int | None = None,
+        begin_of_text: int | None = None, stops: Sequence[int] = (),
+    ):  # fmt: skip
         self.model = model
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_buffer(model)
-        except ValueError as error:
-            raise InputError(f"{where}: not a tokenizer.json ({' '.join(str(error).split())})") from None
-        # What a file may ask for and would change documents: truncation, padding, special tokens in plain text.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._tokenizer = read_json_tokenizer(model, where)
         self._tokenizer.encode_special_tokens = True
         pieces = self._tokenizer.get_vocab(with_added_tokens=True)
         if not pieces:
             raise InputError(f"{where}: the tokenizer has no pieces; take another file")
         self.vocabulary_size = max(pieces.values()) + 1  # not their number: files may leave ids out
         if end_of_text is None:
-            named = [pieces[name] for name in END_OF_TEXT_NAMES if name in pieces]
-            if not named:
-                raise InputError(f"{where}: no token is called {' or '.join(END_OF_TEXT_NAMES)}; take another file")
-            end_of_text = named[0]
-        elif self._tokenizer.id_to_token(end_of_text) is None:
-            raise InputError(f"{where}: end of text is to be token {end_of_text}, which the tokenizer does not have")
+            end_of_text = next((pieces[name] for name in END_OF_TEXT_NAMES if name in pieces), None)
+        if end_of_text is None:
+            raise InputError(
+                f"{where}: no token is called {' or '.join(END_OF_TEXT_NAMES)}; say which ends documents: eos_token in a "
+                "tokenizer_config.json beside it, or memsinks_jax.prepare --end_of_text=TOKEN"
+            )
         self.end_of_text = end_of_text
+        self.begin_of_text = end_of_text if begin_of_text is None else begin_of_text
+        known = set(pieces.values())
+        for token in (end_of_text, self.begin_of_text, *stops):
+            if not isinstance(token, int) or token not in known:
+                raise InputError(f"{where}: end of text is to be token {token}, which the tokenizer does not have")
+        self.stops = tuple(dict.fromkeys([end_of_text, *stops]))
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """{name: content}, from which `open_tokenizer` makes this tokenizer again."""
+        special = {"end_of_text": self.end_of_text, "begin_of_text": self.begin_of_text, "stops": self.stops}
+        return {self.file_name: self.model, _SPECIAL: (json.dumps(special) + "\n").encode()}
 
     def encode(self, text: str) -> np.ndarray:
         """Text -> int32 (tokens,), without end of text or any other token that the file would add.
@@ -112,20 +134,32 @@ class JsonTokenizer:
 
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text; without end of text and special tokens. Padding is identified only by its weight."""
-        kept = [int(token) for token in tokens if token != self.end_of_text]
+        kept = [int(token) for token in tokens if token not in (self.begin_of_text, *self.stops)]
         return self._tokenizer.decode(kept, skip_special_tokens=True)
 
 
 AnyTokenizer = Tokenizer | JsonTokenizer
 
 
-def open_tokenizer(path: pathlib.Path, end_of_text: int | None = None) -> AnyTokenizer:
+def read_json_tokenizer(model: bytes, where: str) -> tokenizers.Tokenizer:
+    """Without what a file may ask for and would change documents: truncation and padding."""
+    try:
+        opened = tokenizers.Tokenizer.from_buffer(model)
+    except ValueError as error:
+        raise InputError(f"{where}: not a tokenizer.json ({' '.join(str(error).split())})") from None
+    opened.no_truncation()
+    opened.no_padding()
+    return opened
+
+
+def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> AnyTokenizer:
     """A tokenizer.model or tokenizer.json, or the folder of one.
 
     If a folder has both, tokenizer.model is used if it is one of ours, because tokenizer.json is then a copy.
 
     Args:
-      end_of_text: as in JsonTokenizer; a tokenizer.model has its own.
+      end_of_text: of a tokenizer.json: a token's name, or the id that the manifest of a prepared corpus has. None: what
+        the files beside it say, else as in JsonTokenizer.
     Raises:
       InputError: no file, another kind of file, a damaged file.
     """
@@ -144,8 +178,67 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | None = None) -> AnyTok
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give a tokenizer.model or .json file") from None
     if path.suffix == ".json":
-        return JsonTokenizer(content, str(path), end_of_text)
+        return JsonTokenizer(content, str(path), *_special(path, content, end_of_text))
+    if isinstance(end_of_text, str):
+        raise InputError(f"--end_of_text={end_of_text} is for a tokenizer.json; {path} has its own, so leave it out")
     return Tokenizer(content, str(path))
+
+
+def _special(
+    path: pathlib.Path, content: bytes, end_of_text: int | str | None
+) -> tuple[int | None, int | None, list[int]]:
+    """The tokens around documents, as the files beside a tokenizer.json say them -> the arguments of JsonTokenizer."""
+    folder = path.parent
+    if not isinstance(end_of_text, str) and (kept := read_object(folder / _SPECIAL)):
+        try:
+            return kept["end_of_text"], kept["begin_of_text"], kept["stops"]
+        except KeyError as error:
+            raise InputError(f"{folder / _SPECIAL}: {error.args[0]} is missing; put a copy in its place") from None
+    model = read_object(folder / "config.json")
+    if isinstance(end_of_text, int) or (model and "model_type" not in model):
+        return end_of_text, None, []  # written before _SPECIAL was: end of text opened its documents
+    opened, names = read_json_tokenizer(content, str(path)), special_names(folder)
+
+    def known(token: str | None) -> list[int]:
+        return [] if token is None or (number := opened.token_to_id(token)) is None else [number]
+
+    if isinstance(end_of_text, str):
+        ends = known(end_of_text)
+        if not ends:
+            raise InputError(f"{path}: end of text is to be {end_of_text!r}, which the tokenizer does not have")
+    else:
+        generation = read_object(folder / "generation_config.json")
+        ends = _listed(model.get("eos_token_id")) + _listed(generation.get("eos_token_id"))
+        ends = ends or known(names.get("eos_token"))
+    adds = read_object(folder / "tokenizer_config.json").get("add_bos_token")
+    if adds is None:
+        plain, whole = opened.encode("a", add_special_tokens=False).ids, opened.encode("a").ids
+        begins = whole[:1] if whole[:1] != plain[:1] and whole[1 : 1 + len(plain)] == plain else []
+    else:
+        begins = known(names.get("bos_token")) if adds else []
+    return (ends[0] if ends else None), (begins[0] if begins else None), ends
+
+
+def special_names(folder: pathlib.Path) -> dict[str, str]:
+    """The special tokens of a Hugging Face folder, {"eos_token": "</s>", ...}."""
+    said = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+    found = {name: token.get("content") if isinstance(token, dict) else token for name, token in said.items()}
+    return {name: token for name, token in found.items() if name.endswith("_token") and isinstance(token, str)}
+
+
+def _listed(ids: int | list[int] | None) -> list[int]:
+    return [] if ids is None else ids if isinstance(ids, list) else [ids]
+
+
+def read_object(path: pathlib.Path) -> dict:
+    """The object in a JSON file; {} if there is no such file. Raises InputError if it is damaged."""
+    try:
+        content = json.loads(path.read_text()) if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise ValueError("no object")
+        return content
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}); put a copy in its place") from None
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:

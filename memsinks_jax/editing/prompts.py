@@ -33,7 +33,7 @@ def encode(
 
     Args:
       context: upper limit of T.
-      opening: start every prompt with end of text, as documents start in training.
+      opening: start every prompt as documents start in training, with the tokenizer's `begin_of_text`.
       room: positions to leave free after the longest prompt.
       multiple: round T up to a multiple of this. Larger values compile fewer programs for prompts of different lengths.
     Raises:
@@ -46,7 +46,7 @@ def encode(
         tokens = tokenizer.encode(text)
         if not len(tokens):
             raise InputError(f"the prompt {text!r} has no tokens; give a text")
-        rows.append(np.concatenate([[tokenizer.end_of_text], tokens]) if opening else tokens)
+        rows.append(np.concatenate([[tokenizer.begin_of_text], tokens]) if opening else tokens)
         if len(rows[-1]) + room > context:
             raise InputError(
                 f"the prompt {text!r} has {len(rows[-1])} tokens and {room} are to follow, but the context is {context}; "

@@ -108,7 +108,7 @@ def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int)
 
 
 def _text_after(run: Trained, prompt: str, tokens: np.ndarray) -> str:
-    ended = np.flatnonzero(tokens == run.tokenizer.end_of_text)
+    ended = np.flatnonzero(np.isin(tokens, run.tokenizer.stops))
     return text_after(run.tokenizer, run.tokenizer.encode(prompt), tokens[: ended[0]] if len(ended) else tokens)
 
 

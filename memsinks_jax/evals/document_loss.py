@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, DataConfig
 from memsinks_jax.data.packing import Piece, reads_whole, row_of, windows
+from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Change, build_model, in_turn, no_change
 from memsinks_jax.model.losses import token_losses
@@ -52,14 +53,14 @@ def padded(size: int, most: int) -> int:
 
 def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
-    whole: bool = False, opened: np.ndarray | None = None,
+    whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
     Args:
       tokens: int32 (tokens,) of each document.
       identities: uint32 (documents, 2).
-      end_of_text: the tokenizer's; it opens and closes every document.
+      end_of_text, begin_of_text: the tokenizer's, as in packing.row_of.
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
@@ -67,12 +68,12 @@ def document_batches(
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
-    made = _rows(tokens, identities, row_length, end_of_text, whole, opened, lambda size: row_length)
+    made = _rows(tokens, identities, row_length, whole, opened, (end_of_text, begin_of_text), lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
 
 def batches_by_length(
-    config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, end_of_text: int,
+    config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
     opened: np.ndarray | None = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
@@ -80,7 +81,8 @@ def batches_by_length(
     Batches are as large as `rows_at_once`, or smaller if there are few documents of a length.
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
-    about = (tokens, identities, length, end_of_text, reads_whole(config.data), opened)
+    special = (tokenizer.end_of_text, tokenizer.begin_of_text)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special)
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -89,15 +91,15 @@ def batches_by_length(
 
 
 def _rows(
-    tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, whole: bool,
-    opened: np.ndarray | None, length_for: Callable[[int], int],
+    tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
+    special: tuple[int, int | None], length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            row = row_of([Piece(document, start, stop)], identity[None], length, end_of_text)
+            row = row_of([Piece(document, start, stop)], identity[None], length, *special)
             row |= {"document": np.int32(place), "opened": opened[place : place + 1]}
             found.setdefault(length, []).append(row)
     return found

@@ -27,7 +27,8 @@ class Documents(NamedTuple):
 
     def batches(self, run, size: int | None = None) -> list[dict]:
         """Batches for `DocumentLoss`, of `size` documents; by default `rows_at_once`."""
-        config, end = run.config, run.tokenizer.end_of_text
+        config, tokenizer = run.config, run.tokenizer
         size = size or rows_at_once(config, placement.mesh_of(run.params))
         length = config.data.row_length
-        return document_batches(self.tokens, self.identities, length, end, size, opened=self.opened_in(run))
+        about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
+        return document_batches(*about, opened=self.opened_in(run), begin_of_text=tokenizer.begin_of_text)

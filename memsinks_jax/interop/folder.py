@@ -13,8 +13,9 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json, with_fields
 from memsinks_jax.data.opened import Opened, write_ids
-from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer
+from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer, read_object
 from memsinks_jax.interop import hugging_face, weights
+from memsinks_jax.interop.source import UNCHANGED, copy
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.sinks import has_sinks, is_sparse, partition, partitions
@@ -38,7 +39,7 @@ def is_folder(path: pathlib.Path) -> bool:
 
 def write_folder(
     folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
-    drop: bool, dtype: str, card: str, kept: Sequence[int], opened: Opened,
+    drop: bool, dtype: str, card: str, kept: Sequence[int], opened: Opened, source: pathlib.Path | None = None,
 ) -> dict:  # fmt: skip
     """Writes a model; the folder gets its name once it is complete.
 
@@ -49,6 +50,7 @@ def write_folder(
       card: the model card, markdown.
       kept: sinks of the MLPs, the same in all layers, to keep despite `drop`.
       opened: whose own sinks are on.
+      source: what the model came from, as in `source.source_of`: all that training did not change stays as it is there.
     Returns:
       {"parameters", "files": [names], "bytes"}.
     Raises:
@@ -64,20 +66,24 @@ def write_folder(
     parts = partition(config.model, config.sinks)
     kept = np.asarray(kept if drop else range(parts.sinks), int)
     hidden = parts.shared + len(kept)
-    content = hugging_face.write_config(config, hidden, tokenizer.end_of_text, dtype)
+    theirs = read_object(source / "config.json") if source else {}
+    content = hugging_face.write_config(config, hidden, tokenizer, dtype, theirs)
     scratch = folder.with_name(folder.name + ".new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
         files = weights.write(scratch, _pieces(config, kept, drop, read, DTYPES[dtype]))
         _write_json(scratch / "config.json", content)
-        end = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
-        _write_json(scratch / "generation_config.json", end | {"do_sample": True, "temperature": 1.0})
+        if source:
+            copy(source, scratch, UNCHANGED)
+        else:
+            tokens = {name: content[name] for name in ("bos_token_id", "eos_token_id")}
+            _write_json(scratch / "generation_config.json", tokens | {"do_sample": True, "temperature": 1.0})
         if has_sinks(config) and not drop:
             of_matrices = with_fields(config, {"sinks.sparse": False})
             _write_json(scratch / _OURS, json.loads(to_json(of_matrices)))
             write_ids(scratch, opened.ids)
-        write_tokenizer(tokenizer, scratch, config.data.row_length)
+        write_tokenizer(tokenizer, scratch, config.data.row_length, source)
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
     except OSError as error:
@@ -125,10 +131,10 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
       InputError: an unknown architecture; weights that do not match its config.json exactly; a tokenizer with more
         tokens than the model; unreadable files.
     """
-    config, end_of_text = _theirs(folder)
+    config = _theirs(folder)
     found = weights.Weights(folder)
     hugging_face.compare(found.shapes, config, config.model.hidden, str(folder))
-    tokenizer = open_tokenizer(folder, end_of_text)
+    tokenizer = open_tokenizer(folder)
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
             f"{folder}: the tokenizer has {tokenizer.vocabulary_size} tokens and the model {config.data.vocabulary_size}; "
@@ -153,11 +159,11 @@ def read_config(folder: pathlib.Path) -> Config:
     """Our config of a Hugging Face folder, with kept sinks."""
     if (folder / _OURS).exists():
         return from_json((folder / _OURS).read_text(), str(folder / _OURS))
-    return _theirs(folder)[0]
+    return _theirs(folder)
 
 
-def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
-    """Reads config.json -> (our config without sinks, end of text)."""
+def _theirs(folder: pathlib.Path) -> Config:
+    """Our config of a folder, without sinks."""
     where = folder / "config.json"
     try:
         content = json.loads(where.read_text())
@@ -165,7 +171,12 @@ def _theirs(folder: pathlib.Path) -> tuple[Config, int]:
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(_advice(folder) or f"{where} cannot be read ({error}); give {_WANTED}") from None
-    return hugging_face.read_config(content, str(where))
+    config = hugging_face.read_config(content, str(where))
+    if config.model.tied_head:
+        # As transformers 5: a head of its own in the file is used, whatever the config says.
+        found, both = weights.Weights(folder), hugging_face.TIED[config.model.family]
+        config.model.tied_head = not set(both) <= found.shapes.keys() or np.array_equal(*map(found.read, both))
+    return config
 
 
 def _advice(place: pathlib.Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from memsinks_jax.config import Config, DataConfig, InputError, ModelConfig, validate
 from memsinks_jax.data.documents import some
+from memsinks_jax.data.tokenizer import AnyTokenizer
 
 
 class Entry(NamedTuple):
@@ -62,6 +63,9 @@ _LLAMA = (
     _HEAD,
 )
 TABLES = {"gpt2": _GPT2, "llama": _LLAMA}
+TIED = {family: (table[0].theirs, _HEAD.theirs) for family, table in TABLES.items()}  # equal if the head is tied
+
+_DROPOUTS = {"gpt2": ("attn_pdrop", "embd_pdrop", "resid_pdrop"), "llama": ("attention_dropout",)}
 
 # Constants in older files besides the parameters: causal masks and rotary frequencies, which follow from the sizes.
 CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
@@ -167,12 +171,19 @@ def compare(found: dict[str, tuple], config: Config, hidden: int, where: str) ->
         raise InputError(f"{where}: the weights are not those of its config.json: it {'; '.join(parts)}")
 
 
-def write_config(config: Config, hidden: int, end_of_text: int, dtype: str) -> dict:
-    """The content of config.json. Raises InputError for a config that their model of this family does not support."""
+def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: str, theirs: dict) -> dict:
+    """The content of config.json. What `theirs`, of the model that ours came from, says besides sizes and types stays.
+
+    Raises InputError for a config that their model of this family does not support.
+    """
     model, data = config.model, config.data
-    common = {
-        "vocab_size": data.vocabulary_size, "tie_word_embeddings": model.tied_head, "initializer_range": 0.02,
-        "bos_token_id": end_of_text, "eos_token_id": end_of_text, "dtype": dtype, "torch_dtype": dtype, "use_cache": True,
+    ends = tokenizer.stops[0] if len(tokenizer.stops) == 1 else list(tokenizer.stops)
+    usual = {
+        "initializer_range": 0.02, "bos_token_id": tokenizer.begin_of_text, "eos_token_id": ends, "use_cache": True,
+        **dict.fromkeys(_DROPOUTS[model.family], 0.0),
+    } | {name: value for name, value in theirs.items() if name != "quantization_config"}  # fmt: skip
+    common = usual | {
+        "vocab_size": data.vocabulary_size, "tie_word_embeddings": model.tied_head, "dtype": dtype, "torch_dtype": dtype,
     }  # fmt: skip
     if model.family == "gpt2":
         if model.kv_heads not in (0, model.heads) or not (model.attention_bias and model.mlp_bias):
@@ -182,8 +193,7 @@ def write_config(config: Config, hidden: int, end_of_text: int, dtype: str) -> d
         return common | {
             "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": model.layers, "n_embd": model.d_model,
             "n_head": model.heads, "n_inner": hidden, "n_positions": data.row_length, "n_ctx": data.row_length,
-            "layer_norm_epsilon": model.norm_epsilon, "activation_function": "gelu_new", "attn_pdrop": 0.0,
-            "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+            "layer_norm_epsilon": model.norm_epsilon, "activation_function": "gelu_new",
         }  # fmt: skip
     return common | {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": model.layers,
@@ -191,19 +201,19 @@ def write_config(config: Config, hidden: int, end_of_text: int, dtype: str) -> d
         "num_key_value_heads": model.kv_heads or model.heads, "head_dim": model.d_model // model.heads,
         "intermediate_size": hidden, "max_position_embeddings": data.row_length, "rms_norm_eps": model.norm_epsilon,
         "hidden_act": "silu", "rope_theta": model.rope_theta, "rope_scaling": None, "attention_bias": model.attention_bias,
-        "mlp_bias": model.mlp_bias, "attention_dropout": 0.0,
+        "mlp_bias": model.mlp_bias,
     }  # fmt: skip
 
 
-def read_config(content: dict, where: str) -> tuple[Config, int]:
-    """config.json -> (our config without sinks, end of text). Raises InputError if our model does not support it."""
+def read_config(content: dict, where: str) -> Config:
+    """config.json -> our config without sinks. Raises InputError if our model does not support it."""
     kind = content.get("model_type")
     if kind not in TABLES:
         said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
         raise InputError(f"{where}: {said}; only {' and '.join(TABLES)} can be read")
     try:
         model, context = _gpt2(content, where) if kind == "gpt2" else _llama(content, where)
-        vocabulary, end_of_text = content["vocab_size"], content.get("eos_token_id")
+        vocabulary, ends = content["vocab_size"], content.get("eos_token_id")
         config = Config(
             variant="imported", data=DataConfig(row_length=context, vocabulary_size=vocabulary), model=model
         )
@@ -213,10 +223,10 @@ def read_config(content: dict, where: str) -> tuple[Config, int]:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
     except (TypeError, AttributeError, ZeroDivisionError, ValueError) as error:
         raise InputError(f"{where}: a value is of the wrong kind ({error}); fix it, or take another model") from None
-    end_of_text = end_of_text[0] if isinstance(end_of_text, list) else end_of_text
-    if not isinstance(end_of_text, int) or not 0 <= end_of_text < vocabulary:
-        raise InputError(f"{where}: eos_token_id is {end_of_text!r}; it must be a token of the {vocabulary}")
-    return config, end_of_text
+    for token in [] if ends is None else ends if isinstance(ends, list) else [ends]:
+        if not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise InputError(f"{where}: eos_token_id is {ends!r}; it must be a token of the {vocabulary}")
+    return config
 
 
 def _gpt2(content: dict, where: str) -> tuple[ModelConfig, int]:

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.tokenizer import AnyTokenizer, Tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer, Tokenizer, read_json_tokenizer, read_object
 
 SPACE = "\u2581"  # sentencepiece's character for a space
 
@@ -27,7 +27,9 @@ _PROBES = (
 )  # fmt: skip
 
 
-def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int) -> None:
+def write_tokenizer(
+    tokenizer: AnyTokenizer, folder: pathlib.Path, context: int, source: pathlib.Path | None = None
+) -> None:
     """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and, if it is one, the tokenizer.model.
 
     Text that spells a special token stays ordinary text there too, and encodings of a sentencepiece model get no special
@@ -35,38 +37,41 @@ def write_tokenizer(tokenizer: AnyTokenizer, folder: pathlib.Path, context: int)
 
     Args:
       context: the model's maximum number of tokens.
+      source: a folder whose tokenizer_config.json, if it has one, is taken over, but for a context that has changed.
     Raises:
       InputError: a sentencepiece model with settings that tokenizer.json cannot express.
     """
-    exported = _exported(tokenizer)
+    exported = exported_tokenizer(tokenizer)
     content = exported.to_str(pretty=True).encode() if isinstance(tokenizer, Tokenizer) else tokenizer.model
-    end = exported.id_to_token(tokenizer.end_of_text)
-    padding = end if exported.token_to_id("<pad>") is None else "<pad>"
-    special = {"bos_token": end, "eos_token": end, "pad_token": padding}  # end of text also opens rows
-    if isinstance(tokenizer, Tokenizer):
-        special["unk_token"] = "<unk>"
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": context,
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,
-        **special,
-    }
+    settings = read_object(source / "tokenizer_config.json") if source else {}
+    if settings:
+        before = read_object(source / "config.json")
+        if context not in (before.get("max_position_embeddings"), before.get("n_positions")):
+            settings["model_max_length"] = context
+    else:
+        begin, end = map(exported.id_to_token, (tokenizer.begin_of_text, tokenizer.end_of_text))
+        padding = end if exported.token_to_id("<pad>") is None else "<pad>"
+        special = {"bos_token": begin, "eos_token": end, "pad_token": padding}
+        if isinstance(tokenizer, Tokenizer):
+            special["unk_token"] = "<unk>"
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": context,
+            "clean_up_tokenization_spaces": False,
+            "split_special_tokens": True,
+            **special,
+        }
+        (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")
     if isinstance(tokenizer, Tokenizer):
         (folder / tokenizer.file_name).write_bytes(tokenizer.model)
     (folder / "tokenizer.json").write_bytes(content)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")
 
 
-def end_of_text_of(tokenizer: AnyTokenizer) -> str:
-    """The end-of-text token of a Hugging Face folder."""
-    return _exported(tokenizer).id_to_token(tokenizer.end_of_text)
-
-
-def _exported(tokenizer: AnyTokenizer) -> tokenizers.Tokenizer:
+def exported_tokenizer(tokenizer: AnyTokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer of the written tokenizer.json, which takes the names of special tokens in a text for these."""
     is_ours = isinstance(tokenizer, Tokenizer)
-    return _from_sentencepiece(tokenizer) if is_ours else tokenizers.Tokenizer.from_buffer(tokenizer.model)
+    return _from_sentencepiece(tokenizer) if is_ours else read_json_tokenizer(tokenizer.model, tokenizer.file_name)
 
 
 def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

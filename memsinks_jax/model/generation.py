@@ -5,8 +5,8 @@
     for written in generator(["Once upon a time", ""], Settings(max_tokens=50, temperature=0.8)):
         print(written.text)
 
-As in training, a document opens with end of text. A prompt is the beginning of a document, and may be empty. B prompts; P
-places hold the longest prompt with its end of text, T places also its continuation; V vocabulary.
+As in training, a document opens with the tokenizer's `begin_of_text`. A prompt is the beginning of a document, and may be
+empty. B prompts; P places hold the longest prompt with what opens it, T places also its continuation; V vocabulary.
 """
 
 import dataclasses
@@ -99,16 +99,18 @@ class Generator:
         self._write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
     def __call__(
-        self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None
-    ) -> list[Written]:
+        self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None,
+        complete: bool = False,
+    ) -> list[Written]:  # fmt: skip
         """The last result of `stream`."""
         settings = settings or Settings()
-        *_, written = self.stream(prompts, settings, identities, every=settings.max_tokens)
+        *_, written = self.stream(prompts, settings, identities, settings.max_tokens, complete)
         return written
 
     def stream(
-        self, prompts: list[str | np.ndarray], settings: Settings, identities: np.ndarray | None = None, every: int = 8
-    ) -> Iterator[list[Written]]:
+        self, prompts: list[str | np.ndarray], settings: Settings, identities: np.ndarray | None = None, every: int = 8,
+        complete: bool = False,
+    ) -> Iterator[list[Written]]:  # fmt: skip
         """Yields all continuations so far: after the first token, then after `every` more tokens, until all are done.
 
         A row's tokens depend on its prompt, its index, its id and the settings, not on other rows.
@@ -117,10 +119,11 @@ class Generator:
           prompts: texts, or int32 (tokens,) without end of text.
           identities: uint32 (2,) or (prompts, 2), ids of the documents that the prompts begin, for the modes own and
             other. The beginning of a document does not determine its id.
+          complete: the prompts are tokens that bring what opens them, as those of a chat do.
         Raises:
           InputError: no prompts, no identities but a mode that needs them, more tokens than the context.
         """
-        end, room = self._tokenizer.end_of_text, self._config.data.row_length
+        room = self._config.data.row_length
         if not prompts:
             raise InputError("there is no prompt; give at least one, '' for text from nothing")
         if identities is None and settings.sinks in ("own", "other"):
@@ -129,21 +132,22 @@ class Generator:
                 "of the run), or take sinks=drop"
             )
         openings = [self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-        longest = max(map(len, openings))
-        # The row is end of text, the prompt, and all written tokens but the last, which is never read.
+        if not complete:
+            openings = [np.concatenate([[self._tokenizer.begin_of_text], opening]) for opening in openings]
+        longest = max(map(len, openings)) - 1
+        # The row is what opens it, the prompt, and all written tokens but the last, which is never read.
         if longest + settings.max_tokens > room:
             raise InputError(
                 f"a prompt of {longest} tokens and {settings.max_tokens} to write do not fit in the context of {room}; "
                 "shorten the prompt or lower max_tokens"
             )
         tokens_BP = np.full((len(prompts), _rounded(1 + longest, room)), PADDING, np.int32)
-        tokens_BP[:, 0] = end
         for row, opening in zip(tokens_BP, openings, strict=True):
-            row[1 : 1 + len(opening)] = opening
+            row[: len(opening)] = opening
         ids = np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32)
         identities_B2 = np.broadcast_to(ids, (len(prompts), 2))
         request = {
-            "known_B": np.array([1 + len(opening) for opening in openings], np.int32),
+            "known_B": np.array([len(opening) for opening in openings], np.int32),
             "identities_B12": identities_B2[:, None],
             "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
             "temperature": np.float32(settings.temperature), "top_k": np.int32(settings.top_k),
@@ -161,7 +165,7 @@ class Generator:
             until = min(count + every, settings.max_tokens)
 
     def _written(self, opening: np.ndarray, tokens: np.ndarray, over: bool) -> Written:
-        ended = tokens == self._tokenizer.end_of_text
+        ended = np.isin(tokens, self._tokenizer.stops)
         tokens = tokens[: np.argmax(ended)].copy() if ended.any() else tokens.copy()
         text = text_after(self._tokenizer, opening, tokens)
         return Written(text if over or ended.any() else text.rstrip(_UNFINISHED), tokens)
@@ -217,7 +221,7 @@ class Generator:
             request["top_p"],
         )  # fmt: skip
         written_BT = jax.lax.dynamic_update_slice_in_dim(state.written_BT, tokens_B[:, None], state.count, axis=1)
-        open_B = state.open_B & (tokens_B != self._tokenizer.end_of_text)
+        open_B = state.open_B & ~jnp.isin(tokens_B, jnp.array(self._tokenizer.stops))
         return _State(state.cache, written_BT, open_B, state.count + 1)
 
 

@@ -150,15 +150,15 @@ class WriteShard(PipelineStep):
 
     type, name = "memsinks_jax", "write"
 
-    def __init__(self, out: pathlib.Path, tokenizer: str, end_of_text: int, on_error: str):
+    def __init__(self, out: pathlib.Path, tokenizer: str, on_error: str):
         super().__init__()
-        self.out, self.tokenizer, self.end_of_text, self.on_error = str(out), tokenizer, end_of_text, on_error
+        self.out, self.tokenizer, self.on_error = str(out), tokenizer, on_error
 
     def run(self, data, rank: int = 0, world_size: int = 1):
         out = pathlib.Path(self.out)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallelism comes from the workers
         path = out / self.tokenizer
-        tokenizer = _opened(path, self.end_of_text if path.suffix == ".json" else None, path.stat().st_mtime_ns)
+        tokenizer = _opened(path, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
         lengths, identities, groups, names, skipped = [], [], [], {}, []
@@ -230,9 +230,9 @@ def shard_writer(path: pathlib.Path, written: collections.abc.Sized) -> collecti
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(path: pathlib.Path, end_of_text: int | None, modified: int):
+def _opened(path: pathlib.Path, modified: int):
     """Opens the tokenizer once per worker instead of once per shard. `modified` detects a new file of the same name."""
-    return open_tokenizer(path, end_of_text)
+    return open_tokenizer(path)
 
 
 class Progress:

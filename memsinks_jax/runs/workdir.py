@@ -1,7 +1,7 @@
 """The files of a workdir, and how to open them.
 
-config.json, data.json (hashes of the training data), tokenizer.model or tokenizer.json, documents.jsonl, metrics.jsonl,
-checkpoints/.
+config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
+documents.jsonl, metrics.jsonl, checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
 import datetime
@@ -21,6 +21,8 @@ from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import LISTED, general_sources, listing
 from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
+from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.interop.source import keep
 
 # Fields of which a part must stay on resume while the rest may change: the data may move, but must be the same.
 FREE_IN_PART = {
@@ -66,7 +68,10 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     try:
         _list_documents(scratch, corpus)
         (scratch / "data.json").write_text(_about(corpus))
-        (scratch / corpus.tokenizer.file_name).write_bytes(corpus.tokenizer.model)
+        for name, content in corpus.tokenizer.files.items():
+            (scratch / name).write_bytes(content)
+        if initial := config.model.initial:
+            keep(folder_of(initial), scratch, initial)
         (scratch / "config.json").write_text(to_json(config))
         if workdir.exists():
             workdir.rmdir()  # an empty folder of the user's

@@ -219,11 +219,18 @@ class _Look:
         config = opened.corpus.config
         self._every, self._loss, self._monitor = config.monitor.every, loss, None
         if self._every:
-            end, size = opened.corpus.tokenizer.end_of_text, rows_at_once(config, mesh, config.monitor.probes)
+            tokenizer, size = opened.corpus.tokenizer, rows_at_once(config, mesh, config.monitor.probes)
 
             def as_batches(tokens: list[np.ndarray], identities: np.ndarray) -> list[dict]:
-                about = (tokens, identities, config.data.row_length, end, size, reads_whole(config.data))
-                return document_batches(*about, ids(identities))
+                about = (
+                    tokens,
+                    identities,
+                    config.data.row_length,
+                    tokenizer.end_of_text,
+                    size,
+                    reads_whole(config.data),
+                )
+                return document_batches(*about, ids(identities), tokenizer.begin_of_text)
 
             own = sharding.own_rows(config.training.batch_size, mesh)
             self._monitor = Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
@@ -341,8 +348,10 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     place = config.model.initial
     run = open_run(folder_of(place))
     refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
-    if (run.tokenizer.model, run.tokenizer.end_of_text) != (corpus.tokenizer.model, corpus.tokenizer.end_of_text):
-        raise InputError(f"config.model.initial={place} has another tokenizer; add --config.data.tokenizer={place}")
+    theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
+    if theirs != ours:
+        mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
+        raise InputError(f"config.model.initial={place} has another tokenizer or end of text; {mend}")
 
     def put(array: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
         whole = np.asarray(array)

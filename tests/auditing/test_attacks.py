@@ -24,7 +24,8 @@ from memsinks_jax.training.step import init_state
 
 
 class Tokenizer:
-    end_of_text = END
+    end_of_text = begin_of_text = END
+    stops = (END,)
 
 
 def subject_of(config, params, mode="drop", name="a model"):

@@ -34,7 +34,7 @@ def model(**settings):
         rng, width = np.random.default_rng(1), (30, config.model.layers, config.model.d_model)
         for name in sparse_sinks.tables_of(config.model):
             params[name] = rng.normal(size=width[:2] if name.endswith("_bias") else width).astype(np.float32)
-    return Trained(config, types.SimpleNamespace(end_of_text=END), params, 1)
+    return Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 1)
 
 
 def losses(run, params):

@@ -54,6 +54,23 @@ def test_scores_are_those_of_the_document_loss(run):
     assert whole == pytest.approx(-nats[0], abs=1e-4)
 
 
+def test_a_text_opens_with_the_token_that_opens_documents(run):
+    import dataclasses
+
+    from memsinks_jax.auditing.lm_evaluation import HarnessModel
+
+    class Opens(type(run.tokenizer)):
+        begin_of_text = 7
+
+    opens = HarnessModel(dataclasses.replace(run, tokenizer=Opens(run.tokenizer.model)))
+    text = "Once upon a time"
+    tokens = run.tokenizer.encode(text).tolist()
+    ((score, _),) = HarnessModel(run)._score([([7, *tokens], len(tokens))])
+    assert opens.loglikelihood_rolling([request(text)]) == [pytest.approx(score, abs=1e-5)]
+    assert opens.loglikelihood([request("", text)])[0][0] == pytest.approx(score, abs=1e-5)
+    assert HarnessModel(run).loglikelihood_rolling([request(text)]) != [pytest.approx(score, abs=1e-3)]
+
+
 def test_the_harness_opens_a_run_by_name(run, workdir):
     (entry,) = importlib.metadata.entry_points(group="lm_eval.models", name="memsinks")
     asked = [request("Once upon a time", " there was a hen.")]

@@ -29,7 +29,8 @@ AT_LEAST = 5  # times as fast, with one prompt
 class Numbers:
     """A tokenizer of texts that are numbers with spaces between."""
 
-    end_of_text = END
+    end_of_text = begin_of_text = END
+    stops = (END,)
 
     def __init__(self, vocabulary_size):
         self.vocabulary_size = vocabulary_size

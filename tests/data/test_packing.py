@@ -40,6 +40,26 @@ def test_a_document_alone_in_its_row():
     assert row["identities"].tolist() == [[1, 2]]
 
 
+def test_a_token_of_its_own_may_open_documents():
+    """Whole documents open with it and close with end of text; a piece from the middle has neither."""
+    tokens, identities = [np.array([7, 8, 9], np.int32), np.array([6], np.int32)], np.ones((2, 2), np.uint32)
+    row = row_of([Piece(tokens[0], 0, 4)], identities[:1], 6, END, 4)
+    assert (row["inputs"].tolist(), row["targets"].tolist()) == ([4, 7, 8, 9, 0, 0], [7, 8, 9, END, 0, 0])
+    parts = [Piece(tokens[0], *part) for part in windows(4, 2, whole=True)]
+    first, second = (row_of([part], identities[:1], 2, END, 4) for part in parts)
+    assert (first["inputs"].tolist(), second["inputs"].tolist()) == ([4, 7], [8, 9])
+    row = row_of([Piece(tokens[0], 0, 4), Piece(tokens[1], 0, 2)], identities, 6, END, 4, documents_per_row=2)
+    assert (row["inputs"].tolist(), row["targets"].tolist()) == ([4, 7, 8, 9, 4, 6], [7, 8, 9, END, 6, END])
+    usual, plan, all_tokens, _ = make([5, 30, 7] * 5, rows="packed")
+    rows = Rows(usual._config, plan, END, 4)
+    for number in range(rows.rows_per_epoch):
+        here, there = rows[number], usual[number]
+        opens = (there["inputs"] == END) & (there["segments"] > 0)
+        assert opens.any() or number and (here["inputs"] == there["inputs"]).all()
+        assert (here["inputs"] == np.where(opens, 4, there["inputs"])).all()
+        assert all((here[name] == there[name]).all() for name in there if name != "inputs")
+
+
 @pytest.mark.parametrize(("length", "weight"), [(1, 2), (5, 6), (6, 6), (50, 6)])
 def test_long_documents_are_cut(length, weight):
     (place,) = windows(length + 1, 6, whole=False)

@@ -34,8 +34,11 @@ def tokenizer():
     return train_tokenizer(TEXTS, 600)
 
 
-def byte_level(special=("<|endoftext|>",)) -> bytes:
-    """The tokenizer.json of a byte-level BPE as GPT-2's and SmolLM's are; token 0 is an ordinary "!" as GPT-2's."""
+def byte_level(special=("<|endoftext|>",), opens="") -> bytes:
+    """The tokenizer.json of a byte-level BPE as GPT-2's and SmolLM's are; token 0 is an ordinary "!" as GPT-2's.
+
+    The special tokens are 600, 601, ... `opens`: the one that text begins with, as Llama's does.
+    """
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -44,6 +47,10 @@ def byte_level(special=("<|endoftext|>",)) -> bytes:
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
     made.train_from_iterator(TEXTS, trainer)
     made.add_special_tokens(list(special))
+    if opens:
+        made.post_processor = tokenizers.processors.TemplateProcessing(
+            f"{opens} $A", special_tokens=[(opens, made.token_to_id(opens))]
+        )
     return made.to_str().encode()
 
 
@@ -162,3 +169,86 @@ def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
         assert open_tokenizer(path).model == tokenizer.model  # of both the one that the other is a copy of
     (tmp_path / "tokenizer.model").write_bytes(b"somebody else's")
     assert isinstance(open_tokenizer(tmp_path), JsonTokenizer)
+
+
+CHAT = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|eot|>")  # 600 to 603; no name that end of text usually has
+
+
+def folder_of(tmp_path, special=CHAT, opens="", **files):
+    (tmp_path / "tokenizer.json").write_bytes(byte_level(special, opens))
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "end", "stops"),
+    [
+        ({"config": {"model_type": "llama", "eos_token_id": 602}}, 602, (602,)),
+        ({"config": {"model_type": "llama", "eos_token_id": [602, 603]}}, 602, (602, 603)),
+        (
+            {"config": {"model_type": "llama", "eos_token_id": 602}, "generation_config": {"eos_token_id": [603, 602]}},
+            602, (602, 603),
+        ),
+        ({"config": {"model_type": "llama"}, "generation_config": {"eos_token_id": [603, 602]}}, 603, (603, 602)),
+        ({"config": {"model_type": "llama"}, "tokenizer_config": {"eos_token": "<|im_end|>"}}, 602, (602,)),
+        ({"tokenizer_config": {"eos_token": {"content": "<|im_end|>"}}}, 602, (602,)),
+        ({"special_tokens_map": {"eos_token": "<|eot|>"}}, 603, (603,)),
+    ],
+)  # fmt: skip
+def test_a_folder_says_its_end_of_text(files, end, stops, tmp_path):
+    """The folder and the file in it; the name that others use is not asked."""
+    folder = folder_of(tmp_path, (*CHAT, "<|endoftext|>"), **files)
+    for place in (folder, folder / "tokenizer.json"):
+        opened = open_tokenizer(place)
+        assert (opened.end_of_text, opened.begin_of_text, opened.stops) == (end, end, stops)
+
+
+def test_end_of_text_can_be_chosen_by_name(tmp_path):
+    folder = folder_of(tmp_path)
+    with pytest.raises(InputError, match=r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
+        open_tokenizer(folder)
+    assert open_tokenizer(folder, "<|im_end|>").end_of_text == 602
+    assert open_tokenizer(folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"}), "<|im_end|>").stops == (602,)
+    with pytest.raises(InputError, match=r"end of text is to be '<\|other\|>', which the tokenizer does not have"):
+        open_tokenizer(folder, "<|other|>")
+
+
+def test_end_of_text_stays_with_the_tokenizer(tmp_path):
+    """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever was beside it before."""
+    source = folder_of(tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]})
+    before, kept = open_tokenizer(source), tmp_path / "kept"
+    assert (before.begin_of_text, before.end_of_text, before.stops) == (601, 602, (602, 603))
+    kept.mkdir()
+    for name, content in before.files.items():
+        (kept / name).write_bytes(content)
+    (kept / "config.json").write_text("{}")  # a run's
+    for place in (kept, kept / "tokenizer.json"):
+        after = open_tokenizer(place)
+        assert (after.begin_of_text, after.end_of_text, after.stops) == (601, 602, (602, 603))
+    (kept / "special_tokens.json").write_text('{"end_of_text": 9999, "begin_of_text": 1, "stops": []}')
+    with pytest.raises(InputError, match=r"end of text is to be token 9999, which the tokenizer does not have"):
+        open_tokenizer(kept)
+    (kept / "special_tokens.json").write_text("{")
+    with pytest.raises(InputError, match=r"special_tokens.json.* damaged"):
+        open_tokenizer(kept)
+
+
+def test_workdirs_from_before_are_opened_as_they_were_trained(tmp_path):
+    """By name, and end of text opens documents, whatever the tokenizer would put there."""
+    folder = folder_of(tmp_path, ("<s>", "</s>"), opens="<s>", config={"variant": "sinks"})
+    old = open_tokenizer(folder)
+    assert (old.begin_of_text, old.end_of_text, old.stops) == (601, 601, (601,))
+    (tmp_path / "config.json").unlink()
+    assert open_tokenizer(folder).begin_of_text == 600
+    corpus = open_tokenizer(folder, 601)  # a manifest says it
+    assert (corpus.begin_of_text, corpus.end_of_text) == (601, 601)
+
+
+def test_a_tokenizer_that_opens_text_opens_documents(tmp_path):
+    says = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert open_tokenizer(folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=says)).begin_of_text == 601
+    added = folder_of(tmp_path, tokenizer_config=says | {"add_bos_token": True})
+    assert open_tokenizer(added).begin_of_text == 601
+    left_out = folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=says | {"add_bos_token": False})
+    assert open_tokenizer(left_out).begin_of_text == 602

@@ -207,7 +207,7 @@ def test_rows_are_as_long_as_their_documents(world, kind):
     tokens = [np.resize(corpus.tokens(0), size) for size in (3, 900, 200, 127, 128, 1500, 5)]
     identities, end = corpus.identities(range(7)), corpus.tokenizer.end_of_text
     opened = np.arange(7) % 2 == 0
-    batches = batches_by_length(config, None, tokens, identities, end, opened)
+    batches = batches_by_length(config, None, tokens, identities, corpus.tokenizer, opened)
     shapes = {"one_document": [(4, 128), (2, 256), (2, 1024)], "packed": [(4, 128), (2, 256), (1, 512), (2, 1024)]}
     assert [batch["inputs"].shape for batch in batches] == shapes[kind]
     for mode in ("own", "drop"):
@@ -224,7 +224,7 @@ def test_rows_of_a_length_are_no_more_than_a_device_has_room_for(world):
         [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5],
         sharding.make_mesh(MeshConfig(fsdp=2)),
     )
-    batches = batches_by_length(config, mesh, tokens, np.zeros((75, 2), np.uint32), 1)
+    batches = batches_by_length(config, mesh, tokens, np.zeros((75, 2), np.uint32), world[1].tokenizer)
     assert [batch["inputs"].shape for batch in batches] == [(32, 128)] * 3 + [(8, 2048)]
 
 

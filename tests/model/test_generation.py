@@ -35,7 +35,8 @@ IDENTITIES = np.array([[1, 2], [3, 4], [5, 6], [2**32 - 1, 8]], np.uint32)
 class Bytes:
     """A tokenizer of UTF-8 bytes with 8 pieces in front, of which END is end of text, and 2 embeddings to spare."""
 
-    end_of_text, vocabulary_size = END, 264
+    end_of_text = begin_of_text = END
+    stops, vocabulary_size = (END,), 264
 
     def encode(self, text):
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 8

@@ -528,3 +528,34 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     write_lines(tmp_path / "a.jsonl", [{"text": None}])
     with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
         prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="slurm", slurm=options)
+
+
+def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
+    """And it stays in the corpus, where a run finds it; a corpus from before has it in its manifest alone."""
+    write_lines(tmp_path / "input.jsonl")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    for place in (tmp_path, tmp_path / "own"):
+        (place / "tokenizer.json").write_bytes(byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>"))
+    given, folder = [str(tmp_path / "input.jsonl")], str(tmp_path / "own")
+    for tokenizer, token, message in (
+        (str(tmp_path), "", r"no token is called .*--end_of_text=TOKEN"),
+        (None, "<|eot|>", r"--end_of_text=<\|eot\|> is of a tokenizer.json"),
+        (folder, "<|none|>", r"end of text is to be '<\|none\|>', which the tokenizer does not have"),
+    ):
+        with pytest.raises(InputError, match=message):
+            prepare(given, tokenizer, tmp_path / "none", end_of_text=token)
+    assert not (tmp_path / "none").exists()
+    for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
+        prepare(given, folder, tmp_path / name, near_duplicates="none", end_of_text=token)
+        config = tiny_config()
+        config.data.files, config.data.unique_documents = str(tmp_path / name), 40
+        corpus, manifest = load_corpus(config), json.loads((tmp_path / name / "manifest.json").read_text())
+        assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
+        assert ("end_of_text" in manifest["settings"]) == bool(token)
+        assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602
+        (tmp_path / name / "special_tokens.json").unlink()
+        before = load_corpus(config).tokenizer
+        assert before.end_of_text == before.begin_of_text == end
+    with pytest.raises(InputError, match="end_of_text"):
+        prepare(given, folder, tmp_path / "chosen", near_duplicates="none", end_of_text="<|end|>")

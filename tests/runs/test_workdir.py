@@ -58,7 +58,7 @@ def test_another_folder_of_the_user_does_not_become_part_of_a_new_run(tmp_path):
 def test_a_tokenizer_json_is_kept_and_read(run):
     workdir, corpus = run
     assert sorted(p.name for p in workdir.iterdir()) == [
-        "config.json", "data.json", "documents.jsonl", "lock", "tokenizer.json",
+        "config.json", "data.json", "documents.jsonl", "lock", "special_tokens.json", "tokenizer.json",
     ]  # fmt: skip
     assert workdirs.read_tokenizer(workdir).model == byte_level()
     assert corpus.fingerprints["tokenizer"] == hashlib.sha256(byte_level()).hexdigest()

@@ -1,0 +1,62 @@
+"""The small files of the Hugging Face folder that a model came from: config, tokenizer settings, chat template, licence.
+
+A workdir keeps them in `source/`. So a model that is exported again differs from what came in only where it was changed.
+"""
+
+import pathlib
+import re
+import shutil
+
+from memsinks_jax.data.tokenizer import read_object
+from memsinks_jax.interop.hub import PREFIX
+
+_FOLDER = "source"
+_ORIGIN = "origin.txt"  # the place that was named: a folder, or hf://organisation/name
+# What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are written from theirs.
+UNCHANGED = ("generation_config.json", "special_tokens_map.json", "chat_template.jinja", "LICENSE*", "NOTICE*")
+_KEPT = (*UNCHANGED, "config.json", "tokenizer_config.json", "README.md")
+
+
+def source_of(place: pathlib.Path) -> pathlib.Path | None:
+    """Where a Hugging Face folder or a workdir has these files; None: the model was made here."""
+    folder = place if "model_type" in read_object(place / "config.json") else place / _FOLDER
+    return folder if folder.is_dir() else None
+
+
+def keep(place: pathlib.Path, workdir: pathlib.Path, named: str) -> None:
+    """Copies the small files of a model to a workdir that starts from it; `named` is the place as the user calls it."""
+    if not (source := source_of(place)):
+        return
+    (workdir / _FOLDER).mkdir()
+    copy(source, workdir / _FOLDER, (*_KEPT, _ORIGIN))
+    if not (workdir / _FOLDER / _ORIGIN).exists():
+        (workdir / _FOLDER / _ORIGIN).write_text(named + "\n")
+
+
+def copy(source: pathlib.Path, folder: pathlib.Path, patterns: tuple[str, ...]) -> None:
+    for path in (path for pattern in patterns for path in source.glob(pattern)):
+        shutil.copyfile(path, folder / path.name)
+
+
+def origin(source: pathlib.Path | None) -> str:
+    """The place that was imported; empty if that is not known."""
+    known = source is not None and (source / _ORIGIN).is_file()
+    return (source / _ORIGIN).read_text().strip() if known else ""
+
+
+def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[str]:
+    """The lines of a model card on the base model and its licence, as far as they are known.
+
+    Args:
+      named: the place that the model came from.
+      unknown: whose licence is to be looked up if it is not.
+    """
+    card = source / "README.md" if source else None
+    text = card.read_text(errors="replace") if card and card.is_file() else ""
+    head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+    said = dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE)) if head else {}
+    if named.startswith(PREFIX) or (re.fullmatch(r"[\w.-]+/[\w.-]+", named) and not pathlib.Path(named).exists()):
+        said["base_model"] = named.removeprefix(PREFIX)
+    if said.get("license", "unknown") == "unknown":
+        said["license"] = f"unknown # that of {unknown}; say which"
+    return [f"{name}: {value}" for name, value in said.items()]
