@@ -35,6 +35,6 @@ def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: A
 
 
 def canary_targets(settings: CanariesConfig, length: int) -> slice:
-    """The canary's place among the targets of its row (of `packing.row_of`, where it is alone), for a document of `length` tokens."""
+    """The canary's place among the targets of its row, in which it is alone, for a document of `length` tokens."""
     start = length - settings.length if settings.place == "end" else 0
     return slice(start, start + settings.length)
