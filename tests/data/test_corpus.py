@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
+from story_parser import log_probability
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import InputError
@@ -14,7 +15,6 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
 from memsinks_jax.data.documents import Document, in_words
-from memsinks_jax.data.embedded.stories import log_probability
 from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.evals.memorization import batches_by_role
