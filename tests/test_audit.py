@@ -304,7 +304,9 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
     losses = {name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()}
     assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
-    assert paths({"attacks": audited([0.5] * len(SUBJECTS))["attacks"]}) <= paths(found)
+    made = audited([0.5] * len(SUBJECTS))["attacks"]
+    del made["relearning"]  # nothing was forgotten here: test_attacks.py compares it
+    assert paths(made) - paths(found["attacks"]) == set()
     back = found["attacks"]["reactivation"]
     assert back["own"]["recovered"] == 1 and all(math.isfinite(one["loss"]) for one in back.values())
 

@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from audited import SUBJECTS, audited, paths
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
@@ -96,7 +97,7 @@ def test_steps_until_a_curve_crosses():
 
 
 @pytest.mark.slow
-def test_what_is_known_takes_no_step_and_what_is_not_takes_some():
+def test_what_is_known_takes_no_step_and_what_is_not_takes_some(monkeypatch):
     config, params = planted_model()
     known = subject_of(config, params, name="known")
     blank = jax.tree.map(lambda x: x * 0.5, random_model("gpt2", 0.05)[1])
@@ -115,6 +116,9 @@ def test_what_is_known_takes_no_step_and_what_is_not_takes_some():
     assert ratios(results["new"], results["new"])["few"]["ratio"] == 1
     with pytest.raises(InputError, match="has lost 0 of 4 documents"):
         targets_of(known, known, SAME)
+    monkeypatch.setattr(attacks.relearning, "relearn", lambda subject, _: results[subject.name])
+    made = audited([0.5] * len(SUBJECTS))["attacks"]["relearning"]["members"]  # what tests of the figure make up
+    assert paths(made) - paths(attacks._relearned([new, known], targets)) == set()
 
 
 def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
