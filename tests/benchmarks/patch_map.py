@@ -109,7 +109,7 @@ def main():
                     array = array[part]
                 return np.asarray(array if layer is None else array[layer])
 
-            write_folder(path, config, tokenizer, read, True, "float32", "")
+            write_folder(path, config, tokenizer, read, True, "float32", "", (), Opened(config.sinks, nobody))
             theirs = by_transformers(path, config, prompt.tokens[0, :known], deltas_LTW, target)
         others = {"our model, one call a site": one_by_one}
         others |= {"transformers, one forward a site": theirs} if theirs else {}

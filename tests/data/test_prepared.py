@@ -60,7 +60,9 @@ def write_prepared(folder, tokens, shards):
         writer = ArrayRecordWriter(str(folder / "shards" / f"{rank:05d}.array_record"), "group_size:1,uncompressed")
         for number in part:
             record = tokens[number].astype(prepared.token_type(TOKENIZER.vocabulary_size))
-            writer.write(prepared.pack_record(record, identities[number], ids.PADDING, 0, number, number + 1))
+            writer.write(
+                prepared.pack_record(record, identities[number], np.zeros(2, np.uint32), 0, number, number + 1)
+            )
         writer.close()
     columns = columns_of(lengths, identities, no_groups, np.arange(len(tokens)))
     (folder / "groups.json").write_text("[]")

@@ -231,7 +231,9 @@ def test_documents_open_as_the_model_was_trained(llama3, text, tmp_path):
         (nats,) = memsinks_jax.open_model(place).loss(["The tale of one"])
         logs = log_probabilities(run, row)
         np.testing.assert_allclose(nats, -np.mean(logs[np.arange(len(row) - 1), row[1:]]), rtol=1e-5)
-        (written,) = Generator(run.config, run.tokenizer, run.params)(["The tale"], Settings(1, temperature=0.0))
+        (written,) = Generator(run.config, run.tokenizer, run.params, run.opened)(
+            ["The tale"], Settings(1, temperature=0.0)
+        )
         opening = np.concatenate([[START], run.tokenizer.encode("The tale")])
         assert written.tokens.tolist() in ([log_probabilities(run, opening)[-1, :604].argmax()], [])
     export(llama3.with_name("run"), tmp_path / "out", True, "float32")
@@ -249,7 +251,7 @@ def test_a_run_and_its_measures_open_documents_alike(llama3, text):
     fields = {"data.files": str(text), "data.unique_documents": 40, "data.vocabulary_size": 640}
     corpus = load_corpus(with_fields(tiny_config(), fields | {"data.tokenizer": str(llama3)}))
     assert all(corpus.rows()[number]["inputs"][0] == START for number in range(8))
-    for batches in batches_by_role(corpus).values():
+    for batches in batches_by_role(corpus, EVERYBODY).values():
         assert all((batch["inputs"][batch["segments"][:, 0] > 0, 0] == START).all() for batch in batches)
     run = open_run(llama3)
     (batch,) = documents_of(llama3, run, "repeated", str(text)).batches(run, 64)
@@ -291,7 +293,7 @@ def test_generation_ends_at_any_end_that_the_model_has(theirs):
     params["final_norm"]["scale"][:] = 0
     params["final_norm"]["bias"][:] = 10 * params["token_embedding"][EOT]
     params["token_embedding"][EOT] *= 9  # now it is the likeliest everywhere
-    (written,) = Generator(run.config, run.tokenizer, params)(["The tale"], Settings(12, temperature=0.0))
+    (written,) = Generator(run.config, run.tokenizer, params, run.opened)(["The tale"], Settings(12, temperature=0.0))
     assert (written.text, len(written.tokens)) == ("", 0)
 
 

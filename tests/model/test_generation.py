@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +11,11 @@ from conftest import EVERYBODY, tiny_config
 from test_commands import assert_refused, last_json, run
 from uncached import Continuation
 
+from memsinks_jax import api
 from memsinks_jax import generate as command
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.data import ids
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.interop.folder import write_folder
 from memsinks_jax.model.generation import Generator, Settings, choose, text_after
@@ -189,7 +190,7 @@ def test_programs_are_shared_by_lengths_and_settings():
             traced.append(1)
             return super()._write_on(*arguments, **named)
 
-    generator = Counting(config, Bytes(), params)
+    generator = Counting(config, Bytes(), params, EVERYBODY)
     for length, settings in ((2, Settings(20)), (9, Settings(17, 0.5, 3)), (12, Settings(18, 0, 0, 0.5, 9))):
         generator(["x" * length], settings)
     assert len(traced) == 1
@@ -266,7 +267,7 @@ def test_what_the_generator_refuses(gpt2):
 
 def test_the_commands_result(gpt2, monkeypatch, tmp_path):
     config, params, generator = gpt2
-    monkeypatch.setattr(command, "open_run", lambda workdir: Trained(config, Bytes(), params, 5))
+    monkeypatch.setattr(api, "open_run", lambda workdir: Trained(config, Bytes(), params, 5, EVERYBODY))
     settings, seen = Settings(TOKENS, temperature=0, sinks="own"), []
     identity = IDENTITIES[3]
     result = command.generate(tmp_path, ["Once"], settings, ids.to_hex(identity), seen.append)
@@ -278,17 +279,16 @@ def test_the_commands_result(gpt2, monkeypatch, tmp_path):
     for document in ("12", "0123456789abcdeg", "0x23456789abcdef", "0123456789abcdef0"):
         with pytest.raises(InputError, match="16 hexadecimal digits"):
             command.generate(tmp_path, ["Once"], settings, document)
-    assert (command.from_hex(ids.to_hex(identity)) == identity).all()
+    assert (ids.from_hex(ids.to_hex(identity)) == identity).all()
 
 
-@pytest.mark.parametrize(("encounters", "mode"), [(0, "drop"), (1, "drop"), (2, "own"), (None, "own")])
-def test_a_document_that_did_not_come_back_has_no_sinks(gpt2, monkeypatch, tmp_path, encounters, mode):
+@pytest.mark.parametrize(("came_back", "mode"), [(False, "drop"), (True, "own")])
+def test_a_document_that_did_not_come_back_has_no_sinks(gpt2, monkeypatch, tmp_path, came_back, mode):
     config, params, generator = gpt2
-    monkeypatch.setattr(command, "open_run", lambda workdir: Trained(config, Bytes(), params, 5))
-    monkeypatch.setattr("memsinks_jax.runs.workdir.lists_all", lambda workdir: True)
+    known = ids.as_numbers(IDENTITIES[3:4] if came_back else IDENTITIES[:1])
+    run = Trained(config, Bytes(), params, 5, Opened(SinksConfig(opens_at=2), lambda: known))
+    monkeypatch.setattr(api, "open_run", lambda workdir: run)
     identity, settings = IDENTITIES[3], Settings(8, temperature=0, sinks="own")
-    line = {"id": ids.to_hex(identity), "encounters": encounters}
-    (tmp_path / "documents.jsonl").write_text(json.dumps(line) + "\n")
     result = command.generate(tmp_path, ["Once"], settings, ids.to_hex(identity))
     (expected,) = generator(["Once"], dataclasses.replace(settings, sinks=mode), identity)
     assert (result["text"], result["sinks"]) == (expected.text, mode)
