@@ -19,7 +19,7 @@ import numpy as np
 from uncached import Continuation
 
 from memsinks_jax.config import Config
-from memsinks_jax.data.opened import Opened, nobody
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.training.step import init_state
 
@@ -67,7 +67,9 @@ def main():
         random = np.random.default_rng(0)
         openings = random.integers(3, config.data.vocabulary_size, (batch, OPENING)).astype(np.int32)
         prompts = [" ".join(map(str, opening)) for opening in openings]
-        generator = Generator(config, Numbers(config.data.vocabulary_size), params, Opened(config.sinks, nobody))
+        generator = Generator(
+            config, Numbers(config.data.vocabulary_size), params, Opened(config.sinks, lambda: np.zeros(0, np.uint64))
+        )
         continuation, nobody = Continuation(config, OPENING + TOKENS, END), np.zeros((batch, 2), np.uint32)
         settings = Settings(max_tokens=TOKENS, temperature=0)
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from memsinks_jax.config import ModelConfig
 from memsinks_jax.data.embedded import facts
+from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.editing import patching
 from memsinks_jax.editing.probe import Probe
