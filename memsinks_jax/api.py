@@ -10,29 +10,36 @@
 Importing the package does not import jax; opening a model does.
 """
 
+import dataclasses
 import functools
 import logging
 import os
 import pathlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memsinks_jax import sinks as modes
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.corpus import entropy_floor, tokenise
+from memsinks_jax.data.documents import in_words, read_documents
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
 from memsinks_jax.interop.chat import Chat
+from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.sinks import MODES, has_sinks
 
 logger = logging.getLogger(__name__)
+
+ROLES = ("held_out", "repeated", "unique")
 
 
 class Model:
@@ -108,8 +115,8 @@ class Model:
         Raises:
           InputError: an unknown mode.
         """
-        if sinks not in modes.MODES:
-            raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(modes.MODES)}")
+        if sinks not in MODES:
+            raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
         about = (tokens, identities, run.tokenizer, opened)
@@ -124,3 +131,92 @@ class Model:
 def open_model(place: str | os.PathLike) -> Model:
     """The model of a training run or of a Hugging Face folder. Raises InputError as `Model`."""
     return Model(place)
+
+
+def evaluate(
+    workdir: pathlib.Path, mode: str, files: str = "", role: str = "held_out", memories: tuple[str, ...] = ()
+) -> dict:
+    """Loss of documents under one mode of the sinks.
+
+    Args:
+      mode: one of sinks.MODES.
+      files: glob of the documents to measure; empty for the run's own documents of `role`.
+      memories: files that edit has written, all of which are in the model.
+    Returns:
+      {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
+      "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
+    """
+    model, floor = Model(workdir, memories), None
+    config = model.run.config
+    if files:
+        documents = read_documents(files)
+        documents, tokens = tokenise(documents, model.run.tokenizer)
+        identities = model.identities(tokens, mode)
+    elif is_folder(workdir):
+        raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
+    else:
+        corpus = workdirs.read_corpus(workdir)
+        indices = corpus.mixture.documents(role)
+        if not len(indices):
+            raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
+        documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
+        identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
+    nats, counts = model.document_losses(tokens, identities, mode)
+    if not has_sinks(config):
+        logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
+    per_document = [
+        {"source": document.source, "id": ids.to_hex(identity), "tokens": int(count), "loss": float(nat / count)}
+        for document, identity, nat, count in zip(documents, identities, nats, counts, strict=True)
+    ]
+    result = {"loss": float(nats.sum() / counts.sum()), "documents": len(documents), "tokens": int(counts.sum())}
+    return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
+
+
+def generate(
+    workdir: pathlib.Path,
+    prompts: list[str],
+    settings: Settings,
+    document: str = "",
+    show: Callable[[str], None] = lambda text: None,
+    memories: tuple[str, ...] = (),
+    chat: bool = False,
+) -> dict:
+    """What a trained model writes after each prompt.
+
+    Args:
+      document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
+      show: called with the first prompt's text as it grows.
+      memories: files that edit has written, all of which are in the model.
+      chat: the prompts are what a user says, and go through the model's chat template.
+    Returns:
+      {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
+      counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
+    Raises:
+      InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
+    """
+    identity = ids.from_hex(document) if document else None
+    if identity is None and settings.sinks in ("own", "other"):
+        raise InputError(
+            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
+            "documents.jsonl of the run)"
+        )
+    if not prompts:
+        raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
+    model = Model(workdir, memories)
+    run = model.run
+    asked = list(map(Chat(workdir, run.tokenizer), prompts)) if chat else prompts
+    if not has_sinks(run.config):
+        logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
+    if settings.sinks == "own" and not run.opened(identity):
+        logger.info("document %s never came back, so it has no sinks: they are dropped", document)
+        settings = dataclasses.replace(settings, sinks="drop")
+    next(
+        model.generator.stream(asked, settings, identity, complete=chat)
+    )  # all is compiled now, and the clock can start
+    begin = time.perf_counter()
+    for written in model.generator.stream(asked, settings, identity, complete=chat):
+        show(written[0].text)
+    seconds = time.perf_counter() - begin
+    texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
+    text = texts[0] if len(texts) == 1 else texts
+    return {"text": text, "tokens": tokens, "tokens_per_second": tokens / seconds, "sinks": settings.sinks}

@@ -12,174 +12,18 @@ import logging
 import pathlib
 import shlex
 import sys
-from collections.abc import Collection
 
-import numpy as np
-import tqdm
 from absl import flags
 
-from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
-from memsinks_jax.auditing.attacks import KINDS, attack
+from memsinks_jax.auditing import pages
+from memsinks_jax.auditing.attacks import KINDS
+from memsinks_jax.auditing.audit import SAMPLES, audit, write
 from memsinks_jax.auditing.explore import explore
-from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
-from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import ORACLE, corpus_of, documents_of, refuse_unfit, shortened, subjects_of
-from memsinks_jax.config import InputError
-from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.documents import Documents
-from memsinks_jax.export import export
-from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.reporting import explore_page, report
-from memsinks_jax.runs import command_line
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import command_line, output
 
 logger = logging.getLogger("memsinks_jax.audit")
-
-SAMPLES = 8
-
-
-def audit(
-    workdir: pathlib.Path,
-    members_files: str = "",
-    non_members_files: str = "",
-    standard: pathlib.Path | None = None,
-    oracle: pathlib.Path | None = None,
-    prefixes: tuple[int, ...] = PREFIXES,
-    suffix: int = SUFFIX,
-    samples: int = SAMPLES,
-    attacks: Collection[str] = KINDS,
-    open_unlearning_files: pathlib.Path | None = None,
-) -> dict:
-    """Measures one model in every mode of its sinks, and those that it is compared with.
-
-    Args:
-      members_files, non_members_files: globs; empty for the run's own repeated and held-out documents.
-      standard, oracle: models trained on the same documents without sinks, and without the members.
-      prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
-      attacks: those of attacks.KINDS to run on the removal, too.
-      open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
-    Returns:
-      {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
-      so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
-      "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "attacks":
-      of `attacks.attack`, or None}; see `measures.measure`. The intervals are over documents.
-    Raises:
-      InputError: models or documents that cannot be compared.
-    """
-    subjects = subjects_of(workdir, standard, oracle)
-    first = subjects[0].run
-    asked, room = min(prefixes) + suffix, first.config.data.row_length - 1
-    too_long = [length for length in prefixes if length + suffix > room]
-    if asked > room:
-        raise InputError(
-            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
-            f"room for {room} of a document; lower one of them"
-        )
-    if too_long:
-        logger.warning("--prefixes=%s leave no room for --suffix=%d in the context: skipped", _listed(too_long), suffix)
-        prefixes = tuple(length for length in prefixes if length not in too_long)
-    corpus = corpus_of(workdir, members_files, non_members_files)
-    members = documents_of(workdir, first, "repeated", members_files, corpus)
-    non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
-    refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
-    longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
-    subjects = shortened(subjects, longest)
-    if open_unlearning_files:
-        hand_over(open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members)
-    has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
-    reference = read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
-    if reference is None:
-        logger.warning("no --oracle: no baseline that never read the members, no reference score")
-    if not lengths_that_fit(members, prefixes, suffix):
-        logger.warning("no member has %d tokens: extraction is skipped", min(prefixes) + suffix)
-    found = {}
-    for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=not sys.stderr.isatty()):
-        is_oracle = subject.name == ORACLE
-        readings = reference if is_oracle else read_all(subject, members, non_members)
-        exposures = None
-        if has_canaries:
-            exposures = np.full(len(members.tokens), np.nan)
-            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus, first.config)
-        found[subject.name] = measure(
-            subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
-        )  # fmt: skip
-    times = None if members.encounters is None else members.encounters.tolist()
-    return {
-        "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
-        "members": len(members.tokens), "non_members": len(non_members.tokens),
-        "encounters": times and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
-        "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
-        "reference": ORACLE if reference else None,
-        "subjects": {
-            name: {group: {key: intervals.as_dict(m) for key, m in measured.items()} for group, measured in groups.items()}
-            for name, groups in found.items()
-        },
-        "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
-    }  # fmt: skip
-
-
-def _listed(lengths: Collection[int]) -> str:
-    return ",".join(map(str, lengths))
-
-
-def hand_over(
-    out: pathlib.Path, workdir: pathlib.Path, oracle: pathlib.Path | None, tokenizer: AnyTokenizer, members: Documents,
-    non_members: Documents,
-) -> None:  # fmt: skip
-    """Writes what `auditing.open_unlearning` does, beside both models as they are handed over: out/model, out/oracle.
-
-    Models that are Hugging Face folders stay where they are.
-    """
-    places = {"model": workdir} | ({"oracle": oracle} if oracle else {})
-    models = {name: place if is_folder(place) else out / name for name, place in places.items()}
-    with half_written(out) as scratch:
-        folder = scratch / "files"
-        folder.mkdir()
-        for name, place in places.items():
-            if not is_folder(place):
-                export(place, folder / name, drop=True, dtype="float32")
-        open_unlearning.write(folder, out, models, tokenizer, members, non_members)
-        folder.rename(out)
-
-
-def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None:
-    """results.json, pictures, index.html, and explore.html of what `explore` found. The folder gets its name when it is
-    complete."""
-    with half_written(out) as scratch:
-        folder = scratch / "audit"
-        folder.mkdir()
-        report.write_json(folder / "results.json", result)
-        drawn = pages.draw(result, folder)
-        sections = [
-            report.paragraph(pages.answer(result), "lead"), report.paragraph(pages.introduction(result)),
-            report.link("explore.html", "Documents, token by token"),
-            *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
-            *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),
-            report.heading("How it was made"),
-            report.code(command),
-        ]  # fmt: skip
-        report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
-        explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
-        folder.rename(out)
-
-
-def attack_sections(found: list[dict]) -> list[str]:
-    """Tables of the attacks of one audit, or of one a seed, for a page."""
-    return table_sections(attack_pages.tables(found) if found else [])
-
-
-def table_sections(tables: list[attack_pages.Table]) -> list[str]:
-    """Each with its heading, and what its numbers are."""
-    parts = []
-    for table in tables:
-        kinds = ["", *["number"] * len(table.columns[1:])]
-        lines = [[report.text(cell) for cell in row] for row in table.rows]
-        parts += [report.heading(table.title), _note(table.note), report.table(table.columns, lines, kinds)]
-    return parts
-
-
-def _note(content: str) -> str:
-    return report.paragraph(content, "note")
 
 
 def main() -> None:
@@ -207,7 +51,7 @@ def main() -> None:
         outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
         for name, place in (("out", out), ("open_unlearning", outside)):
             if place:
-                command_line.refuse_taken(place, name)
+                output.refuse_taken(place, name)
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         asked = (
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,

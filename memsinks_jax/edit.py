@@ -23,7 +23,7 @@ from memsinks_jax.editing.search import Wish
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.reporting import report
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import command_line, output
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.runs.trained import open_run
 
@@ -38,7 +38,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
             raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
     if out == written:
         raise InputError(f"--out={out}: the page will have this name; end that of the memory in .safetensors")
-    command_line.refuse_unwritable(out)
+    output.refuse_unwritable(out)
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = search.find(run, probe, wish)

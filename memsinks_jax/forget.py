@@ -7,84 +7,18 @@ held-out text.
 """
 
 import logging
-import os
 import pathlib
 import sys
 
-import jax
-import numpy as np
 from absl import flags
 
-from memsinks_jax.data.documents import in_words
-from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
-from memsinks_jax.forgetting.request import Request, find, left_open, placebos, refuse_all, spare_others
-from memsinks_jax.interop.folder import reader, write_folder
-from memsinks_jax.interop.source import front_matter, origin, source_of
-from memsinks_jax.model import sparse_sinks
+from memsinks_jax.forgetting.removal import forget
+from memsinks_jax.forgetting.request import Request
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.interruption import half_written
-from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.forget")
-
-
-def forget(
-    workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "",
-    spare: int | None = None, evidence: pathlib.Path | None = None,
-) -> dict:  # fmt: skip
-    """Writes the model without the sinks of the documents, and the receipt -> the receipt.
-
-    Args:
-      others, held_out: globs of what else is measured; empty for the run's own documents.
-      spare: sinks that more than this many of the others use stay; None: all go.
-      evidence: folder of `reproduce --figure=removal`, whose claims the receipt repeats.
-    Returns:
-      {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
-      {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
-      {mode: {"placebo_rise", "effect", "effect_ci95"}, ...}}, "documents": [those measured], ...}, losses in nats per token.
-    Raises:
-      InputError: nothing is written.
-    """
-    command_line.refuse_taken(out)
-    tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
-    run = open_run(workdir)
-    found = find(workdir, run, asked, others, held_out)
-    removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
-    refuse_all(run.config, removed, len(found.identities))
-    if spare is not None:
-        removed = spare_others(run.config, removed, found, spare)
-    with half_written(out) as scratch:
-        folder = scratch / out.name
-        params = neurons.without(run.config, run.params, removed)
-        source = source_of(workdir)
-        head = front_matter(source, origin(source), "the texts") if source else []
-        card = "\n".join(["---", *head, "---", "", ""]) if head else ""
-        card += (
-            f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
-        )
-        card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
-        made = (run.config, run.tokenizer, reader(params), False, "float32", card)
-        write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
-        _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
-        receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
-        receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
-        receipt |= receipts.measure(run, params, found, placebos(run, found, spare)) | tested
-        report.write_json(folder / "receipt.json", receipt)
-        picture = folder / "receipt.png"
-        receipts.draw(receipt, picture)
-        page = receipts.page(receipt, picture, out)
-        report.write_page(folder / "index.html", f"Removed from {workdir.absolute().name}", page)
-        os.replace(folder, out)
-    return receipt
-
-
-def _verify(meant: dict, written: dict, where: pathlib.Path) -> None:
-    """Raises RuntimeError where the files do not hold, bit for bit, what was meant to be in them."""
-    same = jax.tree.map(lambda one, other: np.array_equal(np.asarray(one), np.asarray(other)), meant, written)
-    if not jax.tree.all(same):
-        raise RuntimeError(f"{where} does not hold the parameters that were written to it")
 
 
 def main() -> None:

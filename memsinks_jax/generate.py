@@ -5,75 +5,19 @@
 taught to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
-import dataclasses
 import logging
 import pathlib
 import sys
-import time
-from collections.abc import Callable
 
 from absl import flags
 
 from memsinks_jax import sinks
-from memsinks_jax.api import Model
-from memsinks_jax.config import InputError
-from memsinks_jax.data import ids
+from memsinks_jax.api import generate
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.interop.chat import Chat
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.generate")
-
-
-def generate(
-    workdir: pathlib.Path,
-    prompts: list[str],
-    settings: Settings,
-    document: str = "",
-    show: Callable[[str], None] = lambda text: None,
-    memories: tuple[str, ...] = (),
-    chat: bool = False,
-) -> dict:
-    """What a trained model writes after each prompt.
-
-    Args:
-      document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
-      show: called with the first prompt's text as it grows.
-      memories: files that edit has written, all of which are in the model.
-      chat: the prompts are what a user says, and go through the model's chat template.
-    Returns:
-      {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
-      counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
-    Raises:
-      InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
-    """
-    identity = ids.from_hex(document) if document else None
-    if identity is None and settings.sinks in ("own", "other"):
-        raise InputError(
-            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
-            "documents.jsonl of the run)"
-        )
-    if not prompts:
-        raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
-    model = Model(workdir, memories)
-    run = model.run
-    asked = list(map(Chat(workdir, run.tokenizer), prompts)) if chat else prompts
-    if not sinks.has_sinks(run.config):
-        logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    if settings.sinks == "own" and not run.opened(identity):
-        logger.info("document %s never came back, so it has no sinks: they are dropped", document)
-        settings = dataclasses.replace(settings, sinks="drop")
-    next(
-        model.generator.stream(asked, settings, identity, complete=chat)
-    )  # all is compiled now, and the clock can start
-    begin = time.perf_counter()
-    for written in model.generator.stream(asked, settings, identity, complete=chat):
-        show(written[0].text)
-    seconds = time.perf_counter() - begin
-    texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
-    text = texts[0] if len(texts) == 1 else texts
-    return {"text": text, "tokens": tokens, "tokens_per_second": tokens / seconds, "sinks": settings.sinks}
 
 
 class _Terminal:

@@ -6,8 +6,6 @@ it trains one on a sample of the input. After an interruption the same command r
 number of workers.
 """
 
-import dataclasses
-import json
 import logging
 import os
 import pathlib
@@ -19,139 +17,11 @@ import time
 from absl import flags
 
 from memsinks_jax.config import RANGES, DataConfig, InputError
-from memsinks_jax.data import prepared
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
+from memsinks_jax.preparing.prepare import DEFAULTS, prepare
 from memsinks_jax.runs import command_line, interruption
 
 logger = logging.getLogger("memsinks_jax.prepare")
-
-DEFAULTS = {
-    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "common_ngram": 13, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "",
-}  # fmt: skip
-
-
-def prepare(
-    inputs: list[str],
-    tokenizer: str | None,
-    out: pathlib.Path,
-    executor: str = "local",
-    workers: int = 1,
-    slurm: dict | None = None,
-    vocabulary_size: int | None = None,
-    command: str = "",
-    **settings,
-) -> dict:
-    """Writes the folder `out`, or goes on with it.
-
-    Args:
-      inputs: files, folders, globs, hf://dataset[:split].
-      tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a sample of the input.
-      workers: tasks at a time.
-      vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes by default.
-      command: that asks for it; the page says it.
-      settings: see DEFAULTS.
-    Returns:
-      The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.
-    Raises:
-      InputError, OSError: nothing is half-written; the folder can be gone on with.
-    """
-    # Here, so that whoever imports the package has no second of waiting for what only this command needs.
-    from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
-    from memsinks_jax.preparing.stages import Where, claimed
-    from memsinks_jax.preparing.vocabulary import sample, train_on_sample
-
-    settings = DEFAULTS | settings
-    # Without these the manifest is that of a folder from before there were any.
-    unused = [] if settings["common_at"] else ["common_at", "common_ngram"]
-    unused += [] if (end_of_text := settings["end_of_text"]) else ["end_of_text"]
-    settings = {name: value for name, value in settings.items() if name not in unused}
-    opened = None
-    if not tokenizer:
-        if end_of_text:
-            raise InputError(
-                f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or omit this"
-            )
-        settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
-    elif vocabulary_size:
-        raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
-    else:
-        opened = open_tokenizer(pathlib.Path(tokenizer), end_of_text or None)
-    plan, work = make_plan(inputs, settings), out / "work"
-    finished = (out / prepared.MANIFEST).exists() and not work.exists()
-    if out.exists() and not work.exists() and not finished and any(out.iterdir()):
-        raise InputError(f"{out} holds other files; give an empty or a new --out")
-    begun = finished or (work / "plan.json").exists()
-    if opened is None:
-        opened = open_tokenizer(out) if begun else train_on_sample(plan)
-    elif not begun and settings["on_error"] == "stop":
-        sample(plan, 1)  # so that a wrong field's name leaves no folder that holds on to it
-    plan = dataclasses.replace(plan, settings=settings | {"tokenizer_sha256": prepared.sha256(opened.model)})
-    if finished:
-        return _check_finished(out, plan)
-    with claimed(work):
-        if (work / "plan.json").exists():
-            check_unchanged(Plan.from_json((work / "plan.json").read_text()), plan, out)
-        (out / "shards").mkdir(exist_ok=True)
-        for name, content in opened.files.items():
-            _write(out / name, content)
-        if not (tokenizer or (work / "plan.json").exists()):
-            logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
-        _write(work / "plan.json", plan.to_json().encode())
-        return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}), command)
-
-
-def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
-    """From the input to the corpus -> its report."""
-    from memsinks_jax.preparing import common_text, near_duplicates, steps
-    from memsinks_jax.preparing.finish import finish
-    from memsinks_jax.preparing.stages import Watch, run_stage
-
-    work, pieces, closeness = out / "work", len(plan.pieces), plan.settings["near_duplicates"]
-    tokenise = [
-        steps.ReadPiece(work / "plan.json"),
-        steps.WriteShard(out, tokenizer.file_name, plan.settings["on_error"]),
-    ]
-    stages = {"tokens": (tokenise, pieces)}
-    if closeness != "none":
-        config = near_duplicates.minhash_config(closeness)
-        tokenise.append(near_duplicates.Signatures(work / "signatures", config))
-        stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
-        stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
-    if at := plan.settings.get("common_at"):
-        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
-        length = plan.settings["common_ngram"]
-        ngrams = common_text.Ngrams(out, length, kind, tokenizer.end_of_text, closeness != "none")
-        stages["ngrams"] = [ngrams], pieces
-        stages["common"] = [common_text.Common(work, pieces, at)], ranges
-        stages["marks"] = [common_text.Marks(out, ranges)], pieces
-    tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
-    with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
-        for stage, (what, count) in stages.items():
-            watch.begin(stage)
-            run_stage(stage, what, count, work, where)
-        watch.begin("corpus")
-        return finish(out, plan, tokenizer, watch.advance, command)
-
-
-def _check_finished(out: pathlib.Path, plan) -> dict:
-    """The report of a folder that is done, if it is of the same input and settings."""
-    from memsinks_jax.preparing.finish import remove_done_work
-    from memsinks_jax.preparing.inputs import Plan, Source, check_unchanged
-
-    manifest = prepared.read_manifest(out)
-    sources = [Source(**source) for source in manifest["sources"]]
-    check_unchanged(Plan(manifest["settings"], sources, plan.pieces, plan.copies), plan, out)
-    remove_done_work(out)
-    logger.info("%s is already prepared", out)
-    return json.loads((out / "report.json").read_text())
-
-
-def _write(path: pathlib.Path, content: bytes) -> None:
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_bytes(content)
-    os.replace(scratch, path)
 
 
 def main() -> None:

@@ -12,9 +12,8 @@ import pytest
 from conftest import ROOT, tiny_config
 
 import memsinks_jax
+from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import InputError, with_fields
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.generate import generate
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.training.loop import train_and_evaluate

@@ -11,8 +11,8 @@ import yaml
 from audited import SUBJECTS, audited, made_up, paths
 from conftest import tiny_config
 
-from memsinks_jax.audit import audit, hand_over, write
 from memsinks_jax.auditing import exposure, forced, pages
+from memsinks_jax.auditing.audit import audit, hand_over, write
 from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.rows import asking
@@ -21,8 +21,8 @@ from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_jso
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
-from memsinks_jax.export import export
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
@@ -248,7 +248,7 @@ def test_one_member_is_enough(folder):
 def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
     """What was handed over measures like the run with its sinks dropped; its documents must be given."""
     files = {"members_files": str(folder / "read.txt"), "non_members_files": str(folder / "new.txt"), "prefixes": (4,)}
-    monkeypatch.setattr("memsinks_jax.export._speeds", lambda *places: (None, None))
+    monkeypatch.setattr("memsinks_jax.runs.exporting._speeds", lambda *places: (None, None))
     export(folder / "run", folder / "hf", True, "float32")
     exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
     dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]

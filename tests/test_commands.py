@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import FAST_COMPILER, ROOT
 
-from memsinks_jax.evaluate import evaluate
+from memsinks_jax.api import evaluate
 
 SMALL = [
     "--config.data.unique_documents=24", "--config.data.repeated_documents=2", "--config.data.repetitions=8",

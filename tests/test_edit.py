@@ -12,6 +12,7 @@ from conftest import tiny_config
 from test_commands import assert_refused, last_json, run
 
 from memsinks_jax import edit as command
+from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import InputError
 from memsinks_jax.edit import edit
 from memsinks_jax.editing import memory_file
@@ -19,10 +20,8 @@ from memsinks_jax.editing.memory import memory_of
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.editing.search import Wish
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.export import export
-from memsinks_jax.generate import generate
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 

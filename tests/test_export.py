@@ -1,6 +1,5 @@
 """From a run to a Hugging Face folder and back, by the commands: equal losses, and runs that resume."""
 
-import importlib
 import json
 import re
 import shutil
@@ -14,16 +13,15 @@ import pytest
 from conftest import ROOT, tiny_config
 
 from memsinks_jax import export as export_command
+from memsinks_jax.api import evaluate
 from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.export import documents_read, export
 from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.runs.exporting import documents_read, export
+from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
-
-import_model = importlib.import_module("memsinks_jax.import").import_model
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "sinks": {"config"},
     "model": {"config", "data", "sinks"},
     "evals": {"config", "sinks", "data", "model"},
-    "runs": {"config", "variants", "sinks", "data", "interop", "training"},
+    "runs": {"config", "variants", "sinks", "data", "model", "interop", "training"},
     "training": {"config", "sinks", "data", "model", "evals", "runs"},
     "planning": {"config", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "sinks", "data", "model", "evals"},
@@ -91,6 +91,17 @@ def test_no_file_is_imported_by_what_it_imports():
     """But for figures, of which each has its measures in a second file."""
     circles = [name for name, found in reached().items() if name in found and ".figures" not in name]
     assert not circles
+
+
+def test_nothing_imports_a_command_and_only_commands_the_command_line():
+    """A command is its help, its flags, one call, and what is printed."""
+    commands = {f"memsinks_jax.{path.stem}" for path in PACKAGE.glob("*.py") if "command_line.run(" in path.read_text()}
+    for path in FILES:
+        assert not commands & set(imports(path)), path
+        if room(path) != "labs" and f"memsinks_jax.{path.stem}" not in commands and path.stem != "command_line":
+            assert "command_line" not in re.findall(
+                r"\w+", "".join(re.findall(r"^ *from .*", path.read_text(), re.M))
+            ), path
 
 
 @pytest.mark.parametrize("command", ["api", "train", "evaluate", "generate", "export", "forget", "prepare", "import"])

@@ -11,7 +11,7 @@ from conftest import ROOT, tiny_config
 from memsinks_jax.config import CHOICES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.prepare import prepare
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 

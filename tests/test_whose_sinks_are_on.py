@@ -9,19 +9,18 @@ import pytest
 from conftest import tiny_config
 
 import memsinks_jax
+from memsinks_jax.api import evaluate, generate
 from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
 from memsinks_jax.auditing.measures import read_all
 from memsinks_jax.auditing.subjects import Subject, documents_of
 from memsinks_jax.config import InputError, from_json, to_json
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.export import export
-from memsinks_jax.forget import forget
+from memsinks_jax.forgetting.removal import forget
 from memsinks_jax.forgetting.request import Request
-from memsinks_jax.generate import generate
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 

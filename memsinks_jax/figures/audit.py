@@ -69,7 +69,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     """{"audit": of `audit.audit`; "documents_per_sink", "capacity": not for the ladder}. Takes minutes."""
-    from memsinks_jax.audit import audit  # jax takes seconds to import
+    from memsinks_jax.auditing.audit import audit  # jax takes seconds to import
 
     # Compares every model with the oracle, and with the standard model if data are the same. Attacks only the default.
     compared = {n: other for n, other in beside.items() if other and (n == "no_repeat" or run.variant not in _SETTINGS)}
@@ -310,7 +310,7 @@ def _whisker(axis, x: float, values: list[float], colour: str, label: str | None
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Further sections of the page: all attacks, and how many documents may share a sink."""
-    from memsinks_jax.audit import attack_sections
+    from memsinks_jax.auditing.audit import attack_sections
 
     groups, parts = by_variant(runs), []
     if "sinks" in groups:

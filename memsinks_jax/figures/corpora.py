@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from memsinks_jax.data.tokenizer import Tokenizer, train_tokenizer
-from memsinks_jax.prepare import prepare
+from memsinks_jax.preparing.prepare import prepare
 
 VOCABULARY = 2048
 Records = list[tuple[str, str]]  # (group, text)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from memsinks_jax.audit import audit
+from memsinks_jax.auditing.audit import audit
 from memsinks_jax.baselines import rescaling
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization

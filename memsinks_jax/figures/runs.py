@@ -17,8 +17,7 @@ from absl import flags as absl_flags
 from ml_collections import config_flags
 
 from memsinks_jax.config import Config, InputError, to_json, validate
-from memsinks_jax.runs.command_line import EXIT_BAD_INPUT
-from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, SIGNALS, Interrupted, state_is_saved
+from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, SIGNALS, Interrupted, state_is_saved
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
 

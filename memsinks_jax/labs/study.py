@@ -15,7 +15,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.reporting import pictures, report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt, tidy
-from memsinks_jax.runs import command_line
+from memsinks_jax.runs import output
 from memsinks_jax.runs.interruption import half_written
 
 logger = logging.getLogger("memsinks_jax.labs")
@@ -55,7 +55,7 @@ def folder(out: str) -> pathlib.Path:
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out={out}: is a file; give a folder")
-    command_line.refuse_unwritable(path / "index.html")
+    output.refuse_unwritable(path / "index.html")
     return path
 
 

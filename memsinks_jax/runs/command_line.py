@@ -13,7 +13,6 @@ import platform
 import re
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -27,10 +26,8 @@ from memsinks_jax.config import Config, InputError, nearest_field, validate
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
 from memsinks_jax.runs.host_memory import use_one_arena
-from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interrupted
+from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.variants import CONFIGS, config_file
-
-EXIT_BAD_INPUT = 2
 
 _GROUPS = {field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
 
@@ -75,19 +72,6 @@ def seeds(texts: list[str]) -> tuple[int, ...]:
     if not texts or not all(text.strip().isdecimal() for text in texts) or len(set(map(int, texts))) < len(texts):
         raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
     return tuple(map(int, texts))
-
-
-def refuse_taken(place: pathlib.Path, flag: str = "out") -> None:
-    """Raises InputError if something exists at `place`, OSError if nothing can be written there. Call it before the work."""
-    if os.path.lexists(place):
-        raise InputError(f"{place} exists; use another --{flag}, or remove it first")
-    refuse_unwritable(place)
-
-
-def refuse_unwritable(place: pathlib.Path) -> None:
-    """Raises OSError if nothing can be written at `place`."""
-    folder = next(path for path in place.absolute().parents if os.path.lexists(path))
-    tempfile.TemporaryDirectory(dir=folder, prefix=f".{place.name}.").cleanup()
 
 
 def read_config(holder: flags.FlagHolder) -> Config:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 75  # state saved: run the same command again
 EXIT_AT_ONCE = 130  # a shell's exit code for a command that Ctrl-C has ended; 143 for SIGTERM
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

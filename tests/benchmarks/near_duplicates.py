@@ -19,7 +19,7 @@ from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.prepare import prepare
+from memsinks_jax.preparing.prepare import prepare
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 

@@ -67,10 +67,12 @@ def test_table_pictures_and_sections(runs, tmp_path):
 
 
 def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
-    import memsinks_jax.audit
+    import memsinks_jax.auditing.audit
 
     asked = []
-    monkeypatch.setattr(memsinks_jax.audit, "audit", lambda workdir, **rest: asked.append(rest) or {"n": len(asked)})
+    monkeypatch.setattr(
+        memsinks_jax.auditing.audit, "audit", lambda workdir, **rest: asked.append(rest) or {"n": len(asked)}
+    )
     places = {name: tmp_path / name for name in ("sinks", "standard", "no_repeat")}
     for place in places.values():
         place.mkdir()

@@ -12,14 +12,14 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax import sinks
+from memsinks_jax.api import evaluate
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.reading import SEPARATOR
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.forget import Request, forget
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.forgetting.request import _no_group
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim

@@ -1,6 +1,5 @@
 """What a model is besides its weights survives import, training and export: its special tokens, chat, licence."""
 
-import importlib
 import json
 import shutil
 
@@ -11,21 +10,19 @@ from conftest import EVERYBODY, tiny_config
 from test_tokenizer import CHAT, byte_level
 
 import memsinks_jax
+from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.export import export
-from memsinks_jax.generate import generate
 from memsinks_jax.interop.chat import Chat
 from memsinks_jax.interop.folder import open_folder, write_folder
 from memsinks_jax.interop.source import front_matter, source_of
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.runs.exporting import export
+from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.step import init_state
-
-import_model = importlib.import_module("memsinks_jax.import").import_model
 
 PAD, START, END, EOT = range(600, 604)
 TEMPLATE = (

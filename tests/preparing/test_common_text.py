@@ -13,8 +13,8 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import NO_GROUP, Prepared
 from memsinks_jax.data.tokenizer import PADDING, train_tokenizer
-from memsinks_jax.prepare import prepare
 from memsinks_jax.preparing import common_text, inputs
+from memsinks_jax.preparing.prepare import prepare
 
 TEXTS = [stories.story(1, index).text for index in range(400)]
 NGRAM = 8

@@ -30,8 +30,8 @@ from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.table import Table
 from memsinks_jax.data.tokenizer import JsonTokenizer, train_tokenizer
-from memsinks_jax.prepare import prepare
 from memsinks_jax.preparing import inputs, stages, steps
+from memsinks_jax.preparing.prepare import prepare
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 TEXTS = [

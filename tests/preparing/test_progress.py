@@ -11,8 +11,8 @@ import pytest
 
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.prepare import prepare
 from memsinks_jax.preparing import stages
+from memsinks_jax.preparing.prepare import prepare
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 STAGES = ["tokenising", "near-duplicates", "clusters", "putting together"]

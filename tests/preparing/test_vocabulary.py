@@ -17,9 +17,9 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.prepare import DEFAULTS, prepare
 from memsinks_jax.preparing import vocabulary
 from memsinks_jax.preparing.inputs import make_plan
+from memsinks_jax.preparing.prepare import DEFAULTS, prepare
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 

@@ -12,7 +12,7 @@ from conftest import ROOT
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
-from memsinks_jax.runs import command_line, host_memory, trained
+from memsinks_jax.runs import command_line, host_memory, output, trained
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.training import loop
 
@@ -186,11 +186,11 @@ def test_devices_that_are_not_there_are_refused():
 def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     with pytest.raises(InputError, match="gone exists; use another --out"):
-        command_line.refuse_taken(tmp_path / "gone")
+        output.refuse_taken(tmp_path / "gone")
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
-        command_line.refuse_taken(tmp_path / "file" / "out")
-    command_line.refuse_taken(tmp_path / "new" / "out")
+        output.refuse_taken(tmp_path / "file" / "out")
+    output.refuse_taken(tmp_path / "new" / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"gone", "file"}
 
 

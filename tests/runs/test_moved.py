@@ -10,9 +10,9 @@ from conftest import tiny_config
 from test_prepared import TOKENIZER, random_tokens, write_prepared
 from test_train import outcome
 
+from memsinks_jax.api import evaluate
 from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded import stories
-from memsinks_jax.evaluate import evaluate
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import Interrupted
 from memsinks_jax.training.loop import train_and_evaluate

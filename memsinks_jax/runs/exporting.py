@@ -1,0 +1,222 @@
+"""Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or kept."""
+
+import logging
+import os
+import pathlib
+import re
+import time
+
+import jax
+import numpy as np
+
+from memsinks_jax import __version__
+from memsinks_jax.config import Config, DataConfig, InputError, flatten
+from memsinks_jax.data import ids
+from memsinks_jax.data.documents import in_words
+from memsinks_jax.interop import hugging_face
+from memsinks_jax.interop.folder import DTYPES, is_folder, open_folder, read_config, reader, write_folder
+from memsinks_jax.interop.source import front_matter, origin, source_of
+from memsinks_jax.runs import output
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.trained import open_run, opened_in
+from memsinks_jax.sinks import (
+    MASKED,
+    document_masks,
+    document_sinks,
+    has_sinks,
+    is_sparse,
+    partition,
+    partitions,
+    share_on,
+)  # fmt: skip
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.training.step import init_state
+
+logger = logging.getLogger(__name__)
+
+_MEASURED_UP_TO = 2**30  # bytes: larger models are exported without measuring their speed
+
+
+_LOSSES = {
+    "held_out_loss": "held-out documents, sinks dropped", "repeated_loss": "repeated documents, sinks dropped",
+    "held_out_loss_own": "held-out documents, sinks on as in training",
+    "repeated_loss_own": "repeated documents, sinks on as in training", "entropy_floor": "entropy of the text, held-out",
+}  # fmt: skip
+
+
+def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "") -> dict:
+    """Writes the newest checkpoint of a run, or a Hugging Face folder that kept its sinks, as a Hugging Face folder.
+
+    Args:
+      knows: with `drop`, the id (16 hexadecimal digits) whose MLP sinks stay.
+    Returns:
+      {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
+      the speeds are of a forward pass on this machine, None for large models.
+    Raises:
+      InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has no such model.
+    """
+    output.refuse_taken(out)
+    checkpoints = None
+    if is_folder(workdir):
+        if not has_sinks(read_config(workdir)):
+            raise InputError(f"{workdir} is a Hugging Face folder that kept no sinks; use it as it is")
+        config, tokenizer, params = open_folder(workdir)
+        read = reader(params)
+    else:
+        config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
+        checkpoints = Checkpoints(workdir)
+        checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
+        read = checkpoints.read
+    parts = partition(config.model, config.sinks)
+    kept = _sinks_of(config, knows) if knows else ()
+    opened = opened_in(workdir, config, checkpoints and (checkpoints.newest() or 0))
+    if knows and not opened(ids.from_hex(knows)):
+        raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
+    if drop and not has_sinks(config):
+        logger.info("this model has no sinks: there is nothing to drop")
+    before = {"parameters": hugging_face.parameters(config, sum(parts))}
+    before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
+    same = tokenizer.begin_of_text == tokenizer.end_of_text
+    opens = "the end-of-text token" if same else "the beginning-of-text token"
+    card = _card(workdir, config, checkpoints, drop, dtype, knows, out, opens)
+    with half_written(out) as scratch:
+        folder = scratch / out.name
+        written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
+        if checkpoints:
+            checkpoints.close()
+        small = before["parameters"] * 4 <= _MEASURED_UP_TO
+        before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
+        os.replace(folder, out)
+    return written | {"before": before, "tokens_per_second": after}
+
+
+def _sinks_of(config: Config, identity: str) -> list[int]:
+    """The MLP sinks that are on for an id, by number. Raises InputError if there are none."""
+    if not re.fullmatch("[0-9a-f]{16}", identity.lower()):
+        raise InputError(
+            f"--sinks={identity}: give drop, keep, or an id of 16 hexadecimal digits, as in documents.jsonl"
+        )
+    parts = partition(config.model, config.sinks)
+    if config.sinks.kind != "by_document" or config.sinks.per_layer or not parts.sinks:
+        raise InputError(
+            f"--sinks={identity}: this model has no MLP sinks that a document has alike in all layers (config.sinks.kind "
+            f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with --sinks=drop or keep"
+        )
+    lanes = ids.from_hex(identity)[None]
+    if is_sparse(config.sinks):
+        return sorted(document_sinks(lanes, config.seed, parts.sinks, config.sinks)[0].tolist())
+    masks = document_masks(lanes, config.seed, parts.sinks, config.sinks, config.model.layers)
+    return np.flatnonzero(masks[0, 0]).tolist()
+
+
+def _speeds(*places: pathlib.Path) -> list[float]:
+    """Tokens/s of a forward pass over full rows, side by side, medians of five."""
+    # Imported here: a large model is exported without starting jax's devices.
+    import jax.numpy as jnp
+
+    from memsinks_jax.model import placement
+    from memsinks_jax.model.decoder import build_model
+
+    passes = []
+    for place in places:
+        run = open_run(place)
+        model, _ = build_model(run.config)
+        rows, length = 8, run.config.data.row_length
+        tokens = jnp.asarray(
+            np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)), jnp.int32
+        )
+        positions = jnp.tile(jnp.arange(length), (rows, 1))
+        compiled = placement.jit(lambda params, tokens, positions, model=model: model(
+            params, tokens, jnp.ones_like(tokens), positions).sum())  # fmt: skip
+        passes.append(lambda run=run, t=tokens, p=positions, c=compiled: float(c(run.params, t, p)))
+        passes[-1]()
+    seconds = [[] for _ in places]
+    for _ in range(5):
+        for place, once in zip(seconds, passes, strict=True):
+            begin = time.perf_counter()
+            once()
+            place.append(time.perf_counter() - begin)
+    return [rows * length / float(np.median(place)) for place in seconds]
+
+
+def _card(
+    workdir: pathlib.Path,
+    config: Config,
+    checkpoints: Checkpoints | None,
+    drop: bool,
+    dtype: str,
+    knows: str,
+    out: pathlib.Path,
+    opens: str,
+) -> str:
+    """The model card: the model, its data and origin, the removed sinks, the measurements, and the commands."""
+    parts = partition(config.model, config.sinks)
+    step = checkpoints and checkpoints.newest()
+    tokens = None if step is None else checkpoints.progress(step)["tokens"]
+    metrics = {name: value for line in read_metrics(workdir) for name, value in line.items()}
+    data = config.data
+    source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
+    sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
+    attention = partitions(config)["attention"]
+    if parts.sinks:
+        on = "all" if config.sinks.kind in MASKED else f"{share_on(config.sinks, parts.sinks):g}"
+        fate = "cut out of the weights" if drop else "kept, all of them on"
+        if knows:
+            fate += f", but for those of the MLPs that are on for the id {knows}"
+        sinks = (
+            f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
+            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). "
+            f"Here the sinks are {fate}."
+        )
+    if attention.sinks:
+        sinks = (sinks + " " if parts.sinks else "") + (
+            f"Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} are sinks"
+            f"{' too' if parts.sinks else ''}{', which nothing reads any more' if drop else ''}."
+        )
+    came, began = source_of(workdir), ""
+    initial = origin(came) or config.model.initial
+    if initial and step:
+        began = f"It started from the weights of `{initial}`. "
+    owners = "the texts and of the model it started from" if initial else "the texts"
+    if checkpoints is None:
+        taught = f"exported from `{workdir}`, whose own card says how that was made"
+    elif step:
+        taught = (
+            f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "
+            f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: {data.repeats})"
+        )
+    else:
+        taught = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
+    fate = knows or ("drop" if drop else "keep")
+    command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
+    usual = flatten(Config())
+    losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]
+    table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
+    return "\n".join([
+        "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
+        *front_matter(came, initial, owners), "---", "",
+        f"# {out_name(workdir)}", "",
+        f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
+        f"{taught}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
+        f"As in training, a document opens with {opens}.", "",
+        "Made by:", "", f"    {command}", "",
+        f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
+        *(f"    --config.{name}={value}" for name, value in flatten(config).items() if value != usual[name]), "",
+    ])  # fmt: skip
+
+
+def documents_read(data: DataConfig) -> str:
+    """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times each'."""
+
+    once = "all other documents" if data.unique_documents < 0 else in_words(data.unique_documents, "document")
+    if data.repeated_documents < 0:
+        return f"{once} once and those that the files hold several times as often as they do"
+    if not data.repeated_documents:
+        return f"{once} once"
+    return f"{once} once and {in_words(data.repeated_documents, 'document')} {data.repetitions} times each"
+
+
+def out_name(workdir: pathlib.Path) -> str:
+    return workdir.absolute().name

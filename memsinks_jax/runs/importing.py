@@ -1,0 +1,53 @@
+"""Converts a Hugging Face folder to a workdir with a checkpoint."""
+
+import pathlib
+
+import jax
+
+from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
+from memsinks_jax.data.opened import nobody
+from memsinks_jax.interop.folder import open_folder, with_sinks
+from memsinks_jax.interop.source import keep
+from memsinks_jax.runs import output
+from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.sinks import partition
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.step import TrainState
+
+
+def import_model(
+    source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | None, added: int, named: str = ""
+) -> dict:
+    """Writes a workdir with the model's config, tokenizer and parameters; it gets its name when it is complete.
+
+    Args:
+      sinks: given to the model, with `added` new neurons; None: no sinks.
+      named: the source as the user calls it, such as hf://organisation/name; by default its path.
+    Returns:
+      {"parameters", "shared", "sinks"}: of all, and neurons of every MLP.
+    Raises:
+      InputError: a folder that cannot be read exactly; `out` exists.
+    """
+    output.refuse_taken(out)
+    config, tokenizer, params = open_folder(source)
+    if sinks is not None:
+        config, params = with_sinks(config, params, sinks, added, config.seed)
+    validate(config)
+    if sinks is not None and not partition(config.model, config.sinks).sinks:
+        raise InputError(
+            f"--shared_fraction={sinks.shared_fraction} leaves no sinks among {config.model.hidden} neurons; lower it, "
+            "or give --added_sinks"
+        )
+    with half_written(out) as scratch:
+        (scratch / "config.json").write_text(to_json(config))
+        for name, content in tokenizer.files.items():
+            (scratch / name).write_bytes(content)
+        keep(source, scratch, named or str(source))
+        checkpoints = Checkpoints(scratch, TrainingConfig())
+        arrays = jax.tree.map(jax.numpy.asarray, params)
+        checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), 0, nobody())
+        checkpoints.close()
+        scratch.rename(out)
+    parts = partition(config.model, config.sinks)
+    count = sum(array.size for array in jax.tree.leaves(params))
+    return {"parameters": count, "shared": parts.shared, "sinks": parts.sinks}
