@@ -190,7 +190,7 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     with pytest.raises(InputError, match="--spare=0 leaves every sink"):
         forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
     with pytest.raises(InputError, match="--spare: there are no other documents"):
-        forget(forgotten[0], Request(str(files[0])), out, spare=3)
+        forget(forgotten[0], Request(str(files[1])), out, spare=3)
     with pytest.raises(InputError, match="--others=.* holds documents that are removed"):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()
