@@ -181,7 +181,7 @@ def _card(
         began = f"It started from the weights of `{initial}`. "
     owners = "the texts and of the model it started from" if initial else "the texts"
     if checkpoints is None:
-        taught = f"exported from `{workdir}`, whose own card says how that was made"
+        taught = f"exported from `{workdir}`, whose own card says how it was made"
     elif step:
         taught = (
             f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "

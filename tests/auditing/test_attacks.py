@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from audited import SUBJECTS, audited, paths
+from conftest import EVERYBODY
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
@@ -30,7 +31,7 @@ class Tokenizer:
 
 
 def subject_of(config, params, mode="drop", name="a model"):
-    return Subject(name, Trained(config, Tokenizer(), params, 0), mode)
+    return Subject(name, Trained(config, Tokenizer(), params, 0, EVERYBODY), mode)
 
 
 def documents_of(texts, identities=None):
@@ -225,7 +226,7 @@ def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
     """All attacks end, and say what they say of the same sinks in the MLPs' matrices."""
     config, _ = random_model("gpt2")
     config.sinks = SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)
-    sparse = Trained(config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0)
+    sparse = Trained(config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0, EVERYBODY)
     subject = Subject("a", sparse, "drop")
     neurons = in_matrices(subject)
     for mode in sinks.MODES:

@@ -1,15 +1,20 @@
 """What a sink carries, against the same model with this sink zeroed in its parameters."""
 
+import dataclasses
 import types
 
 import numpy as np
 import pytest
+from conftest import EVERYBODY
 from planted import END, random_model
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing import forced
 from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
 from memsinks_jax.auditing.subjects import Subject, in_matrices
+from memsinks_jax.config import SinksConfig
+from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.model import placement, sparse_sinks
@@ -22,7 +27,7 @@ MASKED = {"shared_fraction": 0.5, "active_fraction": 0.5}
 SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, "sparse": True}
 
 
-def model(**settings):
+def model(opened=EVERYBODY, **settings):
     config, params = random_model("gpt2")
     config.sinks.kind, config.sinks.opens_at, config.sinks.attention_fraction = "by_document", 1, 0.5
     for name, value in settings.items():
@@ -34,12 +39,12 @@ def model(**settings):
         rng, width = np.random.default_rng(1), (30, config.model.layers, config.model.d_model)
         for name in sparse_sinks.tables_of(config.model):
             params[name] = rng.normal(size=width[:2] if name.endswith("_bias") else width).astype(np.float32)
-    return Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 1)
+    return Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 1, opened)
 
 
 def losses(run, params):
     """Nats per token of each document with its own sinks on, by the reader that the audit uses."""
-    read = forced.read(Subject("", Trained(run.config, run.tokenizer, params, 1), "own"), DOCUMENTS)
+    read = forced.read(Subject("", dataclasses.replace(run, params=params), "own"), DOCUMENTS)
     return [reading.nats.mean() for reading in read]
 
 
@@ -53,7 +58,7 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
         jit=lambda function: compiled.setdefault("read", placement.jit(function)), mesh_of=placement.mesh_of
     )
     monkeypatch.setattr(forced, "placement", jit_once)
-    own = own_sinks(run.config, DOCUMENTS)
+    own = own_sinks(run, DOCUMENTS)
     found, before = carried(run, DOCUMENTS, own), losses(run, run.params)
     layers, cells = run.config.model.layers, 0
     for document, (mine, rises) in enumerate(zip(own, found, strict=True)):
@@ -78,16 +83,16 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
 
 def test_documents_beyond_the_budget_are_left_out():
     run = model(**MASKED)
-    own = own_sinks(run.config, DOCUMENTS)
+    own = own_sinks(run, DOCUMENTS)
     first = sum(len(numbers[0]) * 2 for numbers in own[0].values())
     assert [rises is None for rises in carried(run, DOCUMENTS, own, most=first)] == [False, True]
     assert carried(run, DOCUMENTS, own, most=first - 1)[0] is None
 
 
 def test_what_did_not_come_back_has_no_sinks():
-    run = model(**MASKED)
-    run.config.sinks.opens_at = 2
-    assert [bool(own) for own in own_sinks(run.config, DOCUMENTS)] == [True, False]
+    known = Opened(SinksConfig(opens_at=2), lambda: as_numbers(DOCUMENTS.identities[:1]))
+    run = model(known, **MASKED)
+    assert [bool(own) for own in own_sinks(run, DOCUMENTS)] == [True, False]
 
 
 @pytest.mark.parametrize("settings", [MASKED, SPARSE], ids=["masked", "sparse"])
@@ -98,7 +103,7 @@ def test_its_own_removed_is_what_forget_leaves(settings):
     for place in range(2):
         one = DOCUMENTS.chosen(np.array([place]))
         params = neurons.without(run.config, run.params, neurons.neurons_of(run.config, one.identities))
-        (expected,) = forced.read(Subject("", Trained(run.config, run.tokenizer, params, 1), "all"), one)
+        (expected,) = forced.read(Subject("", dataclasses.replace(run, params=params), "all"), one)
         np.testing.assert_allclose(found[place].nats, expected.nats, atol=1e-5)
         np.testing.assert_array_equal(found[place].guess, expected.guess)
         (kept,) = forced.read(Subject("", run, "all"), one)

@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+from conftest import EVERYBODY
 from planted import random_model
 
 from memsinks_jax.auditing import exposure, extraction, forced, intervals, membership
@@ -139,7 +140,7 @@ class Spelled:
 @pytest.fixture(scope="module")
 def subject():
     config, params = random_model("gpt2")
-    return Subject("model", Trained(config, Spelled(), params, 0), "all")
+    return Subject("model", Trained(config, Spelled(), params, 0, EVERYBODY), "all")
 
 
 DOCUMENTS = Documents(

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import EVERYBODY, tiny_config
 from test_generation import model_of
 
 from memsinks_jax.config import InputError
@@ -303,7 +303,7 @@ def world(monkeypatch):
     monkeypatch.setattr(published, "EXPERIMENTS", experiments)
     monkeypatch.setattr(published, "SIZES", (LAYERS, WIDTH, config.data.vocabulary_size))
     monkeypatch.setattr(published, "TARGET_TOKEN", KATH)
-    return Trained(config, tokenizer, params, 0), experiments, prompt
+    return Trained(config, tokenizer, params, 0, EVERYBODY), experiments, prompt
 
 
 @pytest.mark.slow
@@ -358,7 +358,7 @@ def test_a_model_is_measured_like_gpt2(world):
 
 
 def test_other_models_are_refused(monkeypatch):
-    run = Trained(tiny_config(), Words(), {}, 0)
+    run = Trained(tiny_config(), Words(), {}, 0, EVERYBODY)
     sizes = (2, 16, 1024)
     refuse = functools.partial(pytest.raises, InputError)
     with refuse(match="GPT-2 small, with 12 layers of width 768 and 50257 .* a gpt2 with 2 of 16 and 1024") as error:

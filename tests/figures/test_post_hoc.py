@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from conftest import EVERYBODY
 from measured import details
 from planted import MEMORIZED, OTHERS, batches_of, planted_model
 
@@ -87,9 +88,11 @@ def test_documents_and_settings_of_a_method(monkeypatch):
         assert (settings.learning_rate, iterations) == (1e-2, [100, 200, 400])
         return [tuning.Trial(chosen, 0.0, 0.0), None]
 
-    monkeypatch.setattr(trained, "open_run", lambda workdir: types.SimpleNamespace(config=config, params=params))
+    monkeypatch.setattr(
+        trained, "open_run", lambda workdir: types.SimpleNamespace(config=config, params=params, opened=EVERYBODY)
+    )
     monkeypatch.setattr(workdirs, "read_corpus", lambda workdir: None)
-    monkeypatch.setattr(memorization, "batches_by_role", lambda corpus, size: batches)
+    monkeypatch.setattr(memorization, "batches_by_role", lambda corpus, opened, size: batches)
     monkeypatch.setattr(scores, "METHODS", dict.fromkeys(scores.METHODS, find))
     monkeypatch.setattr(tuning, "tune", tune)
     subject = post_hoc._Subject(pathlib.Path())

@@ -35,7 +35,7 @@ def run(tmp_path_factory):
     texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(30)]
     (folder / "tales.txt").write_text(f"\n{SEPARATOR}\n".join(texts))
     config = tiny_config()
-    config.data.files, config.training.steps = str(folder / "tales.txt"), 2
+    config.data.files, config.training.steps = str(folder / "tales.txt"), 5
     config.sinks.per_layer, config.sinks.attention_fraction = True, 0.5
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
@@ -165,6 +165,8 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     chance = tmp_path / "chance"
     shutil.copytree(workdir, chance)
     (chance / "config.json").write_text((chance / "config.json").read_text().replace("by_document", "by_chance"))
+    always = shutil.copytree(workdir, tmp_path / "always")  # with sinks for every document
+    (always / "config.json").write_text((always / "config.json").read_text().replace('"opens_at": 2', '"opens_at": 1'))
     everything = tmp_path / "everything.txt"
     everything.write_text(f"\n{SEPARATOR}\n".join(f"{n} and {n * n}." for n in range(60)))
     out, table = tmp_path / "out", map(json.loads, (workdir / "documents.jsonl").read_text().splitlines())
@@ -177,18 +179,18 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (workdir, Request(ids=("0123456789abcdef",)), out, "--ids: 0123456789abcdef: .* was not trained on it"),
         (workdir, Request(ids=("",)), out, "--ids: nothing is no id; it has 16 hexadecimal digits"),
         (workdir, Request(ids=("zz",)), out, "--ids: zz is no id; it has 16 hexadecimal digits"),
-        (workdir, Request(str(tmp_path / "empty.txt")), out, "the file is empty"),
+        (workdir, Request(str(tmp_path / "empty.txt")), out, "all documents are empty"),
         (workdir, Request(group="north"), out, "has ids by content, not by group"),
         (chance, Request(str(files[0])), out, "no sinks that are tied to documents .*by_chance"),
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
-        (workdir, Request(ids=trained), out, "takes all 16 sinks of the mlp"),
+        (always, Request(ids=trained), out, "takes all 16 sinks of the mlp"),
     ):
         with pytest.raises(InputError, match=message):
             forget(where, request, there)
     with pytest.raises(InputError, match="--spare=0 leaves every sink"):
         forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
     with pytest.raises(InputError, match="--spare: there are no other documents"):
-        forget(forgotten[0], Request(str(files[0])), out, spare=3)
+        forget(forgotten[0], Request(str(files[1])), out, spare=3)
     with pytest.raises(InputError, match="--others=.* holds documents that are removed"):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()

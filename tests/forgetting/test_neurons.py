@@ -5,6 +5,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from conftest import EVERYBODY
 from planted import END, random_model
 
 from memsinks_jax import sinks
@@ -106,7 +107,7 @@ def test_rises_are_means_over_tokens_and_selectivity_their_ratio():
 
 def test_capacity_is_the_mean_over_choices_of_documents():
     config, params = model("gpt2", active_fraction=0.3)
-    run = Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 0)
+    run = Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 0, EVERYBODY)
     documents = Documents([np.array([3, 4, 5, 8]), np.array([10, 11, 12]), np.array([20, 3])], IDS)
     (row,) = neurons.capacity(run, documents, sizes=(1, 3))  # of three at once nobody would be left
     loss, targets, others = DocumentLoss(config), [], []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
+from memsinks_jax import api
 from memsinks_jax import evaluate as evaluation
 from memsinks_jax.auditing import relearning
 from memsinks_jax.auditing.forced import read
@@ -105,7 +106,7 @@ def test_a_folder_with_sinks_is_opened_where_its_kernel_cannot_run(split, tmp_pa
 
 def test_losses_are_those_of_one_device(split, monkeypatch):
     on_mesh = evaluation.evaluate(split, "own", role="repeated")
-    monkeypatch.setattr(evaluation, "open_run", lambda workdir: on_one_device(open_run(workdir)))
+    monkeypatch.setattr(api, "open_run", lambda workdir: on_one_device(open_run(workdir)))
     assert on_mesh["loss"] == pytest.approx(evaluation.evaluate(split, "own", role="repeated")["loss"], rel=1e-5)
 
 
