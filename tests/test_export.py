@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax import export as export_command
+from memsinks_jax.runs import exporting
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
@@ -59,7 +59,7 @@ def test_an_interruption_while_speeds_are_measured_leaves_nothing_in_the_way(run
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export_command, "_speeds", interrupted)
+    monkeypatch.setattr(exporting, "_speeds", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export(run[0], tmp_path / "out", True, "float32")
     assert not list(tmp_path.iterdir())
