@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.runs import exporting
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.runs import exporting
 from memsinks_jax.runs.exporting import documents_read, export
 from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.trained import open_run

