@@ -220,7 +220,7 @@ def test_exponents_without_and_with_threshold(alpha):
     for rho, (d_X, errors_GX) in law_measurements.without_threshold(settings).items():
         slope = np.mean(laws.slope(d_X, errors_GX))
         assert slope == pytest.approx(laws.exponent_in_d(alpha, rho), rel=0.15), rho
-    for rho, (d_X, _, errors_GX) in law_measurements.with_threshold(settings).items():
+    for rho, (d_X, errors_GX) in law_measurements.with_threshold(settings).items():
         slope = np.mean(laws.slope(d_X, errors_GX))
         assert slope == pytest.approx(laws.exponent_thresholded(alpha, rho), rel=0.15), rho
 

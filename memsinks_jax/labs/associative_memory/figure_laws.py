@@ -8,32 +8,23 @@ close to their integrals.
 
 import numpy as np
 
-from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import law_measurements as measure
 from memsinks_jax.labs.associative_memory import laws
-from memsinks_jax.labs.associative_memory.study import Settings, curve, mark, record, shades, theory
-from memsinks_jax.labs.study import BLUE, GREEN, ORANGE, RED, Study, finish, panels, save
-from memsinks_jax.reporting.claims import Claim
-
-# d None: each law at a suitable d, see `law_measurements`
-DEFAULTS = {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": None}
+from memsinks_jax.labs.associative_memory.study import Figure, Settings
+from memsinks_jax.labs.study import Panel, Study, claim, family, near, picture, record
 
 SHARE = 0.15  # tolerance of fitted exponents in Propositions 2 to 4, as a share of the prediction
 
 
 def study(settings: Settings) -> Study:
     """Raises InputError where the laws do not apply: alpha <= 1, M < 4."""
-    alpha, m = settings.alpha, settings.m
-    if alpha <= 1:
-        raise InputError(
-            f"--alpha={alpha:g}: the laws are about errors that fall as d^(1-alpha); give an alpha above 1"
-        )
+    m = settings.m
+    if settings.alpha <= 1:
+        raise settings.refusal("alpha", "the laws are about errors that fall as d^(1-alpha); give an alpha above 1")
     if m < 4:
-        raise InputError(f"--m={m}: Theorem 1 is for M of at least 4; give --m=4 or more")
+        raise settings.refusal("m", "Theorem 1 is for M of at least 4; give --m=4 or more")
     if settings.d and (len(settings.d) < 3 or min(settings.d) <= 8 * np.log(m)):
-        raise InputError(
-            f"--d={','.join(map(str, settings.d))}: a fit takes at least 3 values, all above 8 log M = {8 * np.log(m):.1f}"
-        )
+        raise settings.refusal("d", f"a fit takes at least 3 values, all above 8 log M = {8 * np.log(m):.1f}")
     found = {
         "capacity": measure.capacity(settings),
         "rho": measure.without_threshold(settings),
@@ -47,20 +38,16 @@ def study(settings: Settings) -> Study:
         "minimax": measure.minimax(settings),
         "orthogonal": measure.quasi_orthogonal(settings),
     }
-    seeds = settings.seeds
+    fitted = {name: ("d", *fit) for name, fit in found["capacity"].items()}
+    fitted |= {f"q_rho, rho={rho:g}": ("d", *fit) for rho, fit in found["rho"].items()}
+    fitted |= {f"q_rho,[P], rho={rho:g}": ("d", *fit) for rho, fit in found["stored"].items()}
+    fitted |= {"q_0 of T samples": ("T", *found["samples"])}
     runs = []
-    for name, (d_X, errors_GX) in found["capacity"].items():
-        runs += record(name, seeds, {"error": ("d", d_X, errors_GX)}, slope=laws.slope(d_X, errors_GX))
-    for rho, (d_X, errors_GX) in found["rho"].items():
-        runs += record(f"q_rho, rho={rho:g}", seeds, {"error": ("d", d_X, errors_GX)}, slope=laws.slope(d_X, errors_GX))
-    for rho, (d_X, _, errors_GX) in found["stored"].items():
-        slopes = laws.slope(d_X, errors_GX)
-        runs += record(f"q_rho,[P], rho={rho:g}", seeds, {"error": ("d", d_X, errors_GX)}, slope=slopes)
-    times, errors_GX = found["samples"]
-    runs += record("q_0 of T samples", seeds, {"error": ("T", times, errors_GX)}, slope=laws.slope(times, errors_GX))
+    for name, fit in fitted.items():
+        runs += record(name, settings.seeds, {"slope": laws.slope(*fit[1:])}, {"error": fit})
     return Study(
         "laws", "Scaling laws for associative memories", _answer(found), _note(settings), runs,
-        _claims(settings, found), lambda path: _draw(settings, found, path),
+        _claims(settings, found), picture(_panels(settings, found)),
     )  # fmt: skip
 
 
@@ -85,17 +72,16 @@ def _note(settings: Settings) -> str:
     )
 
 
-def _claims(settings: Settings, found) -> list[Claim]:
+def _claims(settings: Settings, found) -> list:
     alpha, rows = settings.alpha, []
 
     def law(name, statement, source, predicted, values, tolerance=None):
         reach = tolerance or SHARE * abs(predicted)
         paper = f"{predicted:.3f} ({source})"
-        low, high = round(predicted - reach, 4), round(predicted + reach, 4)
-        rows.append(Claim(name, statement, paper, [float(value) for value in values], at_least=low, at_most=high))
+        rows.append(near(name, statement, paper, values, predicted, reach, digits=4))
 
-    def fact(name, statement, paper, values, **bounds):
-        rows.append(Claim(name, statement, paper, [float(value) for value in values], **bounds))
+    def fact(*told, **bounds):
+        rows.append(claim(*told, **bounds))
 
     d_X, errors_GX = found["capacity"]["q_1"]
     law("q_1_in_d", f"exponent of E(q_1) in d, d = {d_X[0]:.0f} to {d_X[-1]:.2g}, T = ∞, N = {settings.n}",
@@ -120,10 +106,12 @@ def _claims(settings: Settings, found) -> list[Claim]:
     sizes, halves = found["full"]["sizes"], found["full"]["halves"]
     law("q_0_threshold", f"d where E(q_0) = 0.3 grows as N^1, N = {sizes[0]} to {sizes[-1]}", "Prop. 2, rho = 0",
         1.0, laws.slope(sizes, halves))  # fmt: skip
-    for rho, (d_X, p_X, errors_GX) in found["stored"].items():
-        law(f"prop_3_rho_{rho:g}", f"exponent of E(q_rho,[P]) in d, rho = {rho:g}, P = {p_X[0]} to {p_X[-1]}",
-            "Prop. 3, (14)", laws.exponent_thresholded(alpha, rho), laws.slope(d_X, errors_GX))  # fmt: skip
-    for name, (_, _, ratio_GDT) in found["joint"].items():
+    few, *_, many = measure.STORED
+    for rho, (d_X, errors_GX) in found["stored"].items():
+        law(f"prop_3_rho_{rho:g}", f"exponent of E(q_rho,[P]) in d, rho = {rho:g}, P = {few} to {many}", "Prop. 3, (14)",
+            laws.exponent_thresholded(alpha, rho), laws.slope(d_X, errors_GX))  # fmt: skip
+    for name, (_, errors_GDT, sum_DT) in found["joint"].items():
+        ratio_GDT = errors_GDT / sum_DT
         fact(f"prop_4_low_{name}", f"E over the sum of both terms with their constants, least over d and T, P = {name}",
              "bounded (Prop. 4)", ratio_GDT.min((1, 2)), at_least=1 / 3)  # fmt: skip
         fact(f"prop_4_high_{name}", f"the same, largest, P = {name}", "bounded (Prop. 4)",
@@ -158,73 +146,50 @@ def _largest_share(points) -> np.ndarray:
         return np.divide(errors_PG, upper_P1, out=np.zeros_like(errors_PG), where=errors_PG > 0).max(0)
 
 
-def _draw(settings: Settings, found, path) -> None:
+def _panels(settings: Settings, found) -> list[Panel]:
     alpha, m = settings.alpha, settings.m
-    figure, axes = panels(8)
-    looks = {"q_0": ("all alike, $q_0$", BLUE, None), "q_1": ("by frequency, $q_1$", ORANGE, laws.exponent_in_d(alpha, 1)),
-             "q_0,[d/8]": ("the frequent alone, $q_{0,[d/8]}$", GREEN, 1 - alpha)}  # fmt: skip
-    for name, (d_X, errors_GX) in found["capacity"].items():
-        _law(axes[0], np.array(d_X, float), errors_GX, *looks[name])
-    finish(axes[0], f"Table 2: three schemes, all samples, N = {settings.n}", "width $d$", "error", log="xy", legend=3)
-    for axis, name, title in (
-        (axes[1], "rho", "Proposition 2: weights $p^\\rho$"),
-        (axes[2], "stored", "Proposition 3: $p^\\rho$ of the frequent alone"),
-    ):
-        for colour, (rho, values) in zip((BLUE, ORANGE, GREEN, RED), found[name].items(), strict=False):
-            exponent = (laws.exponent_in_d if name == "rho" else laws.exponent_thresholded)(alpha, rho)
-            _law(axis, values[0], values[-1], f"$\\rho={rho:g}$", colour, exponent)
-        finish(axis, title, "width $d$", "error", log="xy", legend=len(found[name]))
-    _draw_inputs(axes[3], settings, found["inputs"])
+
+    def power(d_X, errors_GX, exponent):
+        return d_X, errors_GX, *laws.through_middle(d_X, errors_GX, exponent)
+
+    exponents = {"q_1": laws.exponent_in_d(alpha, 1), "q_0,[d/8]": 1 - alpha}
+    capacity = {name: power(*fit, exponents.get(name)) for name, fit in found["capacity"].items()}
+    rho = {f"$\\rho={rho:g}$": power(*fit, laws.exponent_in_d(alpha, rho)) for rho, fit in found["rho"].items()}
+    stored = {
+        f"$\\rho={rho:g}$": power(*fit, laws.exponent_thresholded(alpha, rho)) for rho, fit in found["stored"].items()
+    }
+    few = found["inputs"]["rho"]  # one line for all N, as a function of d / phi(N)
+    inputs = {
+        f"$N=2^{{{int(np.log2(n))}}}$": power(d_X / laws.phi(n, alpha, few), errors_GX, laws.exponent_in_d(alpha, few))
+        for n, (d_X, errors_GX) in found["inputs"]["errors"].items()
+    }
     times, errors_GT = found["samples"]
-    curve(axes[4], times, errors_GT, "measured", BLUE)
-    theory(
-        axes[4], times, laws.never_seen(times, alpha, m), f"$c\\,T^{{{laws.exponent_in_samples(alpha):.3g}}}$, no fit"
-    )
-    finish(axes[4], f"Proposition 1: width {measure.LARGE_D}", "samples $T$", "error", log="xy", legend=2)
-    d_D, grid_GDT, _ = found["joint"]["d/8"]
-    for colour, row, value in zip(shades(len(d_D)), np.moveaxis(grid_GDT, 1, 0), d_D, strict=True):
-        curve(axes[5], measure.TIMES, row, f"width {value:g}", colour)
-        both_T = laws.never_stored(value / 8, alpha, m) + laws.never_seen(measure.TIMES, alpha, m)
-        theory(axes[5], measure.TIMES, both_T, colour=colour)
-    finish(axes[5], "Proposition 4: sum of both terms dashed", "samples $T$", "error", log="xy", legend=3)
-    _draw_bounds(axes[6], found["bounds"], m)
+    d_D, errors_GDT, sum_DT = found["joint"]["d/8"]
+    joint = {f"width {d:g}": (measure.TIMES, errors_GDT[:, i], sum_DT[i]) for i, d in enumerate(d_D)}
+    bounds = {}  # Theorem 1 around the measured errors of two schemes
+    for scheme, label in (("q_1", "by frequency"), ("q_0,[32]", "the frequent 32 alone")):
+        points = [point for point in found["bounds"] if point["scheme"] == scheme and point["m"] == m]
+        d, errors, *both = ([point[name] for point in points] for name in ("d", "errors", "upper", "lower"))
+        bounds[label] = d, np.transpose(errors), *both
     orthogonal = found["orthogonal"]
-    for colour, count in zip((BLUE, ORANGE, GREEN), np.unique(orthogonal["P"]), strict=True):
+    d_X, draws = orthogonal["d"], {}
+    for count in np.unique(orthogonal["P"]):
         chosen = orthogonal["P"] == count
-        curve(axes[7], orthogonal["d"][chosen], orthogonal["share_GX"][:, chosen], f"{count} stored", colour)
-    theory(axes[7], [32, 512], [1, 1], "all draws")
-    finish(axes[7], "Lemma 1: quasi-orthogonal draws", "width $d$", "share of draws", log="x", legend=4, ylim=(0, 1.05))
-    mark(axes[7], np.unique(orthogonal["d"]))
-    save(figure, path)
+        draws[f"{count} stored"] = d_X[chosen], orthogonal["share_GX"][:, chosen]
+    log = {"x": "width $d$", "y": "error", "log": "xy"}
+    return [
+        family(f"Table 2: three schemes, all samples, N = {settings.n}", shown=capacity, **log),
+        family("Proposition 2: weights $p^\\rho$", shown=rho, **log),
+        family("Proposition 3: $p^\\rho$ of the frequent alone", shown=stored, **log),
+        family("Proposition 2: one line for all $N$", "width over $\\varphi(N)$", "error", inputs, "o-", log="xy"),
+        family(f"Proposition 1: width {measure.LARGE_D}", "samples $T$", "error",
+               {"measured; dashed: no fit": (times, errors_GT, laws.never_seen(times, alpha, m))}, log="xy"),
+        family("Proposition 4: sum of both terms dashed", "samples $T$", "error", joint, log="xy"),
+        family(f"Theorem 1: N = {measure.BOUNDED_N}, M = {m}; bounds dashed", shown=bounds, **log),
+        family("Lemma 1: quasi-orthogonal draws", "width $d$", "share of draws", draws, log="x", level=1,
+               ticks=np.unique(d_X), ylim=(0, 1.05)),
+    ]  # fmt: skip
 
 
-def _law(axis, d_X, errors_GX, label: str, colour, exponent: float | None) -> None:
-    """Measured errors, with a dashed power law through the middle one."""
-    curve(axis, d_X, errors_GX, label, colour)
-    if exponent is not None:
-        middle = len(d_X) // 2
-        theory(
-            axis, d_X, errors_GX.mean(0)[middle] * (d_X / d_X[middle]) ** exponent, f"$d^{{{exponent:.3g}}}$", colour
-        )
-
-
-def _draw_inputs(axis, settings: Settings, inputs) -> None:
-    """All N on one line, as a function of d / phi(N)."""
-    predicted = laws.exponent_in_d(settings.alpha, inputs["rho"])
-    for colour, (n, (d_X, errors_GX)) in zip((BLUE, ORANGE, GREEN), inputs["errors"].items(), strict=True):
-        x = d_X / laws.phi(n, settings.alpha, inputs["rho"])
-        curve(axis, x, errors_GX, f"$N=2^{{{int(np.log2(n))}}}$", colour, marker="o", markersize=4)
-    theory(axis, x, errors_GX.mean(0)[2] * (x / x[2]) ** predicted, f"$(d/\\varphi)^{{{predicted:.3g}}}$")
-    finish(axis, "Proposition 2: one line for all $N$", "width over $\\varphi(N)$", "error", log="xy", legend=4)
-    mark(axis, np.round(x))
-
-
-def _draw_bounds(axis, points, m: int) -> None:
-    """Theorem 1 around the measured errors of two schemes."""
-    for scheme, label, colour in (("q_1", "by frequency", ORANGE), ("q_0,[32]", "the frequent 32 alone", GREEN)):
-        chosen = [point for point in points if point["scheme"] == scheme and point["m"] == m]
-        d = [point["d"] for point in chosen]
-        curve(axis, d, np.array([point["errors"] for point in chosen]).T, label, colour)
-        theory(axis, d, [point["upper"] for point in chosen], "bounds (7), (8)", colour)
-        theory(axis, d, [point["lower"] for point in chosen], colour=colour)
-    finish(axis, f"Theorem 1: N = {measure.BOUNDED_N}, M = {m}", "width $d$", "error", log="xy", legend=2)
+# d None: each law at a suitable d, see `law_measurements`
+FIGURES = {"laws": Figure(study, {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": None})}

@@ -1,5 +1,7 @@
 """The measurements behind the table of laws. Each returns its settings, and errors of shape (groups, points)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +18,22 @@ JOINT_D = (32, 64, 128, 256, 512)
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000)
 
 
-def _mean(errors_GRX: np.ndarray) -> np.ndarray:
-    return errors_GRX.mean(1)
-
-
 def _part(settings: Settings, share: float) -> int:
     """Runs per group if a measurement needs more or fewer than the settings say."""
     return max(round(settings.draws * share), 1)
+
+
+def _errors(settings: Settings, share: float, law: model.Law, y_N, d_X, q_XSN) -> np.ndarray:
+    """Errors of schemes that know the whole law, mean over runs -> (groups, S, *shape of d)."""
+    d_X, draws = np.asarray(d_X), _part(settings, share)
+    errors_GRXS = model.infinite_data(settings.seeds, draws, law, y_N, settings.m, d_X.ravel(), q_XSN)
+    errors_GSX = np.moveaxis(errors_GRXS.mean(1), -1, 1)
+    return errors_GSX.reshape(*errors_GSX.shape[:2], *d_X.shape)
+
+
+def _infinite(settings: Settings, n: int) -> tuple[model.Law, np.ndarray]:
+    """The first n inputs of Zipf's law over all integers, and their outputs."""
+    return model.zipf(n, settings.alpha, infinite=True), model.outputs(n, settings.m)
 
 
 def _power(law: model.Law, rho: float) -> np.ndarray:
@@ -42,13 +53,12 @@ def room(d, alpha: float, m: int):
 def capacity(settings: Settings) -> dict:
     """Table 2 if the whole law is known -> {scheme: (d, errors)}: q_1 at values of d where it recalls 6 to 45 inputs, q_0
     and q_{0,[d/8]} at d = 64 to 512. The d of the settings replace both."""
-    law, y_N = model.zipf(settings.n, settings.alpha, infinite=True), model.outputs(settings.n, settings.m)
-    first_N, seeds, q_1 = np.arange(settings.n), settings.seeds, _power(law, 1)
+    law, y_N = _infinite(settings, settings.n)
     large_D, small_D = settings.d or RECALLED ** (2 * settings.alpha), settings.d or (64, 128, 256, 512)
-    q_DSN = [[np.ones(settings.n), first_N < min(d // 8, settings.n)] for d in small_D]
-    small = _mean(model.infinite_data(seeds, _part(settings, 1 / 2), law, y_N, settings.m, small_D, q_DSN))
-    large = _mean(model.infinite_data(seeds, _part(settings, 1 / 2), law, y_N, settings.m, large_D, q_1[None, None]))
-    return {"q_1": (large_D, large[..., 0]), "q_0": (small_D, small[..., 0]), "q_0,[d/8]": (small_D, small[..., 1])}
+    q_DSN = [[np.ones(settings.n), np.arange(settings.n) < min(d // 8, settings.n)] for d in small_D]
+    small = _errors(settings, 1 / 2, law, y_N, small_D, q_DSN)
+    large = _errors(settings, 1 / 2, law, y_N, large_D, _power(law, 1)[None, None])
+    return {"q_1": (large_D, large[:, 0]), "q_0": (small_D, small[:, 0]), "q_0,[d/8]": (small_D, small[:, 1])}
 
 
 def without_threshold(settings: Settings) -> dict:
@@ -57,25 +67,22 @@ def without_threshold(settings: Settings) -> dict:
     q_rho recalls about the first d^(1/(2 rho alpha)) inputs. d is chosen so that these are 6 to 45 for every rho. With a
     fixed range of d, a large rho would recall two or three inputs throughout, and the error would be a staircase.
     """
-    law, y_N = model.zipf(RESOLVED, settings.alpha, infinite=True), model.outputs(RESOLVED, settings.m)
+    law, y_N = _infinite(settings, RESOLVED)
     rhos = [rho for rho in (0.5, 1.0, 2.0) if 2 * rho * settings.alpha > 1.2]
     d_RX = np.array([RECALLED ** (2 * rho * settings.alpha) for rho in rhos])
     q_DSN = np.repeat([[_power(law, rho)] for rho in rhos], len(RECALLED), axis=0)
-    errors = _mean(model.infinite_data(settings.seeds, _part(settings, 2), law, y_N, settings.m, d_RX.ravel(), q_DSN))
-    errors_RGX = np.moveaxis(errors[..., 0].reshape(len(errors), *d_RX.shape), 1, 0)
-    return {rho: (d_X, errors_GX) for rho, d_X, errors_GX in zip(rhos, d_RX, errors_RGX, strict=True)}
+    errors_GRX = _errors(settings, 2, law, y_N, d_RX, q_DSN)[:, 0]
+    return {rho: (d_RX[place], errors_GRX[:, place]) for place, rho in enumerate(rhos)}
 
 
 def with_threshold(settings: Settings) -> dict:
-    """Proposition 3: d = 8 P^(2 rho alpha + 1) -> {rho: (d, P, errors)}. Simulates only the stored inputs."""
-    n, p_X = max(STORED), np.array(STORED)
-    law, y_N = model.zipf(n, settings.alpha, infinite=True), model.outputs(n, settings.m)
-    rhos = (0.0, 0.25, 0.5, 1.0)
-    d_RX = np.array([8.0 * p_X ** (2 * rho * settings.alpha + 1) for rho in rhos])
+    """Proposition 3: P of STORED, d = 8 P^(2 rho alpha + 1) -> {rho: (d, errors)}. Simulates only the stored inputs."""
+    n, rhos = max(STORED), (0.0, 0.25, 0.5, 1.0)
+    law, y_N = _infinite(settings, n)
+    d_RX = np.array([8.0 * np.array(STORED) ** (2 * rho * settings.alpha + 1) for rho in rhos])
     q_DSN = [[_power(law, rho) * (np.arange(n) < p)] for rho in rhos for p in STORED]
-    errors = _mean(model.infinite_data(settings.seeds, _part(settings, 4), law, y_N, settings.m, d_RX.ravel(), q_DSN))
-    errors_RGX = np.moveaxis(errors[..., 0].reshape(len(errors), *d_RX.shape), 1, 0)
-    return {rho: (d_X, p_X, errors_GX) for rho, d_X, errors_GX in zip(rhos, d_RX, errors_RGX, strict=True)}
+    errors_GRX = _errors(settings, 4, law, y_N, d_RX, q_DSN)[:, 0]
+    return {rho: (d_RX[place], errors_GRX[:, place]) for place, rho in enumerate(rhos)}
 
 
 def number_of_inputs(settings: Settings) -> dict:
@@ -88,46 +95,44 @@ def number_of_inputs(settings: Settings) -> dict:
     rho, cases = 0.25 / alpha, []
     scale = np.array([laws.phi(n, alpha, rho) for n in sizes])
     for n in sizes:
-        law = model.zipf(n, alpha, infinite=True)
-        cases.append(laws.coarse(law, _power(law, rho), model.outputs(n, m), m, tested=256))
+        law, y_N = _infinite(settings, n)
+        cases.append(laws.coarse(law, _power(law, rho), y_N, m, tested=256))
     d_NX = np.round(np.array([32, 45, 64, 90, 128]) * scale[:, None] * 2 / m)
     repeat = np.repeat(np.arange(len(sizes)), d_NX.shape[1])
-    law = model.Law(*(np.stack(part)[repeat] for part in zip(*(law for law, _, _ in cases), strict=True)))
-    q_DSN, y_DN = np.stack([q for _, q, _ in cases])[repeat, None], np.stack([y for _, _, y in cases])[repeat]
-    errors = _mean(model.infinite_data(settings.seeds, _part(settings, 6), law, y_DN, m, d_NX.ravel(), q_DSN))[..., 0]
+    law_N, q_NS, y_NS = zip(*cases, strict=True)
+    law = model.Law(*(np.stack(part)[repeat] for part in zip(*law_N, strict=True)))
+    errors_GNX = _errors(settings, 6, law, np.stack(y_NS)[repeat], d_NX, np.stack(q_NS)[repeat, None])[:, 0]
     rows = np.stack([np.log(d_NX).ravel(), np.log(scale)[repeat], np.ones(d_NX.size)], axis=1)
-    fits = np.linalg.lstsq(rows, np.log(errors).T, rcond=None)[0].T
-    errors_NGX = np.moveaxis(errors.reshape(len(errors), *d_NX.shape), 1, 0)
-    return {"rho": rho, "errors": dict(zip(sizes, zip(d_NX, errors_NGX, strict=True), strict=True)), "fits": fits}
+    fits = np.linalg.lstsq(rows, np.log(errors_GNX.reshape(len(errors_GNX), -1)).T, rcond=None)[0].T
+    errors = {n: (d_NX[place], errors_GNX[:, place]) for place, n in enumerate(sizes)}
+    return {"rho": rho, "errors": errors, "fits": fits}
 
 
 def samples(settings: Settings) -> tuple[tuple[int, ...], np.ndarray]:
     """Proposition 1: q_0 of T samples, where d is no limit."""
-    law = model.zipf(settings.n, settings.alpha, infinite=True)
+    law, _ = _infinite(settings, settings.n)
     errors = model.finite_data(settings.seeds, _part(settings, 1), law, settings.m, (LARGE_D,), TIMES, 0.0)
-    return TIMES, _mean(errors)[:, 0]
+    return TIMES, errors.mean(1)[:, 0]
 
 
 def samples_of_any_law(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Proposition 1 for a law other than a power law: q_0 of T samples, and the prediction -> (groups, T), (T,)."""
-    n = 200
-    weights_N = np.sort(np.random.default_rng(settings.seed).exponential(size=n) ** 3)[::-1]
+    weights_N = np.sort(np.random.default_rng(settings.seed).exponential(size=200) ** 3)[::-1]
     law = model.Law(weights_N / weights_N.sum())
     errors = model.finite_data(settings.seeds, _part(settings, 4), law, settings.m, (LARGE_D,), TIMES[:4], 0.0)
-    return _mean(errors)[:, 0], laws.never_seen_exactly(TIMES[:4], law, settings.m)
+    return errors.mean(1)[:, 0], laws.never_seen_exactly(TIMES[:4], law, settings.m)
 
 
 def joint(settings: Settings) -> dict:
-    """Proposition 4, P = d/8 and c d/log d -> {P: (d, errors (groups, D, T), errors over the sum of both terms)}."""
+    """Proposition 4, P = d/8 and c d/log d -> {P: (d, errors (groups, D, T), sum of both terms (D, T))}."""
     alpha, m, d_D = settings.alpha, settings.m, np.array(settings.d or JOINT_D)
     p_PD = np.stack([(d_D // 8).clip(min=1), room(d_D, alpha, m)]).clip(max=settings.n)
-    law = model.zipf(settings.n, alpha, infinite=True)
-    draws = _part(settings, 1)
-    errors = _mean(model.finite_data(settings.seeds, draws, law, m, np.tile(d_D, 2), TIMES, 0.0, p_PD.ravel()))
+    law, _ = _infinite(settings, settings.n)
+    draws, d_PD = _part(settings, 1), np.tile(d_D, 2)
+    errors = model.finite_data(settings.seeds, draws, law, m, d_PD, TIMES, 0.0, p_PD.ravel()).mean(1)
     errors_PGDT = np.moveaxis(errors.reshape(len(errors), 2, len(d_D), len(TIMES)), 1, 0)
     sum_PDT = laws.never_stored(p_PD, alpha, m)[..., None] + laws.never_seen(TIMES, alpha, m)
-    ratio_PGDT = errors_PGDT / sum_PDT[:, None]
-    return {name: (d_D, *found) for name, *found in zip(("d/8", "c d/log d"), errors_PGDT, ratio_PGDT, strict=True)}
+    return {name: (d_D, errors_PGDT[place], sum_PDT[place]) for place, name in enumerate(("d/8", "c d/log d"))}
 
 
 def too_full(settings: Settings) -> dict:
@@ -139,11 +144,11 @@ def too_full(settings: Settings) -> dict:
     d_NX = sizes[:, None] * shares
     stored_DN = (np.arange(largest) < np.repeat(sizes, len(shares))[:, None]).astype(float)
     law, y_N = model.Law(stored_DN / stored_DN.sum(1, keepdims=True)), model.outputs(largest, settings.m)
-    draws = _part(settings, 2)
-    errors = _mean(model.infinite_data(settings.seeds, draws, law, y_N, settings.m, d_NX.ravel(), stored_DN[:, None]))
-    errors_GNX = errors.reshape(len(errors), *d_NX.shape)
-    halves = [[np.exp(np.interp(-0.3, -row_X, np.log(d_X))) for row_X, d_X in zip(rows_NX, d_NX, strict=True)]
-              for rows_NX in errors_GNX]  # fmt: skip
+    errors_GNX = _errors(settings, 2, law, y_N, d_NX, stored_DN[:, None])[:, 0]
+    halves = [
+        [np.exp(np.interp(-0.3, -row_X, np.log(d_X))) for row_X, d_X in zip(rows_NX, d_NX, strict=True)]
+        for rows_NX in errors_GNX
+    ]
     return {"sizes": sizes, "halves": np.array(halves)}
 
 
@@ -159,9 +164,9 @@ def bounds(settings: Settings) -> list[dict]:
         schemes |= {"random": rng.exponential(size=n), "one class": np.where(y_N == 0, 1.0, 0.2)}
         d_M = [d for d in d_D if d > 8 * np.log(m)]
         q_SN = np.stack(list(schemes.values()))
-        errors = _mean(model.infinite_data(settings.seeds, _part(settings, 1), law, y_N, m, d_M, q_SN[None]))
+        errors_GSX = _errors(dataclasses.replace(settings, m=m), 1, law, y_N, d_M, q_SN[None])
         points += [
-            {"scheme": name, "m": m, "d": d, "errors": errors[:, i, j],
+            {"scheme": name, "m": m, "d": d, "errors": errors_GSX[:, j, i],
              "upper": laws.upper_bound(d, q_SN[j], law, y_N, m), "lower": laws.lower_bound(d, q_SN[j], law, y_N, m)}
             for i, d in enumerate(d_M) for j, name in enumerate(schemes)
         ]  # fmt: skip
@@ -174,7 +179,7 @@ def minimax(settings: Settings) -> dict:
     The theorem says that some p(y|x) with the given p_* is this hard. f(x) = x mod M is, at every tested point.
     """
     n, alpha, m = 256, settings.alpha, settings.m
-    law, y_N = model.zipf(n, alpha, infinite=True), model.outputs(n, m)
+    law, y_N = _infinite(settings, n)
     d_D = np.array([128.0, 256, 512, 1024, 1600])  # the largest has room for most of the n inputs
     ranks = np.arange(n)
 
@@ -184,11 +189,11 @@ def minimax(settings: Settings) -> dict:
                 "P = c d/log d": ranks < room(d, alpha, m)}  # fmt: skip
 
     q_DSN = [[*schemes(d).values()] for d in d_D]
-    errors_GDS = _mean(model.infinite_data(settings.seeds, _part(settings, 1), law, y_N, m, d_D, q_DSN))
+    errors_GSD = _errors(settings, 1, law, y_N, d_D, q_DSN)
     largest = max(np.bincount(y_N, weights=law.p_N, minlength=m))
     floor_D = np.array([laws.minimax(d, alpha, largest) for d in d_D])
-    return {"schemes": list(schemes(128.0)), "d": d_D, "ratio_G": (errors_GDS / floor_D[:, None]).min((1, 2)),
-            "reached_GD": errors_GDS[:, :, -1]}  # fmt: skip
+    return {"schemes": list(schemes(128.0)), "d": d_D, "ratio_G": (errors_GSD / floor_D).min((1, 2)),
+            "reached_GD": errors_GSD[:, -1]}  # fmt: skip
 
 
 def quasi_orthogonal(settings: Settings) -> dict:
@@ -219,5 +224,5 @@ def quasi_orthogonal(settings: Settings) -> dict:
 
         return jax.lax.map(at, pairs)
 
-    found = _mean(model.over_runs(one_run, settings.seeds, _part(settings, 1)))
+    found = model.over_runs(one_run, settings.seeds, _part(settings, 1)).mean(1)
     return {"d": pairs[:, 0], "P": pairs[:, 1].astype(int), "share_GX": found[..., 0], "recalled_GX": found[..., 1]}
