@@ -1,6 +1,7 @@
-"""Shared by the labs: a finished study, its report page, the style of its plots."""
+"""Shared by the labs: a finished study, its claims, the kinds of panels in its picture, its report page."""
 
 import dataclasses
+import itertools
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ import tqdm
 
 from memsinks_jax.config import InputError
 from memsinks_jax.reporting import pictures, report
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.claims import Claim, with_interval
 from memsinks_jax.reporting.pictures import plt, tidy
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import half_written
@@ -23,6 +24,7 @@ logger = logging.getLogger("memsinks_jax.labs")
 
 DASHED = (0, (4, 3))
 RED, BLUE, GREEN, ORANGE, GREY, VIOLET = "#c0392b", "#1f618d", "#1e8449", "#d68910", "#7f8c8d", "#7d3c98"
+COLOURS = (BLUE, RED, GREEN, ORANGE, VIOLET, GREY, "#117a65", "#6e2c00", "#2e4053")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,16 @@ class Study:
     def told(self) -> list[Claim]:
         """Its claims, without those about something that never happened."""
         return [claim for claim in self.claims if all(map(math.isfinite, claim.values))]
+
+
+def claim(id: str, statement: str, paper: str, values: Iterable[float], **bounds: float) -> Claim:
+    """A row of the table of claims. values: one per seed. bounds: at_least, at_most."""
+    return Claim(id, statement, paper, list(map(float, values)), **bounds)
+
+
+def mean_ci(values: Iterable[float], digits: int = 2) -> str:
+    """'0.95 ± 0.01': the mean over seeds, and half of its 95% interval."""
+    return with_interval(list(map(float, values)), digits)
 
 
 def folder(out: str) -> pathlib.Path:
@@ -137,16 +149,80 @@ def save(figure, path: pathlib.Path) -> None:
     pictures.save(figure, path, dpi=140, bbox_inches="tight")
 
 
+SHARE = (0, 1.02)  # the limits of an axis of shares
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a panel: the mean over seeds of values_GX (seeds, places), in a band from the lowest to the highest.
+
+    colour: None takes the next of `COLOURS`.
+    """
+
+    x: Sequence[float]
+    values_GX: np.ndarray
+    label: str
+    colour: str | None = None
+    style: str = "-"
+
+
 Panel = Callable[[plt.Axes], None]  # draws on an axis
 
 
+def lines(title: str, x: str, y: str, shown: Sequence[Line], vertical=(), horizontal=(), **settings) -> Panel:
+    """A panel of lines.
+
+    Args:
+      x, y: labels of the axes.
+      vertical, horizontal: dotted lines, each (place, colour).
+      settings: of matplotlib's `Axes.set`.
+    """
+
+    def draw(axis) -> None:
+        for line, colour in zip(shown, itertools.cycle(COLOURS), strict=False):
+            colour = line.colour or colour
+            axis.plot(line.x, line.values_GX.mean(0), line.style, color=colour, label=line.label, linewidth=1.7)
+            axis.fill_between(
+                line.x, line.values_GX.min(0), line.values_GX.max(0), color=colour, alpha=0.15, linewidth=0
+            )
+        for place, colour in vertical:
+            axis.axvline(place, color=colour, linestyle=":", linewidth=1)
+        for place, colour in horizontal:
+            axis.axhline(place, color=colour, linestyle=":", linewidth=1)
+        finish(axis, title, x, y, legend=min(len(shown), 3), **settings)
+
+    return draw
+
+
+def bars(title: str, y: str, labels: Sequence[str], groups: dict[str, Sequence], **settings) -> Panel:
+    """A panel of bars of means, with a dot per seed. groups: {legend: [values of the seeds for every label]}."""
+
+    def draw(axis) -> None:
+        width, places = 0.8 / len(groups), np.arange(len(labels))
+        for group, ((name, values), colour) in enumerate(zip(groups.items(), COLOURS, strict=False)):
+            at = places + (group - (len(groups) - 1) / 2) * width
+            axis.bar(at, [np.mean(one) for one in values], width * 0.92, color=colour, alpha=0.75, label=name)
+            for place, one in zip(at, values, strict=True):
+                axis.plot([place] * len(one), one, ".", color="black", markersize=4)
+        crowded = {"rotation": 40, "ha": "right"} if len(labels) > 5 else {}
+        axis.set_xticks(places, labels, **crowded)
+        finish(axis, title, "", y, legend=len(groups) if len(groups) > 1 else 0, **settings)
+
+    return draw
+
+
 def picture(shown: Sequence[Panel]) -> Callable[[pathlib.Path], None]:
-    """The function `draw` of a study whose picture has these panels."""
+    """The function `draw` of a study whose picture has these panels. Panels with the same legend share one."""
 
     def draw(path: pathlib.Path) -> None:
         figure, axes = panels(len(shown))
         for panel, axis in zip(shown, axes, strict=True):
             panel(axis)
+        handles, labels = axes[0].get_legend_handles_labels()
+        if len(axes) > 1 and labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
+            for axis in axes:
+                axis.get_legend().remove()
+            figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         save(figure, path)
 
     return draw
@@ -237,11 +313,6 @@ def values(runs: list[dict], variant: str, name: str) -> np.ndarray:
     """A metric (seeds,), or the values of a curve (seeds, X), out of the table of runs."""
     rows = [run for run in runs if run["variant"] == variant]
     return np.array([run["metrics"][name] if name in run["metrics"] else run["curves"][name]["value"] for run in rows])
-
-
-def claim(id: str, statement: str, paper: str, values: Iterable[float], **bounds: float) -> Claim:
-    """A row of the table of claims. values: one per seed. bounds: at_least, at_most."""
-    return Claim(id, statement, paper, list(map(float, values)), **bounds)
 
 
 def near(id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6) -> Claim:

@@ -324,11 +324,11 @@ def test_the_construction_is_an_induction_head():
 @pytest.mark.parametrize(("d", "value", "apart"), [(128, 0.74, 0.10), (256, 0.988, 0.015), (512, 0.995, 0.01)])
 def test_the_construction_reaches_the_accuracies_of_a_separate_calculation(d, value, apart):
     several = [construction.evaluate(SHAKESPEARE, Law(), TwoLayers(d, unit=True), seed) for seed in (0, 1, 2)]
-    assert np.mean([one.rates["acc_clean"] for one in several]) == pytest.approx(value, abs=apart)
+    assert np.mean([one["acc_clean"] for one in several]) == pytest.approx(value, abs=apart)
     for name in ("wo1", "wk1", "wk0", "wk0_64"):
-        assert np.mean([one.rates[name] for one in several]) >= 0.99
+        assert np.mean([one[name] for one in several]) >= 0.99
     for one in several:
-        assert one.variants["W_O^2 alone"] < 0.3 and one.variants["W_O^2 and W_K^2"] < 0.3
+        assert one["W_O^2 alone"] < 0.3 and one["W_O^2 and W_K^2"] < 0.3
 
 
 @pytest.mark.slow

@@ -14,16 +14,7 @@ from conftest import ROOT
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.induction_head import __main__ as command
-from memsinks_jax.labs.induction_head import (
-    bigrams,
-    construction,
-    experiment_2,
-    experiment_8,
-    experiment_construction,
-    experiment_sinks,
-    sinks,
-    training,
-)
+from memsinks_jax.labs.induction_head import baselines, bigrams, construction, experiments, sinks, training
 from memsinks_jax.labs.induction_head.presets import Preset
 
 MODULE = [sys.executable, "-m", "memsinks_jax.labs.induction_head"]
@@ -115,7 +106,7 @@ def test_every_recipe_can_be_made(name, size):
 
 def test_experiments_share_their_runs():
     preset = Preset("laptop", bigrams.bundled())
-    recipes = {name: set(module.recipes(preset).values()) for name, module in command.EXPERIMENTS.items()}
+    recipes = {name: set(experiment.recipes(preset).values()) for name, experiment in command.EXPERIMENTS.items()}
     assert recipes["E1"] == recipes["E8"] and recipes["E3"] & recipes["E5"] and recipes["E6"] & recipes["E11"]
 
 
@@ -137,11 +128,10 @@ def test_a_stopped_run_says_so_and_goes_on(tmp_path):
         assert 0 < int(stored["step"]) < 4000
 
 
-CONSTRUCTED = construction.Constructed(
-    (5.0, 5.0, 1.0),
-    {"acc_clean": 0.5, "acc_end": 0.5, "score_acc": 0.5, "wo1": 1.0, "wk1": 1.0, "wk0": 1.0, "wk0_64": 1.0},
-    {"beta = infinity": 0.4, "W_O^2 alone": 0.1, "W_O^2 and W_K^2": 0.2, "W_K^1 for t < 64": 0.4},
-)
+CONSTRUCTED = {
+    "acc_clean": 0.5, "acc_end": 0.5, "score_acc": 0.5, "wo1": 1.0, "wk1": 1.0, "wk0": 1.0, "wk0_64": 1.0,
+    "beta = infinity": 0.4, "W_O^2 alone": 0.1, "W_O^2 and W_K^2": 0.2, "W_K^1 for t < 64": 0.4,
+}  # fmt: skip
 
 
 def made_up(recipe, statistics, seed):
@@ -152,7 +142,8 @@ def made_up(recipe, statistics, seed):
     curves = {name: rng.random(50) for name in names} | {"step": np.arange(1, 51) * recipe.steps // 50}
     if isinstance(recipe, sinks.World):
         both = [f"{who} {mode} " for who in ("fresh", "pool") for mode in sinks.MODES]
-        return curves | {start + name: rng.random(50) for start in both for name in ("acc_clean", "loss_bigram")}
+        curves |= {start + name: rng.random(50) for start in both for name in ("acc_clean", "loss_bigram")}
+        names = [f"{name} {mode}" for name in ("accuracy", "global", "by heart") for mode in sinks.MODES]
     weights = recipe.model.initial(jax.random.key(seed), len(statistics.characters), recipe.law.length)
     return training.Run(recipe, seed, curves, weights, {name: float(rng.random()) for name in names})
 
@@ -167,14 +158,14 @@ QUICK = ("E1", "E2", "E8", "sinks")
 )  # fmt: skip
 def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
-    monkeypatch.setattr(experiment_8, "SEQUENCES", 16)
-    monkeypatch.setattr(experiment_2, "SEQUENCES", 64)
-    module, preset = command.EXPERIMENTS[name], Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
+    monkeypatch.setattr(experiments, "BY_POSITION", 16)
+    monkeypatch.setattr(baselines, "SEQUENCES", 64)
+    experiment, preset = command.EXPERIMENTS[name], Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
     runs = {
         label: [made_up(recipe, preset.statistics, seed) for seed in preset.seeds]
-        for label, recipe in module.recipes(preset).items()
+        for label, recipe in experiment.recipes(preset).items()
     }
-    study = module.study(preset, runs)
+    study = experiment.study(preset, runs)
     content = command.write(tmp_path, name, preset, [study], "a command")
     assert study.claims and len({claim.id for claim in study.claims}) == len(study.claims)
     assert len(content["runs"]) >= len(runs) * 2
@@ -186,7 +177,7 @@ def test_the_constructions_page(tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
     monkeypatch.setattr(construction, "gradient_order", lambda *_: {"wo1": 0.2, "wk1": 0.9, "wk0": 0.1, "wk0_64": 0.2})
     preset = Preset("laptop", bigrams.bundled())
-    study = experiment_construction.study(preset, {})
+    study = command.EXPERIMENTS["construction"].study(preset, {})
     content = command.write(tmp_path, "construction", preset, [study, study], "a command")
     assert {path.name for path in tmp_path.iterdir()} == {"experiment_construction.png", "index.html", "results.json"}
     verdicts = {claim["id"]: claim["holds"] for claim in content["claims"]}
@@ -194,7 +185,7 @@ def test_the_constructions_page(tmp_path, monkeypatch):
 
 
 def test_sinks_are_compared_at_equal_width():
-    recipes = experiment_sinks.recipes(Preset("laptop", bigrams.bundled()))
+    recipes = command.EXPERIMENTS["sinks"].recipes(Preset("laptop", bigrams.bundled()))
     one, other = recipes.values()
     assert one.shared + one.sinks == other.shared + other.sinks and not one.sinks and other.sinks
     assert one.law == other.law and one.steps == other.steps

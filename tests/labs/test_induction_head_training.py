@@ -234,10 +234,10 @@ def test_training_with_sinks_goes_on_where_it_stopped(tmp_path):
         if step == 20:
             raise Stop
 
-    whole = sinks.train(WORLD, SHAKESPEARE, 0, tmp_path / "whole.npz", silent)
+    whole = sinks.train(WORLD, SHAKESPEARE, 0, tmp_path / "whole.npz", silent).curves
     with pytest.raises(Stop):
         sinks.train(WORLD, SHAKESPEARE, 0, tmp_path / "parts.npz", stop_at_20)
-    parts = sinks.train(WORLD, SHAKESPEARE, 0, tmp_path / "parts.npz", silent)
+    parts = sinks.train(WORLD, SHAKESPEARE, 0, tmp_path / "parts.npz", silent).curves
     assert whole["step"].tolist() == [20, 40]
     for name, values in whole.items():
         np.testing.assert_array_equal(parts[name], values)

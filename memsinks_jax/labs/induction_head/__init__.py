@@ -4,5 +4,5 @@
 
 `bigrams` has the text's statistics, `law` the data, `model` and `full` the models,
 `construction` the memories of the theory, `measures` and `baselines` the measures, `training` the loop, `sinks` the model
-with neurons for every sequence. One module per experiment.
+with neurons for every sequence, `experiments` what is trained, claimed and drawn, in the form of `study`.
 """

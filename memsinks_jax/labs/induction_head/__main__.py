@@ -7,6 +7,7 @@ done. Training saves its state to runs/ beside them: the same command resumes fr
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 import signal
@@ -18,102 +19,71 @@ import tqdm
 from absl import flags
 
 from memsinks_jax.labs import study as shared
-from memsinks_jax.labs.induction_head import (
-    bigrams,
-    experiment_1,
-    experiment_2,
-    experiment_3,
-    experiment_4,
-    experiment_5,
-    experiment_6,
-    experiment_7,
-    experiment_8,
-    experiment_9,
-    experiment_10,
-    experiment_11,
-    experiment_construction,
-    experiment_sinks,
-    presets,
-    sinks,
-    training,
-)
+from memsinks_jax.labs.induction_head import bigrams, presets, sinks, training
+from memsinks_jax.labs.induction_head.bigrams import Statistics
+from memsinks_jax.labs.induction_head.experiments import EXPERIMENTS
 from memsinks_jax.labs.induction_head.presets import Preset
+from memsinks_jax.labs.induction_head.sinks import World
+from memsinks_jax.labs.induction_head.study import Experiment
+from memsinks_jax.labs.induction_head.training import Recipe, Run
 from memsinks_jax.labs.study import Study
 from memsinks_jax.runs import command_line, host_memory, interruption
 
 logger = logging.getLogger("memsinks_jax.labs.induction_head")
 
-EXPERIMENTS = {
-    "E1": experiment_1, "E2": experiment_2, "E3": experiment_3, "E4": experiment_4, "E5": experiment_5,
-    "E6": experiment_6, "E7": experiment_7, "E8": experiment_8, "E9": experiment_9, "E10": experiment_10,
-    "E11": experiment_11, "construction": experiment_construction, "sinks": experiment_sinks,
-}  # fmt: skip
-SHOWN = ("acc_clean", "wo1", "wk1", "wk0_64", "wk0", "ff1")  # live probes, shown with the progress bar
+# Live probes, shown with the progress bar.
+SHOWN = ("acc_clean", "fresh own acc_clean", "wo1", "wk1", "wk0_64", "wk0", "ff1")
 
 
-class Runs:
-    """Trains the runs that experiments request, each once. Shows progress, and can be stopped."""
+def train(recipe: Recipe | World, statistics: Statistics, seed: int, folder: pathlib.Path, name: str) -> Run:
+    """One run, with a progress bar that shows its name. Can be stopped."""
+    path = folder / f"{training.digest(recipe, statistics, seed)}.npz"
+    folder.mkdir(parents=True, exist_ok=True)
+    begun, quiet = time.monotonic(), not sys.stderr.isatty()
+    with stop_on_signals() as stop, tqdm.tqdm(total=recipe.steps, unit="step", disable=quiet, leave=False) as bar:
+        bar.set_description(name)
 
-    def __init__(self, preset: Preset, folder: pathlib.Path):
-        self._preset, self._folder, self._done = preset, folder, {}
+        def tell(step, point):
+            bar.update(step - bar.n)
+            bar.set_postfix({probe: f"{point[probe]:.2f}" for probe in SHOWN if probe in point})
+            if stop.is_set():
+                raise interruption.Interrupted(f"{name}, at step {step}")
 
-    def of(self, recipes: dict) -> dict:
-        """{label: recipe} -> {label: [one run per seed]}. Runs with sinks are their curves."""
-        return {
-            label: [self._run(label, recipe, seed) for seed in self._preset.seeds] for label, recipe in recipes.items()
-        }
-
-    def _run(self, label: str, recipe, seed: int):
-        name = training.digest(recipe, self._preset.statistics, seed)
-        if name not in self._done:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            train = sinks.train if isinstance(recipe, sinks.World) else training.train
-            begun = time.monotonic()
-            quiet = not sys.stderr.isatty()
-            with (
-                stop_on_signals() as stop,
-                tqdm.tqdm(total=recipe.steps, unit="step", disable=quiet, leave=False) as bar,
-            ):
-                bar.set_description(f"{label}, seed {seed}")
-
-                def tell(step, point):
-                    bar.update(step - bar.n)
-                    bar.set_postfix({name: f"{point[name]:.2f}" for name in SHOWN if name in point})
-                    if stop.is_set():
-                        raise interruption.Interrupted(f"{label}, seed {seed}, at step {step}")
-
-                path = self._folder / f"{name}.npz"
-                self._done[name] = train(recipe, self._preset.statistics, seed, path, tell)
-            if quiet:
-                logger.info("%s, seed %d: %d steps, %.0f s", label, seed, recipe.steps, time.monotonic() - begun)
-        return self._done[name]
+        run = (sinks if isinstance(recipe, World) else training).train(recipe, statistics, seed, path, tell)
+    if quiet:
+        logger.info("%s: %d steps, %.0f s", name, recipe.steps, time.monotonic() - begun)
+    return run
 
 
 def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[Study]:
-    """Runs the experiments one after the other."""
+    """Runs the experiments one after the other. A run that several of them have is trained once."""
     host_memory.keep_freed_memory()
-    runs, studies = Runs(preset, out / "runs"), []
-    for name in names:
-        begun = time.monotonic()
-        module = EXPERIMENTS[name]
-        studies.append(module.study(preset, runs.of(module.recipes(preset))))
-        logger.info("experiment %s: %.0f s", name, time.monotonic() - begun)
-    return studies
+    done: dict[tuple[Recipe | World, int], Run] = {}
+
+    def study(experiment: Experiment) -> Study:
+        recipes = experiment.recipes(preset)
+        for label, recipe in recipes.items():
+            for seed in preset.seeds:
+                if (recipe, seed) not in done:
+                    name = f"{label}, seed {seed}"
+                    done[recipe, seed] = train(recipe, preset.statistics, seed, out / "runs", name)
+        runs = {label: [done[recipe, seed] for seed in preset.seeds] for label, recipe in recipes.items()}
+        return experiment.study(preset, runs)
+
+    return shared.measure("experiment", {name: functools.partial(study, EXPERIMENTS[name]) for name in names})
 
 
 def forecast(preset: Preset, names: list[str]) -> str:
     """The number of runs and steps, and an estimate of the time."""
-    recipes = [recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()]
-    recipes = list(dict.fromkeys(recipes))
+    recipes = list(dict.fromkeys(recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()))
     if not recipes:
         return f"preset {preset.name}: nothing to train, minutes"
     seconds = presets.predicted_seconds(preset, recipes) * len(preset.seeds)
     sizes = sorted({(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes})
     all_sizes = "; ".join(f"{s} steps of {b} sequences of {t} tokens at width {d}" for s, b, t, d in sizes)
     length = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
-    return (
-        f"preset {preset.name}: {len(recipes) * len(preset.seeds)} runs ({all_sizes}), about {length} on this machine"
-    )
+    runs = len(recipes) * len(preset.seeds)
+    return f"preset {preset.name}: {runs} runs ({all_sizes}), about {length} on this machine"
 
 
 def write(out: pathlib.Path, experiment: str, preset: Preset, studies: list[Study], command: str) -> dict:

@@ -1,8 +1,12 @@
-"""What models without an induction head reach on the same sequences. numpy only; axes as in `law`."""
+"""What models without an induction head reach on the same sequences. Axes as in `law`."""
 
+import jax
 import numpy as np
 
 from memsinks_jax.labs.induction_head.bigrams import Statistics
+from memsinks_jax.labs.induction_head.law import Law, sampler
+
+SEQUENCES = 1000  # of `reference`
 
 
 def entropies(statistics: Statistics) -> np.ndarray:
@@ -28,6 +32,12 @@ def baselines(statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray
         "majority_clean": _share(majority_BT == y_BT, known_BT & clean_B1),
         "bigram": _share(statistics.pi_b_VV.argmax(1)[x_BT] == y_BT, known_BT),
     }
+
+
+def reference(statistics: Statistics, law: Law) -> dict[str, float]:
+    """The same for sequences of a law."""
+    drawn = jax.device_get(jax.jit(sampler(statistics, law), static_argnums=1)(jax.random.key(0), SEQUENCES))
+    return baselines(statistics, drawn.tokens_BS, drawn.seen_BT, drawn.cyclic_B)
 
 
 def _share(right_BT: np.ndarray, where_BT: np.ndarray) -> float:

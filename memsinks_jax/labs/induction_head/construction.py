@@ -8,7 +8,6 @@ The formulas fix only directions. Each memory is scaled so that a stored pair sc
 W_O^2 by gamma. A search on separate sequences finds the best scales. Axes as in `model`.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -24,6 +23,7 @@ from memsinks_jax.labs.induction_head.model import TwoLayers
 HARD = 1e4  # large enough for the limit: attention to the best key alone, or no direct path to the logits
 BETAS = (2.0, 5.0, 10.0, 20.0, HARD)
 GAMMAS = (1.0, 4.0, HARD)
+VARIANTS = ("beta = infinity", "W_O^2 alone", "W_O^2 and W_K^2", "W_K^1 for t < 64")
 SEARCHED, JUDGED, AT_ONCE = 24, 96, 24  # sequences for the scales, for the result, in memory at once
 
 
@@ -55,15 +55,6 @@ def scaled(weights: dict, beta_1: float, beta_2: float, gamma: float) -> dict:
     return {name: scales.get(name, 1.0) * matrix for name, matrix in weights.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Constructed:
-    """The construction at one width and seed: chosen scales, rates of `measures`, and those of its ablated variants."""
-
-    scales: tuple[float, float, float]
-    rates: dict[str, float]
-    variants: dict[str, float]
-
-
 @functools.lru_cache(maxsize=4)
 def _compiled(model: TwoLayers):
     """Functions (weights, batch) -> accuracy for every gamma, and -> tally. Compiled once for all seeds."""
@@ -85,9 +76,9 @@ def _compiled(model: TwoLayers):
     return gammas, tally
 
 
-def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> Constructed:
-    """Builds the memories, chooses scales, and judges the result. Variants, by clean accuracy: attention with infinite
-    beta, uniform attention in both layers (only W_O^2) or in the first, W_K^1 for only the first 64 positions."""
+def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> dict[str, float]:
+    """Builds the memories, chooses scales, and judges the result: rates of `measures`, and the clean accuracy of `VARIANTS`:
+    attention with infinite beta, uniform attention in both layers or in the first, W_K^1 for the first 64 positions."""
     of_weights, of_search, of_judging = jax.random.split(jax.random.key(seed), 3)
     length, chosen = law.length, candidates(statistics, law)
     weights = model.initial(of_weights, len(statistics.characters), length)
@@ -109,18 +100,14 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> C
         return scales, judge(scaled(weights, *scales))
 
     scales, rates = clean_of_best(built, [(one, two) for one in BETAS for two in BETAS])
-    best = functools.partial(clean_of_best, built)
     early = memories(weights, chosen, divide_by, measures.EARLY)
-    variants = {
-        "beta = infinity": best([(HARD, HARD)])[1],
-        "W_O^2 alone": best([(0.0, 0.0)])[1],
-        "W_O^2 and W_K^2": best([(0.0, beta) for beta in BETAS])[1],
-        "W_K^1 for t < 64": clean_of_best(early, [scales[:2]])[1],
-    }
+    searches = (
+        (built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, [(0.0, beta) for beta in BETAS]), (early, [scales[:2]])
+    )  # fmt: skip
+    variants = {name: clean_of_best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)}
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
     # With such a large scale of the logits, a loss means nothing.
-    rates = {name: value for name, value in rates.items() if not name.startswith("loss")}
-    return Constructed(scales, rates | recalled, {name: found["acc_clean"] for name, found in variants.items()})
+    return {name: value for name, value in rates.items() if not name.startswith("loss")} | recalled | variants
 
 
 def gradient_order(statistics: Statistics, law: Law, model: TwoLayers, seed: int, batches: int, batch: int) -> dict:

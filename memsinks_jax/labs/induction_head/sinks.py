@@ -10,7 +10,6 @@ Axes as in `model`; R sequences of the pool, M sinks.
 import dataclasses
 import functools
 import pathlib
-import time
 from collections.abc import Callable
 
 import jax
@@ -22,7 +21,7 @@ from memsinks_jax.labs.induction_head import measures
 from memsinks_jax.labs.induction_head.bigrams import Statistics
 from memsinks_jax.labs.induction_head.law import Batch, Law, sampler
 from memsinks_jax.labs.induction_head.model import TwoLayers
-from memsinks_jax.labs.induction_head.training import SAVE_EVERY_SECONDS, load, purpose, save
+from memsinks_jax.labs.induction_head.training import Run, purpose, resumable
 
 MODES = ("own", "dropped")  # sinks at test time: each sequence's own, as in training, or none
 _WEIGHTS, _FRESH, _POOL, _MASKS, _TEST = range(10, 15)  # purposes of the seed's randomness
@@ -120,31 +119,31 @@ def _rule(world: World) -> optax.GradientTransformation:
 
 def train(
     world: World, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
-) -> dict[str, np.ndarray]:
-    """One run, resumed from a checkpoint at `path` if there is one -> curves {name: (points,)}.
+) -> Run:
+    """One run; `path` and `tell` as in `training.resumable`.
 
-    Names are those of `measures.tally` after 'fresh own ', 'fresh dropped ', 'pool own ' and 'pool dropped '.
+    Its curves are 'acc_clean' and 'loss_bigram' of `measures.tally` after 'fresh own ', 'fresh dropped ', 'pool own ' and
+    'pool dropped '. Its test: means over their last three points, by mode, of in-context accuracy and global loss of fresh
+    sequences, and of what the model knows by heart, the global loss of fresh sequences minus that of the pool.
     """
     keys = {number: purpose(seed, number) for number in (_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST)}
     others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)
     trained = {name: others.pop(name) for name in world.model.trainable}
     pool = sampler(statistics, world.law)(keys[_POOL], world.pool)
     several, look = _compiled(world, statistics)
-    carry, done, curves, saved = (trained, _rule(world).init(trained)), 0, {}, time.monotonic()
-    if path.exists():
-        carry, done, curves = load(path, carry)
-    while done < world.steps:
-        count = min(world.log_every, world.steps - done)
-        carry, done = several(carry, others, pool, keys, done, count), done + count
-        point = measures.rates(jax.device_get(look({**others, **carry[0]}, pool, keys, done)))
-        for name, value in ({"step": done} | point).items():
-            curves.setdefault(name, []).append(value)
-        if done == world.steps or time.monotonic() - saved > SAVE_EVERY_SECONDS:
-            save(path, carry, done, curves)
-            saved = time.monotonic()
-        try:
-            tell(done, {"acc_clean": point["fresh own acc_clean"]})
-        except BaseException:
-            save(path, carry, done, curves)
-            raise
-    return {name: np.array(values) for name, values in curves.items()}
+
+    def advance(carry, done, count):
+        carry = several(carry, others, pool, keys, done, count)
+        return carry, measures.rates(jax.device_get(look({**others, **carry[0]}, pool, keys, done + count)))
+
+    start = (trained, _rule(world).init(trained))
+    carry, curves = resumable(path, world.steps, world.log_every, start, advance, tell)
+    kept = [
+        f"{who} {mode} {what}" for who in ("fresh", "pool") for mode in MODES for what in ("acc_clean", "loss_bigram")
+    ]
+    ends, test = {name: float(np.mean(curves[name][-3:])) for name in kept}, {}
+    for mode in MODES:
+        test[f"accuracy {mode}"] = ends[f"fresh {mode} acc_clean"]
+        test[f"global {mode}"] = ends[f"fresh {mode} loss_bigram"]
+        test[f"by heart {mode}"] = ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
+    return Run(world, seed, {name: curves[name] for name in ("step", *kept)}, {**others, **carry[0]}, test)

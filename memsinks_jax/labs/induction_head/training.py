@@ -208,35 +208,26 @@ def load(path: pathlib.Path, carry):
         raise InputError(f"{path}: cannot be read ({type(error).__name__}); delete it and run again") from None
 
 
-def train(
-    recipe: Recipe, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
-) -> Run:
-    """One run, resumed from a checkpoint at `path` if there is one.
+def resumable(
+    path: pathlib.Path, steps: int, log_every: int, carry, advance: Callable, tell: Callable[[int, dict], None]
+):
+    """Trains, from a checkpoint at `path` if there is one -> (carry, curves {name: (points,)} including `step`).
 
     Args:
-      tell: called with the step and its probes every `log_every` steps. If it raises, the state is saved and the run ends.
+      carry: trained weights and the optimizer's state, as at the first step.
+      advance: (carry, steps done, further steps) -> (carry, {name: value}).
+      tell: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
     """
-    trained, others, state = start(recipe, statistics, seed)
-    carry, done, curves = (trained, state), 0, {}
+    done, curves, saved = 0, {}, time.monotonic()
     if path.exists():
         carry, done, curves = load(path, carry)
-    steps_of, probe = stepper(recipe, statistics), look(recipe, statistics)
-    of_data, of_test = purpose(seed, _DATA), purpose(seed, _TEST)
-    saved = time.monotonic()
-    while done < recipe.steps:
-        count = min(recipe.log_every, recipe.steps - done)
-        carry, tally = steps_of(carry, others, of_data, done, count)
+    while done < steps:
+        count = min(log_every, steps - done)
+        carry, point = advance(carry, done, count)
         done += count
-        found, fresh = probe({**others, **carry[0]}, jax.random.fold_in(of_test, done))
-        fresh = measures.rates(jax.device_get(fresh))
-        point = measures.rates(jax.device_get(tally)) | {name: float(value) for name, value in found.items()}
-        kept = {name: value for name, value in fresh.items() if name.startswith("score")}
-        if recipe.test_law is not None:
-            kept |= {f"other_{name}": fresh[name] for name in ("acc_end", "acc_clean")}
-        for name, value in ({"step": done} | point | kept).items():
+        for name, value in ({"step": done} | point).items():
             curves.setdefault(name, []).append(value)
-        finished = done == recipe.steps
-        if finished or time.monotonic() - saved > SAVE_EVERY_SECONDS:
+        if done == steps or time.monotonic() - saved > SAVE_EVERY_SECONDS:
             save(path, carry, done, curves)
             saved = time.monotonic()
         try:
@@ -244,9 +235,31 @@ def train(
         except BaseException:
             save(path, carry, done, curves)
             raise
+    return carry, {name: np.array(values) for name, values in curves.items()}
+
+
+def train(
+    recipe: Recipe, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
+) -> Run:
+    """One run; `path` and `tell` as in `resumable`."""
+    trained, others, state = start(recipe, statistics, seed)
+    steps_of, probe = stepper(recipe, statistics), look(recipe, statistics)
+    of_data, of_test = purpose(seed, _DATA), purpose(seed, _TEST)
+
+    def advance(carry, done, count):
+        carry, tally = steps_of(carry, others, of_data, done, count)
+        found, fresh = probe({**others, **carry[0]}, jax.random.fold_in(of_test, done + count))
+        fresh = measures.rates(jax.device_get(fresh))
+        point = measures.rates(jax.device_get(tally)) | {name: float(value) for name, value in found.items()}
+        point |= {name: value for name, value in fresh.items() if name.startswith("score")}
+        if recipe.test_law is not None:
+            point |= {f"other_{name}": fresh[name] for name in ("acc_end", "acc_clean")}
+        return carry, point
+
+    carry, curves = resumable(path, recipe.steps, recipe.log_every, (trained, state), advance, tell)
     weights = {**others, **carry[0]}
     test = judge(recipe.model, statistics, weights, recipe.law, seed)
     if recipe.test_law is not None:
         other = judge(recipe.model, statistics, weights, recipe.test_law, seed)
         test |= {f"other_{name}": value for name, value in other.items()}
-    return Run(recipe, seed, {name: np.array(values) for name, values in curves.items()}, weights, test)
+    return Run(recipe, seed, curves, weights, test)
