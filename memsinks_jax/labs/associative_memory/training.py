@@ -20,6 +20,13 @@ def _shown(steps: int) -> np.ndarray:
     return np.unique(np.geomspace(1, steps, 60).round().astype(int))
 
 
+def _memory(key, n: int, m: int, d, width: int, law: model.Law, count: int):
+    """A memory and `count` samples -> kernel (N, N), gram (M, M), inputs (T,)."""
+    of_memory, of_samples = jax.random.split(key)
+    e_NR, gram_MM = model.draw(of_memory, n, m, d, width)
+    return optimization.kernel(e_NR, d), gram_MM, model.samples(of_samples, law, count)
+
+
 RULES = {"gradient": "SGD (18)", "approximation": "update (19)", "scheme": "$q_\\gamma$ of (20) in (4)"}
 
 
@@ -31,10 +38,7 @@ def figure_4(settings: Settings) -> Study:
     d_C, gamma_C = (jnp.array(column, jnp.float32) for column in zip(*cases, strict=True))
 
     def one_run(key, d, gamma):
-        of_memory, of_samples = jax.random.split(key)
-        e_NR, gram_MM = model.draw(of_memory, n, m, d, n)
-        kernel_NN = optimization.kernel(e_NR, d)
-        inputs_T = model.samples(of_samples, law, STEPS)
+        kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, n, law, STEPS)
         return jnp.stack([
             optimization.stream(rule, kernel_NN, gram_MM, y_N, inputs_T, jnp.full(STEPS, gamma),
                                 lambda scores_MN: model.error(scores_MN, y_N, law))
@@ -136,12 +140,10 @@ def figure_6(settings: Settings) -> Study:
     law, y_N = model.zipf(n, settings.alpha), model.outputs(n, m)
 
     def one_run(key):
-        of_memory, of_samples = jax.random.split(key)
-        e_NR, gram_MM = model.draw(of_memory, n, m, d, min(n, d))
-        inputs_T = model.samples(of_samples, law, STEPS)
+        kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, STEPS)
         scores_CTMN = jnp.stack([
-            optimization.stream("gradient", optimization.kernel(e_NR, d), gram_MM, jnp.asarray(y_N), inputs_T,
-                                jnp.full(STEPS, gamma), lambda scores_MN: scores_MN)
+            optimization.stream("gradient", kernel_NN, gram_MM, jnp.asarray(y_N), inputs_T, jnp.full(STEPS, gamma),
+                                lambda scores_MN: scores_MN)
             for gamma in gammas
         ])  # fmt: skip
         return scores_CTMN, inputs_T
@@ -228,17 +230,12 @@ def figure_7(settings: Settings) -> Study:
     def measure(scores_MN):
         return model.error(scores_MN, y_N, law)
 
-    def memory(key, d):
-        of_memory, of_samples = jax.random.split(key)
-        e_NR, gram_MM = model.draw(of_memory, n, m, d, min(n, d))
-        return optimization.kernel(e_NR, d), gram_MM, model.samples(of_samples, law, SAMPLES)
-
     def one_by_one(step_sizes: dict[str, np.ndarray], d: int) -> dict[str, np.ndarray]:
         """SGD of batch size one, with each of these step sizes (T,)."""
         gamma_ST = jnp.asarray(np.stack(list(step_sizes.values())), jnp.float32)
 
         def one_run(key):
-            kernel_NN, gram_MM, inputs_T = memory(key, d)
+            kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, SAMPLES)
             return jax.vmap(
                 lambda gamma_T: optimization.stream("gradient", kernel_NN, gram_MM, y_N, inputs_T, gamma_T, measure)
             )(gamma_ST)
@@ -249,7 +246,7 @@ def figure_7(settings: Settings) -> Study:
         """SGD in batches, with step size 1/sqrt(batch) for the sum of their gradients."""
 
         def one_run(key):
-            kernel_NN, gram_MM, inputs_T = memory(key, d)
+            kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, SAMPLES)
             inputs_TB = inputs_T.reshape(-1, batch)
             gamma_T = jnp.full(len(inputs_TB), batch**-0.5)
             return optimization.batches(kernel_NN, gram_MM, y_N, inputs_TB, gamma_T, measure)[None]

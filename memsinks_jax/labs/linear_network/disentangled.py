@@ -163,63 +163,55 @@ def study(seeds: tuple[int, ...]) -> Study:
         for nu, one, distance_L in zip(NOVELTIES, found, distance_PL, strict=True):
             curves = {"to W_dis": ("step", steps, distance_L[None])}
             runs += record(f"novelty={nu:g}", [seed], columns([one]), curves)
-    for spanning, name in ((True, "once-seen span S_sem"), (False, "novel direction")):
-        runs += record(name, seeds, columns([counts(seed, spanning) for seed in seeds]))
+    spanning, novel = (columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False))
+    runs += record("once-seen span S_sem", seeds, spanning) + record("novel direction", seeds, novel)
 
-    def measured(name, nu=NOVELTIES[-1]):
-        return values(runs, f"novelty={nu:g}", name)
+    def over_novelties(name) -> np.ndarray:
+        return np.transpose([values(runs, f"novelty={nu:g}", name) for nu in NOVELTIES])
 
-    def worst(name):
-        return np.max([measured(name, nu) for nu in NOVELTIES], 0)
-
-    def tally(name, variant="novel direction"):
-        return values(runs, variant, name)
-
-    spanning = "once-seen span S_sem"
     claims = [
-        claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)", worst("to least norm") * 1e8, at_most=1),
-        claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected", worst("to corrected form") * 1e8,
-              at_most=1),
-        violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)", tally("stated", spanning), TRIALS),
-        violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)", tally("stated"),
+        claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)",
+              over_novelties("to least norm").max(1) * 1e8, at_most=1),
+        claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected",
+              over_novelties("to corrected form").max(1) * 1e8, at_most=1),
+        violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)", spanning["stated"], TRIALS),
+        violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)", novel["stated"],
                  TRIALS),
         violated("corrected", "W_gf = W_dis iff r has no part in S_sem", "corrected",
-                 tally("corrected") + tally("corrected", spanning), 2 * TRIALS),
+                 np.add(spanning["corrected"], novel["corrected"]), 2 * TRIALS),
         violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction",
-                 "always (proof)", TRIALS - tally("D.2 exists"), TRIALS),
+                 "always (proof)", np.subtract(TRIALS, novel["D.2 exists"]), TRIALS),
     ]  # fmt: skip
-    for nu in NOVELTIES:
+    share_SP, distance_SP, norm_SP = map(over_novelties, ("share", "to W_dis", "squared norm"))
+    for place, nu in enumerate(NOVELTIES):
         share, distance = nu**2 / (1 + nu**2), DELTA * nu / math.sqrt(1 + nu**2)
         claims += [
             near(f"share_{nu:g}", f"entangled share of the update, novelty {nu:g}", "above 0 (D.3)",
-                 measured("share", nu), round(share, 3), 0.001),
+                 share_SP[:, place], round(share, 3), 0.001),
             near(f"distance_{nu:g}", f"|W_gf - W_dis|, novelty {nu:g}", "above 0 (D.3)",
-                 measured("to W_dis", nu), round(distance, 2), 0.01),
+                 distance_SP[:, place], round(distance, 2), 0.01),
         ]  # fmt: skip
     claims += [
-        near(name, statement, paper, measured(metric), expected, 0.01)
+        near(name, statement, paper, over_novelties(metric)[:, -1], expected, 0.01)
         for name, statement, paper, metric, expected in (
             ("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", "squared norm", 0.14),
             ("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", "squared norm, bound of D.2", 0.82),
             ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
         )
     ]
-    nu, star = np.array(NOVELTIES), RANK * SIGMA**2
-    steps, distance_PL = flows[0][1:]
-    by_novelty = {
-        name: np.transpose([measured(name, one) for one in nu]) for name in ("share", "to W_dis", "squared norm")
-    }
+    nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
+    star, bound = RANK * SIGMA**2, over_novelties("squared norm, bound of D.2").mean()
     shown = [
         family("Entangled share of the update", "novelty $\\nu$", "share",
-               {"measured; dashed: derived": (nu, by_novelty["share"], nu**2 / (1 + nu**2))}, "o", ylim=(0, 1)),
+               {"measured": (NOVELTIES, share_SP), "derived": (nu, None, nu**2 / (1 + nu**2))}, "o", ylim=(0, 1)),
         family("Where gradient flow ends", "novelty $\\nu$", "distance, squared norm",
-               {"distance to $W_{dis}$": (nu, by_novelty["to W_dis"], DELTA * nu / np.sqrt(1 + nu**2)),
-                "squared norm": (nu, by_novelty["squared norm"], star + DELTA**2 / (1 + nu**2)),
-                "squared norm of $W_{dis}$": (nu, None, [star + DELTA**2] * len(nu)),
-                "its bound, Theorem D.2": (nu, None, measured("squared norm, bound of D.2").mean() + 0 * nu)}, "o", 2),
+               {"distance to $W_{dis}$": (NOVELTIES, distance_SP), "squared norm": (NOVELTIES, norm_SP),
+                "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
+                "squared norm of $W_{dis}$, its bound in D.2": (nu, None, 0 * nu + star + DELTA**2, 0 * nu + bound)},
+               "o", 2),
         family("Distance to $W_{dis}$ while training", "step", "distance",
-               {f"novelty {x:g}": (steps + 1, np.maximum(row_L, 1e-13)) for x, row_L in zip(nu, distance_PL, strict=True)},
-               legend=2, log="y"),
+               {f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
+                for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)}, legend=2, log="y"),
     ]  # fmt: skip
     return Study(
         "disentangled", "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
