@@ -269,8 +269,8 @@ def plain_ticks(axis, places, which: str = "x") -> None:
         getattr(axis, f"{which}axis").set_minor_locator(plt.NullLocator())
 
 
-def scatter(title: str, x: str, y: str, shown: dict[str, tuple], diagonal: str, **settings) -> Panel:
-    """A panel of points {label: (x, y)}, and the line of equal values with the label `diagonal`."""
+def scatter(title: str, x: str, y: str, shown: dict[str, tuple], diagonal: str, ticks=(), **settings) -> Panel:
+    """A panel of points {label: (x, y)}, and the line of equal values, labelled `diagonal`. ticks: of both axes, if any."""
 
     def draw(axis) -> None:
         for (label, (across, up)), colour in zip(shown.items(), (BLUE, RED, GREEN, ORANGE, VIOLET, GREY), strict=False):
@@ -279,6 +279,8 @@ def scatter(title: str, x: str, y: str, shown: dict[str, tuple], diagonal: str, 
         ends = [every.min(), every.max()]
         axis.plot(ends, ends, color=GREY, linewidth=1.2, label=diagonal)
         finish(axis, title, x, y, legend=3, **settings)
+        plain_ticks(axis, ticks)
+        plain_ticks(axis, ticks, "y")
 
     return draw
 

@@ -220,7 +220,7 @@ def _panels(
         name: ([one.predicted for one in ones], [one.held.mean() for one in ones]) for name, ones in groups.items()
     }
     title = f"Documents held at {TOLERATED:.0%} errors"
-    shown.append(scatter(title, "predicted", "measured", points, "equal", log="xy"))
+    shown.append(scatter(title, "predicted", "measured", points, "equal", (30, 60, 120, 250, 500), log="xy"))
     lines = {name: per_sink(one) for name, one in crowded.items()}
     return [*shown, family(f"{ONCE} read once beside each document", shown=lines, **by_size)]
 

@@ -45,7 +45,7 @@ def study(seeds: tuple[int, ...]) -> Study:
     shown = [
         family(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
                {"stated": (c_T[order], None, bound[side][order]),
-                "reached": (c_T[order], bound[f"tight {side}"][order]),
+                "reached": (c_T[order], None, bound[f"tight {side}"][order]),
                 "random vectors": (c_T, values_T)}, ".", log="y", level=1)
         for side, word, values_T in (("max", "largest", share_TD.max(1)), ("min", "smallest", share_TD.min(1)))
     ]  # fmt: skip
