@@ -217,10 +217,105 @@ def picture(shown: Sequence[Panel]) -> Callable[[pathlib.Path], None]:
         for panel, axis in zip(shown, axes, strict=True):
             panel(axis)
         handles, labels = axes[0].get_legend_handles_labels()
-        if labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
+        if len(axes) > 1 and labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
             for legend in filter(None, (axis.get_legend() for axis in axes)):
                 legend.remove()
             figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         save(figure, path)
 
     return draw
+
+
+def family(
+    title: str, x: str, y: str, shown: dict[str, tuple], style="-", legend=3, log="", level=None, ticks=(), **settings
+) -> Panel:
+    """A panel of curves, each with what is derived for it, dashed.
+
+    Args:
+      x, y: labels of the axes.
+      shown: {label: (places (X,), values (seeds, X) or (X,) or None, and optionally what is derived (X,))}. Of several
+        seeds: the mean, in a band from the lowest to the highest. More than four are an ordered family, dark to light.
+      level: of a dotted line. ticks: the only ones of a logarithmic x axis, as plain numbers, at most about seven.
+      settings: of matplotlib's `Axes.set`.
+    """
+
+    def draw(axis) -> None:
+        ordered = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown)))
+        colours = (BLUE, ORANGE, GREEN, RED) if len(shown) <= 4 else ordered
+        for (label, (places, values, *derived)), colour in zip(shown.items(), colours, strict=False):
+            if values is not None:
+                values_SX = np.atleast_2d(values)
+                axis.plot(places, values_SX.mean(0), style, color=colour, label=label, linewidth=1.8, markersize=4)
+                if len(values_SX) > 1:
+                    axis.fill_between(places, values_SX.min(0), values_SX.max(0), color=colour, alpha=0.18, linewidth=0)
+            for number, line in enumerate(derived):
+                name = label if values is None and number == 0 else None
+                axis.plot(places, line, color=colour, linestyle=DASHED, linewidth=1.2, label=name)
+        if level is not None:
+            axis.axhline(level, color=GREY, linewidth=0.8, linestyle=":")
+        finish(axis, title, x, y, min(legend, len(shown)), log, **settings)
+        plain_ticks(axis, ticks)
+
+    return draw
+
+
+def plain_ticks(axis, places, which: str = "x") -> None:
+    """Ticks of a logarithmic axis at these places alone, if any, as plain numbers; at most about seven."""
+    if len(places):
+        chosen = list(places)[:: -(-len(places) // 7)]
+        axis.set(**{f"{which}ticks": chosen, f"{which}ticklabels": [f"{place:g}" for place in chosen]})
+        getattr(axis, f"{which}axis").set_minor_locator(plt.NullLocator())
+
+
+def scatter(title: str, x: str, y: str, shown: dict[str, tuple], diagonal: str, ticks=(), **settings) -> Panel:
+    """A panel of points {label: (x, y)}, and the line of equal values, labelled `diagonal`. ticks: of both axes, if any."""
+
+    def draw(axis) -> None:
+        for (label, (across, up)), colour in zip(shown.items(), (BLUE, RED, GREEN, ORANGE, VIOLET, GREY), strict=False):
+            axis.plot(across, up, ".", color=colour, markersize=5, alpha=0.6, label=label)
+        every = np.concatenate([np.ravel(across) for across, _ in shown.values()])
+        ends = [every.min(), every.max()]
+        axis.plot(ends, ends, color=GREY, linewidth=1.2, label=diagonal)
+        finish(axis, title, x, y, legend=3, **settings)
+        plain_ticks(axis, ticks)
+        plain_ticks(axis, ticks, "y")
+
+    return draw
+
+
+def record(variant: str, seeds, metrics: dict, curves: dict[str, tuple[str, list, np.ndarray]] | None = None):
+    """Rows of the table of runs, one per seed -> list of `Study.runs`.
+
+    Args:
+      metrics: {name: its values (seeds,)}.
+      curves: {name: (name of the x axis, its values (X,), values (seeds, X))}.
+    """
+    return [
+        {
+            "variant": variant,
+            "seed": seed,
+            "metrics": {name: float(values_S[place]) for name, values_S in metrics.items()},
+            "curves": {
+                name: {axis: [float(x) for x in places], "value": [float(value) for value in values_SX[place]]}
+                for name, (axis, places, values_SX) in (curves or {}).items()
+            },
+        }
+        for place, seed in enumerate(seeds)
+    ]
+
+
+def columns(rows: list[dict]) -> dict[str, list]:
+    """Metrics of several seeds, one row per seed -> {name: values (seeds,)}."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def values(runs: list[dict], variant: str, name: str) -> np.ndarray:
+    """A metric (seeds,), or the values of a curve (seeds, X), out of the table of runs."""
+    rows = [run for run in runs if run["variant"] == variant]
+    return np.array([run["metrics"][name] if name in run["metrics"] else run["curves"][name]["value"] for run in rows])
+
+
+def near(id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6) -> Claim:
+    """A claim that a number is `expected` to within `tolerance`; bounds have so many digits."""
+    low, high = (round(float(expected + sign * tolerance), digits) for sign in (-1, 1))
+    return claim(id, statement, paper, values, at_least=low, at_most=high)

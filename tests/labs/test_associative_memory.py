@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from memsinks_jax.labs.associative_memory import law_measurements, laws, model
+from memsinks_jax.labs.associative_memory import figure_laws, laws, model
 from memsinks_jax.labs.associative_memory.study import Settings
 
 M = 5
@@ -175,7 +175,7 @@ def test_lower_bound():
 
 
 def test_bounds_of_theorem_1_hold_at_every_point():
-    points = law_measurements.bounds(Settings(seed=3, runs=40, alpha=1.5, n=1000, m=M))
+    points = figure_laws.bounds(Settings(seed=3, runs=40, alpha=1.5, n=1000, m=M))
     assert len(points) > 90 and sum(point["upper"] < 1 for point in points) > 40
     for point in points:
         assert point["lower"] <= point["errors"].mean() <= point["upper"] + 1e-12, point
@@ -217,18 +217,21 @@ def test_coarse_memory_has_the_error_of_the_full_one():
 @pytest.mark.parametrize("alpha", [1.5, 3.0])
 def test_exponents_without_and_with_threshold(alpha):
     settings = Settings(seed=11, runs=10, alpha=alpha, n=2000, m=M)
-    for rho, (d_X, errors_GX) in law_measurements.without_threshold(settings).items():
-        slope = np.mean(laws.slope(d_X, errors_GX))
-        assert slope == pytest.approx(laws.exponent_in_d(alpha, rho), rel=0.15), rho
-    for rho, (d_X, _, errors_GX) in law_measurements.with_threshold(settings).items():
-        slope = np.mean(laws.slope(d_X, errors_GX))
-        assert slope == pytest.approx(laws.exponent_thresholded(alpha, rho), rel=0.15), rho
+    for proposition, predicted, count in (
+        (figure_laws.proposition_2, laws.exponent_in_d, 3),
+        (figure_laws.proposition_3, laws.exponent_thresholded, 4),
+    ):
+        fits = proposition(settings).fits
+        assert len(fits) == count
+        for name, (_, d_X, errors_GX) in fits.items():
+            slope, rho = np.mean(laws.slope(d_X, errors_GX)), float(name.split("rho=")[1])
+            assert slope == pytest.approx(predicted(alpha, rho), rel=0.15), name
 
 
 @pytest.mark.slow
 def test_exponent_in_samples():
     settings = Settings(seed=2, runs=20, alpha=2.0, n=2000, m=M)
-    times, errors_GT = law_measurements.samples(settings)
+    _, times, errors_GT = figure_laws.proposition_1(settings).fits["q_0 of T samples"]
     assert np.mean(laws.slope(times, errors_GT)) == pytest.approx(-0.5, abs=0.06)
 
 

@@ -7,7 +7,6 @@ import test_commands
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import __main__ as command
-from memsinks_jax.labs.associative_memory import figure_1, figure_6, figure_7, figure_laws
 from memsinks_jax.labs.associative_memory.study import Settings
 
 
@@ -84,20 +83,20 @@ def test_seeds_out_of_range_are_refused(seed):
 @pytest.mark.parametrize(
     ("figure", "chosen"),
     [
-        (figure_1, {"alpha": 1.0}),
-        (figure_1, {"d": (64,)}),
-        (figure_6, {"d": (5, 6)}),
-        (figure_6, {"n": 51}),
-        (figure_7, {"d": (50, 100)}),
-        (figure_laws, {"alpha": 0.5}),
-        (figure_laws, {"m": 3}),
-        (figure_laws, {"d": (32, 64)}),
-        (figure_laws, {"d": (8, 32, 64)}),
+        ("1", {"alpha": 1.0}),
+        ("1", {"d": (64,)}),
+        ("6", {"d": (5, 6)}),
+        ("6", {"n": 51}),
+        ("7", {"d": (50, 100)}),
+        ("laws", {"alpha": 0.5}),
+        ("laws", {"m": 3}),
+        ("laws", {"d": (32, 64)}),
+        ("laws", {"d": (8, 32, 64)}),
     ],
 )
 def test_figures_refuse_what_they_cannot_show(figure, chosen):
     with pytest.raises(InputError, match="--"):
-        figure.study(Settings(seed=0, **{**figure.DEFAULTS, **chosen}))
+        command.FIGURES[figure].study(Settings(seed=0, **{**command.FIGURES[figure].defaults, **chosen}))
 
 
 def test_all_figures_take_a_flag_that_only_some_can_use():
@@ -137,7 +136,7 @@ def test_nothing_is_written_when_a_picture_fails(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 2.0), (7, 1.5), (8, 3.0)])
 def test_every_law_holds(seed, alpha):
-    study = figure_laws.study(command.settings_of("laws", seed, {"alpha": alpha}))
+    study = command.FIGURES["laws"].study(command.settings_of("laws", seed, {"alpha": alpha}))
     assert len(study.claims) > 20
     assert not [(claim.id, claim.measured, claim.ci95) for claim in study.claims if not claim.holds]
 

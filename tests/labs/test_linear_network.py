@@ -223,10 +223,12 @@ def test_thresholds():
 
 def test_what_is_in_the_sinks_falls_with_rho():
     found = threshold.training(SEED)
-    np.testing.assert_allclose(found["mem"], threshold.MEM_ONLY, atol=threshold.REACH)
+    np.testing.assert_allclose(found["mem-only"], threshold.MEM_ONLY, atol=threshold.REACH)
     low, high = threshold.GEN_ONLY
-    assert all(low - threshold.REACH < value < high + threshold.REACH for value in found["gen"])
-    assert (np.diff(found["mem"]) < 0).all() and (np.diff(np.subtract(found["mem"], found["gen"])) < 0).all()
+    assert all(low - threshold.REACH < value < high + threshold.REACH for value in found["gen-only"])
+    assert (np.diff(found["mem-only"]) < 0).all() and (
+        np.diff(np.subtract(found["mem-only"], found["gen-only"])) < 0
+    ).all()
 
 
 def test_closed_sinks_neither_give_nor_learn():

@@ -10,25 +10,12 @@ from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import study as shared
-from memsinks_jax.labs.associative_memory import (
-    figure_1,
-    figure_3,
-    figure_4,
-    figure_5,
-    figure_6,
-    figure_7,
-    figure_8,
-    figure_laws,
-    figure_sinks,
-)
+from memsinks_jax.labs.associative_memory import figure_laws, figure_sinks, schemes, training
 from memsinks_jax.labs.associative_memory.study import Settings
 from memsinks_jax.labs.study import Study
 from memsinks_jax.runs import command_line, host_memory
 
-FIGURES = {
-    "1": figure_1, "3": figure_3, "4": figure_4, "5": figure_5, "6": figure_6, "7": figure_7, "8": figure_8,
-    "laws": figure_laws, "sinks": figure_sinks,
-}  # fmt: skip
+FIGURES = dict(sorted((schemes.FIGURES | training.FIGURES).items())) | figure_laws.FIGURES | figure_sinks.FIGURES
 
 
 def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> Settings:
@@ -40,7 +27,7 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
     Raises:
       InputError: a value is out of range, or the figure does not use a flag.
     """
-    defaults = FIGURES[figure].DEFAULTS
+    defaults = FIGURES[figure].defaults
     for flag in chosen:
         if flag not in defaults and not lenient:
             raise InputError(

@@ -11,6 +11,12 @@ def slope(x_X, values_GX: np.ndarray) -> list[float]:
     return [float(np.polyfit(np.log(x_X), np.log(row), 1)[0]) for row in values_GX]
 
 
+def through_middle(x_X, values_GX: np.ndarray, exponent: float | None) -> list[np.ndarray]:
+    """The power law with this exponent through the middle of the means (X,), as a list of one; of none without exponent."""
+    x_X, middle = np.array(x_X, float), len(x_X) // 2
+    return [] if exponent is None else [values_GX.mean(0)[middle] * (x_X / x_X[middle]) ** exponent]
+
+
 def exponent_in_d(alpha: float, rho: float) -> float:
     """Exponent of E(q_rho) in d / phi(N) (13). rho = 1 is the first row of Table 2."""
     return -(alpha - 1) / (2 * rho * alpha)

@@ -19,8 +19,6 @@ import optax
 
 from memsinks_jax.labs.associative_memory import model
 
-RULES = ("gradient", "approximation", "scheme")
-
 
 def update(v: jax.Array, gamma: float | jax.Array, m: int) -> jax.Array:
     """f of (20): how much seeing an association again adds to its weight v."""

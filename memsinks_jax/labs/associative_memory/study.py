@@ -1,13 +1,12 @@
-"""Shared by the figures of this lab: their settings, their runs, the style of curves."""
+"""Shared by the figures of this lab: their settings."""
 
 import dataclasses
 import math
-
-import numpy as np
+from collections.abc import Callable
+from typing import NamedTuple
 
 from memsinks_jax.config import InputError
-from memsinks_jax.labs.study import DASHED
-from memsinks_jax.reporting.pictures import plt
+from memsinks_jax.labs.study import Study
 
 GROUPS = 10  # of independent runs: every measured number has one value per group, so an interval
 LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB
@@ -53,73 +52,40 @@ class Settings:
           InputError: names the flag, what is wrong with it and what to do.
         """
 
-        def refuse(flag, problem):
-            raise InputError(f"--{flag}={_written(getattr(self, flag))}: {problem}")
-
-        if not 0 <= self.seed < 2**24:
-            refuse("seed", "give a whole number from 0 to 16777215")
-        if self.runs < 1:
-            refuse("runs", "give a whole number from 1")
-        if self.alpha is not None and not 0 < self.alpha <= 5:  # also refuses NaN
-            refuse("alpha", "the exponent of Zipf's law must lie above 0 and be at most 5")
-        if self.m is not None and self.m < 2:
-            refuse("m", "recall needs at least 2 outputs")
-        if self.n is not None and self.n < self.m:
-            refuse("n", f"give at least as many inputs as there are outputs, {self.m}")
-        if self.d is not None and (not self.d or min(self.d) < 1):
-            refuse("d", "dimensions are whole numbers from 1, for example --d=32,64,128")
-        if self.p is not None and not 1 <= self.p <= self.n:
-            refuse(
-                "p", f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; set --n or --p"
-            )
-        if self.n is not None and self.n * min(self.n, max(self.d or (self.n,))) > LARGEST_SIMULATION:
-            refuse(
-                "n", f"a run of {self.n} inputs in {max(self.d or (self.n,))} dimensions is too large; lower --n or --d"
-            )
+        d, largest = self.d, max(self.d or (self.n or 1,))
+        for flag, wrong, problem in (
+            ("seed", not 0 <= self.seed < 2**24, "give a whole number from 0 to 16777215"),
+            ("runs", self.runs < 1, "give a whole number from 1"),
+            ("alpha", self.alpha is not None and not 0 < self.alpha <= 5,  # also refuses NaN
+             "the exponent of Zipf's law must lie above 0 and be at most 5"),
+            ("m", self.m is not None and self.m < 2, "recall needs at least 2 outputs"),
+            ("n", self.n is not None and self.n < self.m,
+             f"give at least as many inputs as there are outputs, {self.m}"),
+            ("d", d is not None and (not d or min(d) < 1), "dimensions are whole numbers from 1, for example --d=32,64,128"),
+            ("p", self.p is not None and not 1 <= self.p <= self.n,
+             f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; set --n or --p"),
+            ("n", self.n is not None and self.n * min(self.n, largest) > LARGEST_SIMULATION,
+             f"a run of {self.n} inputs in {largest} dimensions is too large; lower --n or --d"),
+        ):  # fmt: skip
+            if wrong:
+                raise self.refusal(flag, problem)
         return self
 
+    def refusal(self, flag: str, problem: str) -> InputError:
+        """Of the value of a flag, in one line."""
+        value = getattr(self, flag)
+        return InputError(f"--{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}: {problem}")
 
-def _written(value) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def record(variant: str, seeds: list[int], curves: dict[str, tuple[str, list, np.ndarray]], **metrics) -> list[dict]:
-    """One run of results.json for every group.
-
-    Args:
-      curves: {name: (name of the x axis, its values (X,), values (groups, X))}.
-      metrics: numbers, each (groups,).
-    """
-    return [
-        {
-            "variant": variant, "seed": seed,
-            "metrics": {name: float(values[group]) for name, values in metrics.items()},
-            "curves": {
-                name: {axis: [float(x) for x in places], "value": [float(value) for value in values[group]]}
-                for name, (axis, places, values) in curves.items()
-            },
-        }
-        for group, seed in enumerate(seeds)
-    ]  # fmt: skip
+    def dimensions(self, figure: str, count: str, example: str) -> tuple[int, ...]:
+        """d. Raises InputError if it is not `count`, "one" or "several"."""
+        if (len(self.d) > 1) == (count == "one"):
+            shows = "has one dimension; give one" if count == "one" else "shows several dimensions; give at least 2"
+            raise self.refusal("d", f"figure {figure} {shows}, for example --d={example}")
+        return self.d
 
 
-def curve(axis, x, values_GX: np.ndarray, label: str, colour, style="-", **settings) -> None:
-    """Mean over groups of runs, with a band from the lowest to the highest group."""
-    axis.plot(x, values_GX.mean(0), linestyle=style, color=colour, label=label, linewidth=1.8, **settings)
-    axis.fill_between(x, values_GX.min(0), values_GX.max(0), color=colour, alpha=0.18, linewidth=0)
+class Figure(NamedTuple):
+    """A figure: `study(settings)` makes it, from settings that are `defaults` where no flag is given."""
 
-
-def mark(axis, values, which: str = "x") -> None:
-    """Puts ticks of a log axis only at these values, as plain numbers; at most about seven of them."""
-    chosen = list(values)[:: -(-len(values) // 7)]
-    (axis.set_xticks if which == "x" else axis.set_yticks)(chosen, [f"{value:g}" for value in chosen])
-    (axis.xaxis if which == "x" else axis.yaxis).set_minor_locator(plt.NullLocator())
-
-
-def theory(axis, x, values, label: str | None = None, colour="black") -> None:
-    axis.plot(x, values, color=colour, linewidth=1.2, linestyle=DASHED, label=label)
-
-
-def shades(count: int) -> list:
-    """Colours for an ordered family of curves, dark to light."""
-    return list(plt.get_cmap("viridis")(np.linspace(0, 0.85, count)))
+    study: Callable[[Settings], Study]
+    defaults: dict

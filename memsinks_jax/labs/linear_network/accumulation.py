@@ -14,13 +14,13 @@ Corrected: (1)  gen-only <= gamma k (1 - c_min) a_s - gamma (N-k) eps_shared c_m
            (2)  mem-only >= gamma k (1 - c_max) a_m - gamma (N-k) rho epsmax_mem c_max,    a_m = |z_mem(s_mem)|^2.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
 from memsinks_jax.labs.linear_network import readout
-from memsinks_jax.labs.linear_network.trials import below, generator, positive_features, record, violated
-from memsinks_jax.labs.study import BLUE, GREEN, RED, Study, finish, panels, save
+from memsinks_jax.labs.linear_network.trials import below, generator, positive_features, unit, violated
+from memsinks_jax.labs.study import Panel, Study, columns, picture, record, scatter, values
 
 TRIALS, TOKENS, HIDDEN, SHARED, STEPS = 200, 50, 24, 17, 400
 READINGS = {"whole": "z of length 1", "blocks": "each block of length 1"}
@@ -28,8 +28,7 @@ BLOCKS = {"shared": slice(0, SHARED), "mem": slice(SHARED, HIDDEN)}
 EVERY = 10  # steps between evaluations of the norm of W
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """Trials side by side, one value per trial.
 
     Attributes:
@@ -71,8 +70,8 @@ def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", dra
     memory_BH = positive_features(rng, draws, HIDDEN)
     if reading == "blocks":
         for z in (z_NBH, memory_BH):
-            for block in (z[..., :SHARED], z[..., SHARED:]):
-                block /= np.linalg.norm(block, axis=-1, keepdims=True)
+            for cut in BLOCKS.values():
+                z[..., cut] = unit(z[..., cut])
     token_NB = rng.integers(1, TOKENS, (steps, draws))[:, again]  # e_mem is token 0
     z_NBH, memory_BH = z_NBH[:, again], memory_BH[again]
     order_NB = rng.random((steps, draws)).argsort(0).argsort(0)[:, again]
@@ -114,8 +113,8 @@ def measure(seed: int, reading: str, trials: int = TRIALS) -> tuple[Training, di
     one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
     bound = bounds(one, STEPS)
     counts = {
-        name: below(values, one.gen_only) if name.startswith("(1)") else below(one.mem_only, values)
-        for name, values in bound.items()
+        name: below(values_B, one.gen_only) if name.startswith("(1)") else below(one.mem_only, values_B)
+        for name, values_B in bound.items()
     }
     return one, bound, counts
 
@@ -124,21 +123,24 @@ def study(seeds: tuple[int, ...]) -> Study:
     found = {reading: [measure(seed, reading) for seed in seeds] for reading in READINGS}
     claims, runs = [], []
     for reading, several in found.items():
+        rows = [
+            {"gen-only": one.gen_only.mean(), "mem-only": one.mem_only.mean()}
+            | {f"bound {name}": values_B.mean() for name, values_B in bound.items()}
+            | {f"violated {name}": count for name, count in counts.items()}
+            for one, bound, counts in several
+        ]
+        runs += record(reading, seeds, columns(rows))
         for name in several[0][1]:
             part, form = name.split()
-            side = "gen-only ≤" if part == "(1)" else "mem-only ≥"
-            claims.append(
-                violated(
-                    f"{reading}_{part[1]}_{form}", f"{part} {side} its bound, {form}, {READINGS[reading]}",
-                    f"never (H.3 {part})" if form == "stated" else "corrected",
-                    [one[2][name] for one in several], TRIALS,
-                )
-            )  # fmt: skip
-        for seed, (one, bound, counts) in zip(seeds, several, strict=True):
-            metrics = {"gen-only": one.gen_only.mean(), "mem-only": one.mem_only.mean()}
-            metrics |= {f"bound {name}": values.mean() for name, values in bound.items()}
-            runs.append(record(reading, seed, metrics | {f"violated {name}": count for name, count in counts.items()}))
-    broken = [np.mean([one[2]["(2) stated"] for one in found[reading]]) / TRIALS for reading in READINGS]
+            statement = (
+                f"{part} {'gen-only ≤' if part == '(1)' else 'mem-only ≥'} its bound, {form}, {READINGS[reading]}"
+            )
+            paper = f"never (H.3 {part})" if form == "stated" else "corrected"
+            counts = values(runs, reading, f"violated {name}")
+            claims.append(violated(f"{reading}_{part[1]}_{form}", statement, paper, counts, TRIALS))
+    broken = [values(runs, reading, "violated (2) stated").mean() / TRIALS for reading in READINGS]
+    cases = (("(1) Shared neurons alone", "whole"), ("(2) Sinks alone", "whole"), ("(2) Sinks alone", "blocks"))
+    shown = [_panel(title, reading, *found[reading][0][:2]) for title, reading in cases]
     return Study(
         "accumulation", "Theorem H.3: memorization accumulates in the sinks",
         f"(1) holds. (2), that the sinks keep the memory, is false as stated: {broken[0]:.0%} of the runs violate it, "
@@ -148,29 +150,17 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho "
         f"0.05 to 1. c_min and c_max from the measured |W|_2, looked at every {EVERY} steps and widened by what it can "
         f"grow between.",
-        runs, claims, lambda path: _draw({reading: several[0] for reading, several in found.items()}, path),
+        runs, claims, picture(shown),
     )  # fmt: skip
 
 
-def _draw(found, path) -> None:
-    figure, axes = panels(3)
-    (one, bound, _), (other, other_bound, _) = found["whole"], found["blocks"]
-    columns = (
-        ("(1) Shared neurons alone", one.gen_only, bound, "(1)", READINGS["whole"]),
-        ("(2) Sinks alone", one.mem_only, bound, "(2)", READINGS["whole"]),
-        ("(2) Sinks alone", other.mem_only, other_bound, "(2)", READINGS["blocks"]),
+def _panel(title: str, reading: str, one: Training, bound: dict[str, np.ndarray]) -> Panel:
+    part = title[:3]
+    logits, where = (one.gen_only, "above") if part == "(1)" else (one.mem_only, "below")
+    points = {form: (bound[f"{part} {form}"], logits) for form in ("stated", "corrected")}
+    every = np.concatenate([bound[f"{part} stated"], bound[f"{part} corrected"], logits])
+    high = 1.05 * every.max()
+    shown = max(every.min(), -high / 2) - high / 20, high  # bounds without content go far below
+    return scatter(
+        f"{title}, {READINGS[reading]}", "bound", "logit", points, f"{where}: violated", xlim=shown, ylim=shown
     )
-    for axis, (title, logits, values, part, reading) in zip(axes, columns, strict=True):
-        stated, corrected = values[f"{part} stated"], values[f"{part} corrected"]
-        axis.plot(stated, logits, ".", color=RED, markersize=5, alpha=0.6, label="stated")
-        axis.plot(corrected, logits, ".", color=GREEN, markersize=5, alpha=0.6, label="corrected")
-        ends = np.array([min(stated.min(), corrected.min()), max(stated.max(), corrected.max())])
-        where = "above" if part == "(1)" else "below"
-        axis.plot(ends, ends, color=BLUE, linewidth=1, label=f"{where}: violated")
-        high = 1.05 * max(ends[1], logits.max())
-        shown = (
-            max(min(ends[0], logits.min()), -high / 2) - high / 20,
-            high,
-        )  # bounds without content go far below
-        finish(axis, f"{title}, {reading}", "bound", "logit", legend=3, xlim=shown, ylim=shown)
-    save(figure, path)

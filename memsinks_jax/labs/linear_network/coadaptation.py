@@ -19,21 +19,12 @@ Proved lower bound, x in the cone: as |s_k . x_j - s_k . x| <= gamma (steps betw
     |f_d(x) - f~(x)| >= |W_mem| gamma n c (c - gamma (n-1)/2) |x|      for gamma (n-1) <= c.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.labs.linear_network.trials import (
-    ROUNDING,
-    below,
-    generator,
-    near,
-    positive_features,
-    record,
-    violated,
-)
-from memsinks_jax.labs.study import BLUE, DASHED, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.labs.linear_network.trials import ROUNDING, below, generator, positive_features, violated
+from memsinks_jax.labs.study import Study, claim, columns, family, near, picture, record, values
 
 WIDTH, OUTPUTS, BEFORE, RATE = 8, 5, 9, 0.1  # s_mem is step T = 10
 LATER = (1, 2, 5, 10, 20, 50, 100, 300, 1000, 2000)
@@ -42,8 +33,7 @@ REACH = 0.06  # largest difference between the mean over draws and one draw
 DRAWS, TRIALS = 200, 300
 
 
-@dataclasses.dataclass(frozen=True)
-class Routed:
+class Routed(NamedTuple):
     """Both models after training with and without s_mem."""
 
     gen: np.ndarray
@@ -69,9 +59,8 @@ def route(s_ND, y_NO, at: int, rate: float) -> Routed:
     start = np.zeros((*y_NO.shape[1:], s_ND.shape[-1]))
     shared = sgd(start, s_ND[:at], y_NO[:at], rate)
     mem = sgd(start, s_ND[at : at + 1], y_NO[at : at + 1], rate, shared)
-    return Routed(
-        sgd(shared, s_ND[at + 1 :], y_NO[at + 1 :], rate, mem), mem, sgd(shared, s_ND[at + 1 :], y_NO[at + 1 :], rate)
-    )
+    later = s_ND[at + 1 :], y_NO[at + 1 :], rate
+    return Routed(sgd(shared, *later, mem), mem, sgd(shared, *later))
 
 
 def identity(mem_OD, later_ND, rate: float) -> np.ndarray:
@@ -90,29 +79,27 @@ def bounds(n: int, rate: float, c: float, size: float, x_D) -> dict[str, float]:
     return {"stated": stated, "with |W_mem|": stated * size, "proved": proved}
 
 
-def trial(rng: np.random.Generator) -> tuple[float, dict[str, float], float, float]:
-    """One random training -> deviation, its bounds, largest error of the identity, deviation over |W_mem| |x|."""
+def trial(rng: np.random.Generator) -> dict[str, float]:
+    """One random training -> whether it violates each bound, and the largest error of the identity."""
     width, outputs, before, n = (int(rng.integers(low, high)) for low, high in ((2, 13), (1, 7), (1, 20), (1, 61)))
     rate = 0.5 * 10 ** rng.uniform(-2, 0)
     s_ND = positive_features(rng, before + 1 + n, width)
     made = route(s_ND, rng.standard_normal((len(s_ND), outputs)), before, rate)
     x_D = rng.exponential(size=len(s_ND)) @ s_ND  # in the cone
     x_D /= np.linalg.norm(x_D)
-    error = np.abs(made.gen - made.without - identity(made.mem, s_ND[before + 1 :], rate)).max()
     size, deviation = float(np.linalg.norm(made.mem)), made.deviation(x_D)
-    bound = bounds(n, rate, float((s_ND @ s_ND.T).min()), size, x_D)
-    return deviation, bound, float(error), deviation / (size * float(np.linalg.norm(x_D)))
+    lower = bounds(n, rate, float((s_ND @ s_ND.T).min()), size, x_D)
+    return {
+        **{name: below(deviation, bound) for name, bound in lower.items()},
+        "above 2 |W_mem| |x|": deviation / (size * float(np.linalg.norm(x_D))) > 2 + ROUNDING,
+        "identity": float(np.abs(made.gen - made.without - identity(made.mem, s_ND[before + 1 :], rate)).max()),
+    }
 
 
 def counts(seed: int, trials: int = TRIALS) -> dict[str, float]:
     """Violations of each bound, and the largest error of the identity."""
-    found = [trial(generator(seed, f"coadaptation {number}")) for number in range(trials)]
-    deviations = [one[0] for one in found]
-    return {
-        **{name: below(deviations, [one[1][name] for one in found]) for name in found[0][1]},
-        "above 2 |W_mem| |x|": sum(one[3] > 2 + ROUNDING for one in found),
-        "identity": max(one[2] for one in found),
-    }
+    found = columns([trial(generator(seed, f"coadaptation {number}")) for number in range(trials)])
+    return {name: (max if name == "identity" else sum)(of_trials) for name, of_trials in found.items()}
 
 
 def exact_zero() -> tuple[float, dict[str, float]]:
@@ -153,56 +140,65 @@ def rise(seed: int, draws: int = DRAWS, later: tuple[int, ...] = LATER) -> np.nd
     y_NBO = rng.standard_normal((len(s_NBD), draws, OUTPUTS))
     made, x_BD1 = route(s_NBD[: BEFORE + 1], y_NBO[: BEFORE + 1], BEFORE, RATE), s_NBD[BEFORE, :, :, None]
     gen, without, begin = made.gen, made.without, BEFORE + 1
+
+    def size_B(vectors_BO1):
+        return np.linalg.norm(vectors_BO1, axis=(1, 2))
+
     for n in later:
         part = slice(begin, BEFORE + 1 + n)
         gen = sgd(gen, s_NBD[part], y_NBO[part], RATE, made.mem)
         without = sgd(without, s_NBD[part], y_NBO[part], RATE)
-        ratios.append(
-            np.linalg.norm((gen - without) @ x_BD1, axis=(1, 2)) / np.linalg.norm(made.mem @ x_BD1, axis=(1, 2))
-        )
+        ratios.append(size_B((gen - without) @ x_BD1) / size_B(made.mem @ x_BD1))
         begin = part.stop
     return np.transpose(ratios)
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    rises = {seed: rise(seed) for seed in seeds}
-    tallies = [counts(seed) for seed in seeds]
-    mean_SN = np.array([one.mean(0) for one in rises.values()])
+    rises = [rise(seed) for seed in seeds]
+    mean_SN = np.array([one.mean(0) for one in rises])
+    runs = record("rise", seeds, {"at the end": [one[:, -1].mean() for one in rises]}, {"ratio": ("n", LATER, mean_SN)})
+    runs += record("bounds", seeds, columns([counts(seed) for seed in seeds]))
     deviation, bound = exact_zero()
     k_1, k_2, x = np.array([1.0, 0]), np.array([0.6, 0.8]), np.array([0, 1.0])
 
     def tally(name):
-        return [one[name] for one in tallies]
+        return values(runs, "bounds", name)
 
-    growth = np.log(mean_SN[:, -1] / mean_SN[:, 6]) / np.log(LATER[-1] / LATER[6])
+    growth_S = np.log(mean_SN[:, -1] / mean_SN[:, 6]) / np.log(LATER[-1] / LATER[6])
     claims = [
-        Claim("identity", "largest error of the exact form x 10^12", "corrected", [v * 1e12 for v in tally("identity")],
-              at_most=1),
+        claim("identity", "largest error of the exact form x 10^12", "corrected", tally("identity") * 1e12, at_most=1),
         violated("stated", "|dev x| ≥ N γ (1-γ)^N c² |x|", "never (F.1)", tally("stated"), TRIALS),
         violated("factor", "the same times |W_mem|", "from the proof", tally("with |W_mem|"), TRIALS),
         violated("proved", "|W_mem| γ n c (c - γ(n-1)/2) |x|, where it applies", "corrected", tally("proved"), TRIALS),
         violated("upper", "|dev x| ≤ 2 |W_mem| |x|", "corrected", tally("above 2 |W_mem| |x|"), TRIALS),
-        Claim("zero", "deviation over the bound with |W_mem|, constructed case", "≥ 1 (proof)",
+        claim("zero", "deviation over the bound with |W_mem|, constructed case", "≥ 1 (proof)",
               [deviation / bound["with |W_mem|"]], at_least=1),
-        Claim("no_step", "deviation over the stated bound with N = 1, counted as in the proof: no later step",
-              "≥ 1 (F.1)", [no_later_step(seed) for seed in seeds], at_least=1),
-        Claim("lemma_example", "|k_1 k_1^T x| over c |x|, k_1 = (1, 0), k_2 = (.6, .8), x = (0, 1)", "≥ 1 (F.2)",
-              [float(abs(k_1 @ x) / (k_1 @ k_2))], at_least=1),
-        violated("lemma_span", "|k_i k_j^T x| ≥ c |x| on the span", "never (F.2)",
-                 [lemma(seed, False) for seed in seeds], TRIALS),
-        violated("lemma_cone", "|k_i k_j^T x| ≥ c |x| on the cone", "corrected",
-                 [lemma(seed, True) for seed in seeds], TRIALS),
-        Claim("growth", f"exponent of the deviation in N, N = {LATER[6]} to {LATER[-1]}", "1 (4.1)",
-              [float(v) for v in growth], at_least=1),
-        *(near(f"rise_{n}", f"|dev x| / |W_mem x| after {n} steps", "grows with N", list(mean_SN[:, place]), value,
+        claim("no_step", "deviation over the stated bound with N = 1, counted as in the proof: no later step",
+              "≥ 1 (F.1)", map(no_later_step, seeds), at_least=1),
+        claim("lemma_example", "|k_1 k_1^T x| over c |x|, k_1 = (1, 0), k_2 = (.6, .8), x = (0, 1)", "≥ 1 (F.2)",
+              [abs(k_1 @ x) / (k_1 @ k_2)], at_least=1),
+        *(violated(f"lemma_{place}", f"|k_i k_j^T x| ≥ c |x| on the {place}", paper,
+                   [lemma(seed, place == "cone") for seed in seeds], TRIALS)
+          for place, paper in (("span", "never (F.2)"), ("cone", "corrected"))),
+        claim("growth", f"exponent of the deviation in N, N = {LATER[6]} to {LATER[-1]}", "1 (4.1)", growth_S, at_least=1),
+        *(near(f"rise_{n}", f"|dev x| / |W_mem x| after {n} steps", "grows with N", mean_S, value,
                REACH if n < LATER[-2] else 0.02)
-          for place, (n, value) in enumerate(zip(LATER, EXPECTED, strict=True))),
+          for n, mean_S, value in zip(LATER, mean_SN.T, EXPECTED, strict=True)),
     ]  # fmt: skip
-    runs = [
-        record("rise", seed, {"at the end": one[:, -1].mean()}, {"ratio": ("n", LATER, one.mean(0))})
-        for seed, one in rises.items()
-    ] + [record("bounds", seed, one) for seed, one in zip(seeds, tallies, strict=True)]  # fmt: skip
-    broken = np.mean(tally("stated")) / TRIALS
+    broken = tally("stated").mean() / TRIALS
+    n, c = np.arange(1, 201), 0.3
+    proved = n[RATE * (n - 1) <= c]
+    bounds_N = {
+        "stated, times $|W_{mem}|$": (n, n * RATE * (1 - RATE) ** n * c**2),
+        "growing as $N$ (slope at will)": (n, None, 0.01 * c * n),
+        "proved": (proved, RATE * proved * c * (c - RATE * (proved - 1) / 2)),
+    }
+    shown = [
+        family("Deviation when the sinks are dropped", "later steps $n$", "deviation over $|W_{mem}x|$",
+               {"trained, draws of a seed": (LATER, rises[0][:30]), "trained, mean": (LATER, mean_SN),
+                "another draw": (LATER, None, EXPECTED)}, log="x", level=1),
+        family("Lower bounds over $|W_{mem}||x|$", "later steps $n$", "bound", bounds_N, log="xy", ylim=(1e-7, 2)),
+    ]  # fmt: skip
     return Study(
         "coadaptation", "Theorems 4.1 and F.1: co-adaptation saturates",
         "Neurons that are masked apart still adapt to each other: what the generalization neurons learn after the "
@@ -213,25 +209,5 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"steps, rates 0.005 to 0.5, x in the cone of all features, targets standard normal; N is the number of later "
         f"steps, the reading that favours the stated bound. The factor |W_mem| mends it in these trials but does not "
         f"make it a theorem: see the constructed case, where two later steps cancel.",
-        runs, claims, lambda path: _draw(rises[seeds[0]], mean_SN, path),
+        runs, claims, picture(shown),
     )  # fmt: skip
-
-
-def _draw(draws_DN, mean_SN, path) -> None:
-    figure, (left, right) = panels(2)
-    for row in draws_DN[:30]:
-        left.plot(LATER, row, color=BLUE, alpha=0.2, linewidth=0.8)
-    left.plot(LATER, mean_SN.mean(0), "o-", color=BLUE, markersize=4, label="trained, mean")
-    left.plot(LATER, EXPECTED, "x", color=ORANGE, label="another draw")
-    left.axhline(1, color=GREY, linestyle=DASHED, label="as large as the memory")
-    finish(left, "Deviation when the sinks are dropped", "later steps $n$", "deviation over $|W_{mem}x|$",
-           legend=3, log="x")  # fmt: skip
-    n = np.arange(1, 201)
-    c = 0.3
-    right.plot(n, n * RATE * (1 - RATE) ** n * c**2, color=RED, label="stated, times $|W_{mem}|$")
-    proved = n[RATE * (n - 1) <= c]
-    right.plot(proved, RATE * proved * c * (c - RATE * (proved - 1) / 2), color=GREEN, label="proved")
-    right.plot(n, 0.01 * c * n, color=ORANGE, linestyle=DASHED, label="growing as $N$ (slope at will)")
-    title = "Lower bounds over $|W_{mem}||x|$"
-    finish(right, title, "later steps $n$", "bound", legend=2, log="xy", ylim=(1e-7, 2))
-    save(figure, path)

@@ -23,9 +23,8 @@ import math
 
 import numpy as np
 
-from memsinks_jax.labs.linear_network.trials import generator, near, record, violated
-from memsinks_jax.labs.study import BLUE, DASHED, GREEN, GREY, ORANGE, RED, Study, finish, panels, save
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.labs.linear_network.trials import generator, violated
+from memsinks_jax.labs.study import Study, claim, columns, family, near, picture, record, values
 
 D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
 DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*
@@ -149,58 +148,71 @@ def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
     return found
 
 
+def flow(seed: int) -> tuple[list[dict[str, float]], np.ndarray, np.ndarray]:
+    """Gradient descent at every novelty -> facts of where it ended; the steps recorded (L,), distance to W_dis (P, L)."""
+    rng = generator(seed, "disentangled")
+    problems = [problem(rng, novelty) for novelty in NOVELTIES]
+    w_POF, steps, seen_LPOF = descend(rng, problems)
+    distance_PL = [np.linalg.norm(seen_LPOF[:, p] - one.dis_OF, axis=(1, 2)) for p, one in enumerate(problems)]
+    return [facts(one, w) for one, w in zip(problems, w_POF, strict=True)], steps, np.array(distance_PL)
+
+
 def study(seeds: tuple[int, ...]) -> Study:
-    flows = {}
-    for seed in seeds:
-        rng = generator(seed, "disentangled")
-        problems = [problem(rng, novelty) for novelty in NOVELTIES]
-        w_POF, steps, seen = descend(rng, problems)
-        flows[seed] = problems, [facts(one, w) for one, w in zip(problems, w_POF, strict=True)], steps, seen
-    tallies = {spanning: [counts(seed, spanning) for seed in seeds] for spanning in (True, False)}
+    flows, runs = [flow(seed) for seed in seeds], []
+    for seed, (found, steps, distance_PL) in zip(seeds, flows, strict=True):
+        for nu, one, distance_L in zip(NOVELTIES, found, distance_PL, strict=True):
+            curves = {"to W_dis": ("step", steps, distance_L[None])}
+            runs += record(f"novelty={nu:g}", [seed], columns([one]), curves)
+    spanning, novel = (columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False))
+    runs += record("once-seen span S_sem", seeds, spanning) + record("novel direction", seeds, novel)
 
-    def values(name, place):
-        return [float(flow[1][place][name]) for flow in flows.values()]
+    def over_novelties(name) -> np.ndarray:
+        return np.transpose([values(runs, f"novelty={nu:g}", name) for nu in NOVELTIES])
 
-    def worst(name):
-        return [float(max(facts[name] for facts in flow[1])) for flow in flows.values()]
-
-    last = len(NOVELTIES) - 1
     claims = [
-        Claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)",
-              [value * 1e8 for value in worst("to least norm")], at_most=1),
-        Claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected",
-              [value * 1e8 for value in worst("to corrected form")], at_most=1),
-        violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)",
-                 [one["stated"] for one in tallies[True]], TRIALS),
-        violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)",
-                 [one["stated"] for one in tallies[False]], TRIALS),
+        claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)",
+              over_novelties("to least norm").max(1) * 1e8, at_most=1),
+        claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected",
+              over_novelties("to corrected form").max(1) * 1e8, at_most=1),
+        violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)", spanning["stated"], TRIALS),
+        violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)", novel["stated"],
+                 TRIALS),
         violated("corrected", "W_gf = W_dis iff r has no part in S_sem", "corrected",
-                 [one["corrected"] + other["corrected"] for one, other in zip(*tallies.values(), strict=True)],
-                 2 * TRIALS),
+                 np.add(spanning["corrected"], novel["corrected"]), 2 * TRIALS),
         violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction",
-                 "always (proof)", [TRIALS - one["D.2 exists"] for one in tallies[False]], TRIALS),
+                 "always (proof)", np.subtract(TRIALS, novel["D.2 exists"]), TRIALS),
     ]  # fmt: skip
+    share_SP, distance_SP, norm_SP = map(over_novelties, ("share", "to W_dis", "squared norm"))
     for place, nu in enumerate(NOVELTIES):
         share, distance = nu**2 / (1 + nu**2), DELTA * nu / math.sqrt(1 + nu**2)
-        claims.append(near(f"share_{nu:g}", f"entangled share of the update, novelty {nu:g}", "above 0 (D.3)",
-                           values("share", place), round(share, 3), 0.001))  # fmt: skip
-        claims.append(near(f"distance_{nu:g}", f"|W_gf - W_dis|, novelty {nu:g}", "above 0 (D.3)",
-                           values("to W_dis", place), round(distance, 2), 0.01))  # fmt: skip
+        claims += [
+            near(f"share_{nu:g}", f"entangled share of the update, novelty {nu:g}", "above 0 (D.3)",
+                 share_SP[:, place], round(share, 3), 0.001),
+            near(f"distance_{nu:g}", f"|W_gf - W_dis|, novelty {nu:g}", "above 0 (D.3)",
+                 distance_SP[:, place], round(distance, 2), 0.01),
+        ]  # fmt: skip
     claims += [
-        near("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", values("squared norm", last),
-             0.14, 0.01),
-        near("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", values("squared norm, bound of D.2", last),
-             0.82, 0.01),
-        near("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", values("squared norm of W_dis", last), 2.28, 0.01),
+        near(name, statement, paper, over_novelties(metric)[:, -1], expected, 0.01)
+        for name, statement, paper, metric, expected in (
+            ("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", "squared norm", 0.14),
+            ("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", "squared norm, bound of D.2", 0.82),
+            ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
+        )
+    ]
+    nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
+    star, bound = RANK * SIGMA**2, over_novelties("squared norm, bound of D.2").mean()
+    shown = [
+        family("Entangled share of the update", "novelty $\\nu$", "share",
+               {"measured": (NOVELTIES, share_SP), "derived": (nu, None, nu**2 / (1 + nu**2))}, "o", ylim=(0, 1)),
+        family("Where gradient flow ends", "novelty $\\nu$", "distance, squared norm",
+               {"distance to $W_{dis}$": (NOVELTIES, distance_SP), "squared norm": (NOVELTIES, norm_SP),
+                "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
+                "squared norm of $W_{dis}$, its bound in D.2": (nu, None, 0 * nu + star + DELTA**2, 0 * nu + bound)},
+               "o", 2),
+        family("Distance to $W_{dis}$ while training", "step", "distance",
+               {f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
+                for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)}, legend=2, log="y"),
     ]  # fmt: skip
-    runs = []
-    for seed, (problems, found, steps, seen) in flows.items():
-        for place, nu in enumerate(NOVELTIES):
-            distances = np.linalg.norm(seen[:, place] - problems[place].dis_OF, axis=(1, 2))
-            runs.append(record(f"novelty={nu:g}", seed, found[place], {"to W_dis": ("step", steps, distances)}))
-    for spanning, several in tallies.items():
-        name = "once-seen span S_sem" if spanning else "novel direction"
-        runs += [record(name, seed, one) for seed, one in zip(seeds, several, strict=True)]
     return Study(
         "disentangled", "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
         "Gradient flow uses just the directions of the memory which no other text has, in proportion. If those are all "
@@ -211,34 +223,5 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and "
         f"{TRIALS} without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in "
         f"all.",
-        runs, claims, lambda path: _draw(list(flows.values()), path),
+        runs, claims, picture(shown),
     )  # fmt: skip
-
-
-def _draw(flows, path) -> None:
-    figure, (left, middle, right) = panels(3)
-    nu = np.linspace(0, LARGEST_NOVELTY, 300)
-    left.plot(nu, nu**2 / (1 + nu**2), color=BLUE, linestyle=DASHED, label="derived: $\\nu^2/(1+\\nu^2)$")
-    middle.plot(
-        nu, DELTA * nu / np.sqrt(1 + nu**2), color=BLUE, linestyle=DASHED, label="distance to $W_{dis}$, corrected"
-    )
-    middle.axhline(DELTA**2 + RANK * SIGMA**2, color=GREY, label="squared norm of $W_{dis}$")
-    bound = RANK * SIGMA**2 + 2 * RANK * SIGMA * DELTA / (RANK + 1) + DELTA**2 / (RANK + 1)
-    middle.axhline(bound, color=ORANGE, label="its bound, Theorem D.2")
-    middle.plot(
-        nu, RANK * SIGMA**2 + DELTA**2 / (1 + nu**2), color=RED, linestyle=DASHED, label="squared norm, corrected"
-    )
-    for _, found, _, _ in flows:
-        for place, one in enumerate(found):
-            x = NOVELTIES[place]
-            left.plot(x, one["share"], "o", color=BLUE, markersize=5)
-            middle.plot(x, one["to W_dis"], "o", color=BLUE, markersize=5)
-            middle.plot(x, one["squared norm"], "o", color=RED, markersize=5)
-    problems, _, steps, seen = flows[0]
-    for place, colour in enumerate((GREEN, BLUE, ORANGE, RED)):
-        distances = np.linalg.norm(seen[:, place] - problems[place].dis_OF, axis=(1, 2))
-        right.plot(steps + 1, np.maximum(distances, 1e-13), color=colour, label=f"novelty {NOVELTIES[place]:g}")
-    finish(left, "Entangled share of the update", "novelty $\\nu$", "share", legend=1, ylim=(0, 1))
-    finish(middle, "Where gradient flow ends", "novelty $\\nu$", "distance, squared norm", legend=2)
-    finish(right, "Distance to $W_{dis}$ while training", "step", "distance", legend=2, log="y")
-    save(figure, path)

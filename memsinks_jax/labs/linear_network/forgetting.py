@@ -12,22 +12,13 @@ Corrected:  drop >= gamma m eps c_min for eps >= 0,  drop >= gamma m eps c_max f
 amount), with c_min and c_max for the vocabulary (see `softmax`).
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
 from memsinks_jax.labs.linear_network import readout
-from memsinks_jax.labs.linear_network.trials import (
-    below,
-    generator,
-    near,
-    positive_features,
-    record,
-    signed_features,
-    violated,
-)
-from memsinks_jax.labs.study import BLUE, GREEN, GREY, RED, Study, finish, panels, save
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.labs.linear_network.trials import below, generator, positive_features, signed_features, violated
+from memsinks_jax.labs.study import Study, claim, columns, near, picture, record, scatter, values
 
 TRIALS, TOKENS, HIDDEN, STEPS, RATE = 300, 30, 12, 100, 0.05
 MEMORIZED = 20  # steps on s_mem first, so that there is a memory to forget
@@ -39,13 +30,20 @@ KINDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """One value per trial: the drop of the logit, its stated bound, its corrected bound."""
 
     drop: np.ndarray
     stated: np.ndarray
     corrected: np.ndarray
+
+    def metrics(self) -> dict[str, float]:
+        means = {"drop": self.drop, "stated bound": self.stated, "corrected bound": self.corrected}
+        counts = {
+            "stated violated": below(self.drop, self.stated),
+            "corrected violated": below(self.drop, self.corrected),
+        }
+        return {name: bound_B.mean() for name, bound_B in means.items()} | counts
 
 
 def measure(seed: int, kind: str, trials: int = TRIALS) -> Found:
@@ -70,31 +68,26 @@ def measure(seed: int, kind: str, trials: int = TRIALS) -> Found:
 
 def study(seeds: tuple[int, ...]) -> Study:
     found = {kind: [measure(seed, kind) for seed in seeds] for kind in KINDS}
-    claims = []
+    runs, claims = [], []
     for kind, several in found.items():
-        name = kind.replace(" ", "_")
-        stated = [below(one.drop, one.stated) for one in several]
-        paper = "never (H.2)" if kind != "same target" else "excluded in its setup"
-        claims.append(violated(f"{name}_stated", f"drop ≥ γ m eps c_min, {KINDS[kind]}", paper, stated, TRIALS))
-        if kind != "same target":
-            corrected = [below(one.drop, one.corrected) for one in several]
-            claims.append(
-                violated(f"{name}_corrected", f"corrected bound, {KINDS[kind]}", "corrected", corrected, TRIALS)
-            )
-    positive = found["positive"]
+        runs += record(kind, seeds, columns([one.metrics() for one in several]))
+        excluded, name = kind == "same target", kind.replace(" ", "_")
+        for form, statement, paper in (
+            ("stated", "drop ≥ γ m eps c_min", "excluded in its setup" if excluded else "never (H.2)"),
+            *([("corrected", "corrected bound", "corrected")] if not excluded else []),
+        ):
+            counts = values(runs, kind, f"{form} violated")
+            claims.append(violated(f"{name}_{form}", f"{statement}, {KINDS[kind]}", paper, counts, TRIALS))
+    drop_S, bound_S = (values(runs, "positive", name) for name in ("drop", "stated bound"))
     claims += [
-        near("drop", "mean drop of the logit, positive features", "falls", [one.drop.mean() for one in positive], 0.232,
-             0.05),
-        Claim("bound", "mean of the bound over the mean drop", "a lower bound",
-              [float(one.stated.mean() / one.drop.mean()) for one in positive], at_most=0.1),
-    ]  # fmt: skip
-    runs = [
-        record(kind, seed, {"drop": one.drop.mean(), "stated bound": one.stated.mean(),
-                            "corrected bound": one.corrected.mean(), "stated violated": below(one.drop, one.stated),
-                            "corrected violated": below(one.drop, one.corrected)})
-        for kind, several in found.items() for seed, one in zip(seeds, several, strict=True)
-    ]  # fmt: skip
-    drop, bound = (np.mean([getattr(one, name).mean() for one in positive]) for name in ("drop", "stated"))
+        near("drop", "mean drop of the logit, positive features", "falls", drop_S, 0.232, 0.05),
+        claim("bound", "mean of the bound over the mean drop", "a lower bound", bound_S / drop_S, at_most=0.1),
+    ]
+    drop, bound = drop_S.mean(), bound_S.mean()
+    shown = [
+        scatter(KINDS[kind], "stated bound", "drop of the logit", {"a trial": found[kind][0][1::-1]}, "below: violated")
+        for kind in ("positive", "signed", "opposite")
+    ]
     return Study(
         "forgetting", "Theorem H.2: forgetting",
         f"With features that are alike the memory's logit falls, by {drop:.3f} where the bound asks for {bound:.3f}. "
@@ -103,16 +96,5 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{TRIALS} trials a seed: {TOKENS} tokens, {HIDDEN} neurons, {MEMORIZED} steps on the memory from zero, then "
         f"{STEPS} on others, rate {RATE:g}. C_proj is twice the largest |W|_2 of the run, measured. Pictured: the "
         f"bound as stated.",
-        runs, claims, lambda path: _draw({kind: several[0] for kind, several in found.items()}, path),
+        runs, claims, picture(shown),
     )  # fmt: skip
-
-
-def _draw(found: dict[str, Found], path) -> None:
-    figure, axes = panels(3)
-    for axis, (kind, colour) in zip(axes, (("positive", GREEN), ("signed", BLUE), ("opposite", RED)), strict=True):
-        one = found[kind]
-        axis.plot(one.stated, one.drop, ".", color=colour, markersize=4, alpha=0.6, label="a trial")
-        ends = np.array([one.stated.min(), one.stated.max()])
-        axis.plot(ends, ends, color=GREY, linewidth=1.2, label="below: violated")
-        finish(axis, KINDS[kind], "stated bound", "drop of the logit", legend=2)
-    save(figure, path)

@@ -21,9 +21,8 @@ again: as q -> 0, s -> 0. The price is n - 1 encounters that train the shared ne
 import numpy as np
 
 from memsinks_jax.labs.linear_network.coadaptation import sgd
-from memsinks_jax.labs.linear_network.trials import generator, near, record, signed_features
-from memsinks_jax.labs.study import BLUE, DASHED, GREEN, RED, Study, finish, panels, save
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.labs.linear_network.trials import generator, signed_features
+from memsinks_jax.labs.study import Study, claim, family, near, picture, record
 
 SHARED, SINKS, ACTIVE, OUTPUTS, RATE = 16, 32, 8, 50, 0.5
 ENCOUNTERS, OTHERS, RETURNING = 16, 40, 0.1  # N, G, rho
@@ -105,13 +104,13 @@ def limit(opens_at: int, returning: float = RETURNING) -> float:
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found = {opens_at: [train(seed, opens_at) for seed in seeds] for opens_at in OPENS_AT}
-    parts_SNLP = {opens_at: np.array([one[0] for one in several]) for opens_at, several in found.items()}
-    claims, runs, places = [], [], range(1, ENCOUNTERS + 1)
-    for opens_at, several in found.items():
-        where, parts = f"sinks open at {opens_at}", parts_SNLP[opens_at]
+    parts_SNLP, claims, runs, places = {}, [], [], range(1, ENCOUNTERS + 1)
+    for opens_at in OPENS_AT:
+        where, several = f"sinks open at {opens_at}", [train(seed, opens_at) for seed in seeds]
+        parts = parts_SNLP[opens_at] = np.array([one[0] for one in several])
+        written_S = [one[1] for one in several]
         kept_SP, of_s = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1), expected(opens_at)[-1, 1, 0]
-        k_s, k_m = retained(opens_at)
+        (k_s, k_m), gap = retained(opens_at), written(opens_at)
         claims += [
             near(f"accumulated_{opens_at}", f"s before encounter {ENCOUNTERS + 1}, {where}", f"{of_s:.3f} derived",
                  parts[:, -1, 1, 0], round(of_s, 3), REACH),
@@ -120,22 +119,29 @@ def study(seeds: tuple[int, ...]) -> Study:
             near(f"retained_shared_{opens_at}", f"share of s that is left, {where}", f"{k_s:.3f} derived",
                  kept_SP[:, 0], round(k_s, 3), REACH),
             near(f"written_{opens_at}", f"others that write into a sink between two encounters, {where}",
-                 f"{written(opens_at):g} derived", [one[1] for one in several], written(opens_at), 0.1),
+                 f"{gap:g} derived", written_S, gap, 0.1),
         ]  # fmt: skip
-        for seed, (parts_NLP, writes) in zip(seeds, several, strict=True):
-            curves = {"shared": ("encounter", places, parts_NLP[:, 1, 0]),
-                      "sinks": ("encounter", places, parts_NLP[:, 1, 1])}  # fmt: skip
-            runs.append(record(where, seed, {"written": writes, "s in the limit": limit(opens_at)}, curves))
-    always, returned = parts_SNLP[1], parts_SNLP[2]
-    claims += [
-        Claim("accumulated_less", f"s before encounter {ENCOUNTERS + 1}, open at 2 over always",
-              f"{expected(2)[-1, 1, 0] / expected(1)[-1, 1, 0]:.2f} derived",
-              (returned[:, -1, 1, 0] / always[:, -1, 1, 0]).tolist(), at_most=0.6),
-        Claim("price", "m after encounter 2, open at 2 over always",
-              f"{expected(2)[1, 0, 1] / expected(1)[1, 0, 1]:.2f} derived, below 1: the price",
-              (returned[:, 1, 0, 1] / always[:, 1, 0, 1]).tolist(), at_most=1),
+        curves = {name: ("encounter", places, parts[:, :, 1, part]) for part, name in enumerate(("shared", "sinks"))}
+        runs += record(where, seeds, {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)}, curves)
+    for name, statement, place, price, most in (
+        ("accumulated_less", f"s before encounter {ENCOUNTERS + 1}", (-1, 1, 0), "", 0.6),
+        ("price", "m after encounter 2", (1, 0, 1), ", below 1: the price", 1),
+    ):
+        ratio_S = parts_SNLP[2][:, *place] / parts_SNLP[1][:, *place]
+        derived = f"{expected(2)[place] / expected(1)[place]:.2f} derived{price}"
+        claims.append(claim(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most))
+    first, second = (parts_SNLP[opens_at][:, -1, 1].mean(0) for opens_at in (1, 2))
+    labels = {opens_at: "always open" if opens_at == 1 else f"open at {opens_at}" for opens_at in OPENS_AT}
+    returning = np.linspace(0.01, 0.99, 99)
+    limits = {label: (returning, None, [limit(n, one) for one in returning]) for n, label in labels.items()}
+    shown = [
+        family(f"In the {where}, before the next", "encounter", "share of the target",
+               {label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part]) for n, label in labels.items()},
+               "o", ylim=(0, top))
+        for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1))
     ]  # fmt: skip
-    first, second = always[:, -1, 1].mean(0), returned[:, -1, 1].mean(0)
+    shown.append(family("Its limit in the shared neurons", "share that comes back", "share of the target", limits,
+                        ylim=(0, None)))  # fmt: skip
     return Study(
         "opening", "Sinks that open when a document comes back",
         f"Sinks that open at the second encounter are written by what comes back alone, so between two encounters they "
@@ -146,32 +152,5 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
         f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
         f"Right: what s tends to before an encounter, over the chance to come back.",
-        runs, claims, lambda path: _draw(parts_SNLP, path),
+        runs, claims, picture(shown),
     )  # fmt: skip
-
-
-def _draw(parts_SNLP: dict[int, np.ndarray], path) -> None:
-    figure, axes = panels(3)
-    places, returning = np.arange(1, ENCOUNTERS + 1), np.linspace(0.01, 0.99, 99)
-    for (opens_at, one_SNLP), colour in zip(parts_SNLP.items(), (RED, BLUE, GREEN), strict=True):
-        label = "always open" if opens_at == 1 else f"open at {opens_at}"
-        for part in range(2):
-            axes[part].plot(places, one_SNLP[:, :, 1, part].mean(0), "o", color=colour, markersize=4, label=label)
-            axes[part].plot(places, expected(opens_at)[:, 1, part], color=colour, linestyle=DASHED)
-        limits = [limit(opens_at, one) for one in returning]
-        axes[2].plot(returning, limits, color=colour, linestyle=DASHED, label=label)
-    finish(
-        axes[0], "In the shared neurons, before the next", "encounter", "share of the target", legend=3, ylim=(0, None)
-    )
-    finish(
-        axes[1], "In the document's sinks, before the next", "encounter", "share of the target", legend=3, ylim=(0, 1)
-    )
-    finish(
-        axes[2],
-        "Its limit in the shared neurons",
-        "share that comes back",
-        "share of the target",
-        legend=3,
-        ylim=(0, None),
-    )
-    save(figure, path)

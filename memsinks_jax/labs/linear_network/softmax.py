@@ -11,51 +11,53 @@ Error: d of the theorem is the number of logits, so the vocabulary V instead of 
 Corrected: c_min = e^{-C_proj} / V, c_max = e^{C_proj} / (V-1).
 """
 
+import collections
+
 import numpy as np
 
 from memsinks_jax.labs.linear_network.readout import probabilities, softmax
-from memsinks_jax.labs.linear_network.trials import ROUNDING, below, generator, record, violated
-from memsinks_jax.labs.study import BLUE, DASHED, GREY, ORANGE, RED, Study, finish, panels, save
+from memsinks_jax.labs.linear_network.trials import ROUNDING, below, generator, violated
+from memsinks_jax.labs.study import Study, columns, family, picture, record, values
 
-TRIALS = 20_000  # of vectors
-LAYERS = 2_000  # of the corollary
+TRIALS, LAYERS = 20_000, 2_000  # of vectors, of the corollary
 SIZES = (2, 5, 10, 30, 100)  # d
 LARGEST = 3.0  # C
+CLAIMS = (  # id, statement, paper, variant, metric
+    ("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", "vectors", "max"),
+    ("min", "min softmax ≥ e^-2C/d", "never (H.1)", "vectors", "min"),
+    ("tight_max", "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter", "vectors", "tight max"),
+    ("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter", "vectors", "tight min"),
+    ("corner", "both tighter bounds are reached at a corner of the cube", "not stated", "vectors", "corner"),
+    ("corollary_stated", "c_min ≤ softmax(W z) ≤ c_max with d_emb in them", "never (after H.1)", "layers", "stated"),
+    ("corollary", "c_min ≤ softmax(W z) ≤ c_max with V in them", "corrected", "layers", "corrected"),
+)
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found = {seed: (vectors(seed), layers(seed)) for seed in seeds}
-    first, second = zip(*found.values(), strict=True)
-
-    def counts(which, name):
-        return [one[name] for one in which]
-
-    claims = [
-        violated("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", counts(first, "max"), TRIALS),
-        violated("min", "min softmax ≥ e^-2C/d", "never (H.1)", counts(first, "min"), TRIALS),
-        violated("tight_max", "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter",
-                 counts(first, "tight max"), TRIALS),
-        violated("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter",
-                 counts(first, "tight min"), TRIALS),
-        violated("corner", "both tighter bounds are reached at a corner of the cube", "not stated",
-                 counts(first, "corner"), TRIALS),
-        violated("corollary_stated", "c_min ≤ softmax(W z) ≤ c_max with d_emb in them", "never (after H.1)",
-                 counts(second, "stated"), LAYERS),
-        violated("corollary", "c_min ≤ softmax(W z) ≤ c_max with V in them", "corrected", counts(second, "corrected"),
-                 LAYERS),
+    runs = record("vectors", seeds, columns([vectors(seed) for seed in seeds]))
+    runs += record("layers", seeds, columns([layers(seed) for seed in seeds]))
+    trials = {"vectors": TRIALS, "layers": LAYERS}
+    claims = [violated(*told, values(runs, kind, name), trials[kind]) for *told, kind, name in CLAIMS]
+    vacuous = values(runs, "vectors", "vacuous").mean() / TRIALS
+    d, rng = 10, generator(seeds[0], "picture")
+    c_T, x_TD = draw(rng, 3000, d)
+    order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
+    shown = [
+        family(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
+               {"stated": (c_T[order], None, bound[side][order]),
+                "reached": (c_T[order], None, bound[f"tight {side}"][order]),
+                "random vectors": (c_T, values_T)}, ".", log="y", level=1)
+        for side, word, values_T in (("max", "largest", share_TD.max(1)), ("min", "smallest", share_TD.min(1)))
     ]  # fmt: skip
-    runs = [
-        record("vectors", seed, one) for seed, (one, _) in found.items()
-    ] + [record("layers", seed, other) for seed, (_, other) in found.items()]  # fmt: skip
     return Study(
         "softmax", "Theorem H.1: softmax of bounded logits",
         "The theorem holds. Its upper bound is above 1, so says nothing, at "
-        f"{np.mean(counts(first, 'vacuous')) / TRIALS:.0%} of the points drawn; the exact bound costs one more term. "
+        f"{vacuous:.0%} of the points drawn; the exact bound costs one more term. "
         f"The constants c_min and c_max that appendix H builds on it hold with the vocabulary in them, not the width.",
         f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to {LARGEST:g}, half of the "
         f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, z along the layer's "
         f"first right singular vector in half of them. Pictured: d = 10.",
-        runs, claims, lambda path: _draw(seeds[0], path),
+        runs, claims, picture(shown),
     )  # fmt: skip
 
 
@@ -76,23 +78,17 @@ def bounds(c_T: np.ndarray, d: int) -> dict[str, np.ndarray]:
 
 def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
     """Violations of the stated and the tighter bounds."""
-    rng, found = (
-        generator(seed, "vectors"),
-        dict.fromkeys(("max", "min", "tight max", "tight min", "corner", "vacuous"), 0),
-    )
+    rng, found = generator(seed, "vectors"), collections.Counter()
     for d in SIZES:
         c_T, x_TD = draw(rng, trials // len(SIZES), d)
         share_TD, bound = softmax(x_TD), bounds(c_T, d)
-        for name in ("max", "tight max"):
-            found[name] += below(bound[name], share_TD.max(1))
-        for name in ("min", "tight min"):
-            found[name] += below(share_TD.min(1), bound[name])
-        corner_TD = -c_T[:, None] * np.ones(d)
-        corner_TD[:, 0] *= -1
-        reached = np.abs(softmax(corner_TD)[:, 0] - bound["tight max"]) + np.abs(
-            softmax(-corner_TD)[:, 0] - bound["tight min"]
-        )
-        found["corner"] += int(np.sum(reached > ROUNDING))
+        for name, bound_T in bound.items():
+            is_max = name.endswith("max")
+            found[name] += below(bound_T, share_TD.max(1)) if is_max else below(share_TD.min(1), bound_T)
+        corner_TD = c_T[:, None] * np.where(np.arange(d) == 0, 1, -1)
+        high_T, low_T = (softmax(sign * corner_TD)[:, 0] for sign in (1, -1))
+        off_T = np.abs(high_T - bound["tight max"]) + np.abs(low_T - bound["tight min"])
+        found["corner"] += int(np.sum(off_T > ROUNDING))
         found["vacuous"] += int(np.sum(bound["max"] > 1))
     return found
 
@@ -111,20 +107,3 @@ def layers(seed: int, trials: int = LAYERS) -> dict[str, int]:
             low, high = probabilities(norm, size)
             found[name] += bool(below(share_V.min(), low) + below(high, share_V.max()))
     return found
-
-
-def _draw(seed: int, path) -> None:
-    figure, axes = panels(2)
-    d = 10
-    c_T, x_TD = draw(generator(seed, "picture"), 3000, d)
-    share_TD, order = softmax(x_TD), np.argsort(c_T)
-    bound = bounds(c_T, d)
-    for axis, side, values_T in zip(axes, ("max", "min"), (share_TD.max(1), share_TD.min(1)), strict=True):
-        axis.plot(c_T, values_T, ".", color=BLUE, markersize=2, alpha=0.4, label="random vectors")
-        axis.plot(c_T[order], bound[side][order], color=ORANGE, linestyle=DASHED, label="stated")
-        axis.plot(c_T[order], bound[f"tight {side}"][order], color=RED, label="reached")
-        if side == "max":
-            axis.axhline(1, color=GREY, linewidth=0.8)
-        title = "largest entry" if side == "max" else "smallest entry"
-        finish(axis, f"Softmax of {d} logits: {title}", "largest logit, $C$", title, log="y", legend=3)
-    save(figure, path)

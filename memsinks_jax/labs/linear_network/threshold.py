@@ -15,9 +15,8 @@ The bounds may be loose: the lab also trains, and shows the logits of both block
 import numpy as np
 
 from memsinks_jax.labs.linear_network import accumulation, readout
-from memsinks_jax.labs.linear_network.trials import generator, near, record
-from memsinks_jax.labs.study import BLUE, DASHED, GREY, ORANGE, RED, Study, finish, panels, save
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.labs.linear_network.trials import generator
+from memsinks_jax.labs.study import Study, claim, columns, family, near, picture, record, values
 
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)
@@ -28,35 +27,42 @@ MEM_ONLY, GEN_ONLY, REACH = (0.110, 0.074, 0.005, -0.044), (-0.120, -0.104), 0.0
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    counts = [separations(seed) for seed in seeds]
-    logits = {seed: training(seed) for seed in seeds}
-    mem_SR = np.array([one["mem"] for one in logits.values()])
-    gen_SR = np.array([one["gen"] for one in logits.values()])
+    trained = columns([training(seed) for seed in seeds])
+    curves = {name: ("rho", RHOS, np.array(trained.pop(name))) for name in ("mem-only", "gen-only")}
+    runs = record("training", seeds, trained, curves)
+    runs += record("thresholds", seeds, columns([separations(seed) for seed in seeds]))
+    printed_S, exact_S, corrected_S, positive_S = (
+        values(runs, "thresholds", name) for name in ("printed", "exact", "corrected", "positive")
+    )
+    mem_SR, gen_SR = (values(runs, "training", name) for name in curves)
     claims = [
-        Claim("printed", "draws in which the bounds do not separate just below the printed threshold, of those with a "
-              "positive one", "0 (after H.3)", [one["printed"] for one in counts], at_most=0),
-        Claim("exact", "draws in which the corrected threshold is not where the stated bounds separate", "0, algebra",
-              [one["exact"] for one in counts], at_most=0),
-        Claim("corrected", "the same for the corrected bounds and their threshold", "0, algebra",
-              [one["corrected"] for one in counts], at_most=0),
-        *(near(f"mem_{rho:g}", f"mem-only logit at rho = {rho:g}", "falls with rho", list(mem_SR[:, place]), value,
-               REACH)
-          for place, (rho, value) in enumerate(zip(RHOS, MEM_ONLY, strict=True))),
-        Claim("gen", "gen-only logit, mean over rho", "bounded for any rho (H.3 (1))",
-              [float(value) for value in gen_SR.mean(1)], at_least=GEN_ONLY[0] - REACH, at_most=GEN_ONLY[1] + REACH),
-        Claim("falls", "mem-only: least fall from one rho to the next", "too many active interfere (figure 5a)",
-              [float(value) for value in -np.diff(mem_SR).max(1)], at_least=0),
-        Claim("gap", "mem-only minus gen-only: least fall from one rho to the next", "falls",
-              [float(value) for value in -np.diff(mem_SR - gen_SR).max(1)], at_least=0),
-        Claim("promise", "corrected threshold of the run, from its own C_proj and similarities",
-              "positive: says when to expect separation", [one["threshold"] for one in logits.values()], at_least=0),
+        claim("printed", "draws in which the bounds do not separate just below the printed threshold, of those with a "
+              "positive one", "0 (after H.3)", printed_S, at_most=0),
+        claim("exact", "draws in which the corrected threshold is not where the stated bounds separate", "0, algebra",
+              exact_S, at_most=0),
+        claim("corrected", "the same for the corrected bounds and their threshold", "0, algebra", corrected_S, at_most=0),
+        *(near(f"mem_{rho:g}", f"mem-only logit at rho = {rho:g}", "falls with rho", mem_S, value, REACH)
+          for rho, mem_S, value in zip(RHOS, mem_SR.T, MEM_ONLY, strict=True)),
+        claim("gen", "gen-only logit, mean over rho", "bounded for any rho (H.3 (1))", gen_SR.mean(1),
+              at_least=GEN_ONLY[0] - REACH, at_most=GEN_ONLY[1] + REACH),
+        claim("falls", "mem-only: least fall from one rho to the next", "too many active interfere (figure 5a)",
+              -np.diff(mem_SR).max(1), at_least=0),
+        claim("gap", "mem-only minus gen-only: least fall from one rho to the next", "falls",
+              -np.diff(mem_SR - gen_SR).max(1), at_least=0),
+        claim("promise", "corrected threshold of the run, from its own C_proj and similarities",
+              "positive: says when to expect separation", values(runs, "training", "corrected threshold"), at_least=0),
     ]  # fmt: skip
-    runs = [
-        record("training", seed, {"printed threshold": one["printed"], "corrected threshold": one["threshold"]},
-               {"mem-only": ("rho", RHOS, one["mem"]), "gen-only": ("rho", RHOS, one["gen"])})
-        for seed, one in logits.items()
-    ] + [record("thresholds", seed, one) for seed, one in zip(seeds, counts, strict=True)]  # fmt: skip
-    wrong, told = (np.sum([one[name] for one in counts]) for name in ("printed", "positive"))
+    wrong, told = printed_S.sum(), positive_S.sum()
+    ratios = np.geomspace(1e-3, 1, 200)
+    constants = readout.probabilities(np.array([0.25]), 50)
+    lines = {"printed": (ratios, None, printed(ratios, *constants))}
+    lines |= {f"corrected, $\\epsilon={alike:g}$": (ratios, exact(ratios, *constants, alike)) for alike in (0.9, 0.3)}
+    shown = [
+        family("Logit of the memorized answer", "share of other documents with the sinks on", "logit",
+               {"shared neurons alone": (RHOS, gen_SR), "sinks alone": (RHOS, mem_SR)}, "o-", level=0),
+        family("The largest share that separates", "repeats over other steps, $k/(N-k)$", "share", lines, log="x", level=0,
+               ylim=(-0.2, 0.5)),
+    ]  # fmt: skip
     return Study(
         "threshold", "The threshold on rho",
         f"At the printed threshold the bounds fail to separate in {wrong:,} of {told:,} draws; the corrected one is "
@@ -67,7 +73,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{accumulation.HIDDEN - accumulation.SHARED} sinks, N = {STEPS}, k = {REPEATS}, rate {RATE:g}, positive "
         f"features; {DRAWS} draws a seed, the same for every rho. Mem-only minus gen-only can be had this way before "
         f"any training, for any rho, k and N.",
-        runs, claims, lambda path: _draw(seeds[0], mem_SR, gen_SR, path),
+        runs, claims, picture(shown),
     )  # fmt: skip
 
 
@@ -125,26 +131,8 @@ def training(seed: int) -> dict:
     low, high = readout.probabilities(one.norm, accumulation.TOKENS)
     ratio, a_m = REPEATS / (STEPS - REPEATS), (one.memory[:, accumulation.SHARED :] ** 2).sum(1)
     return {
-        "mem": one.mem_only.reshape(-1, DRAWS).mean(1).tolist(),
-        "gen": one.gen_only.reshape(-1, DRAWS).mean(1).tolist(),
-        "printed": float(printed(ratio, low, high).mean()),
-        "threshold": float(corrected(ratio, low, high, one.shared_least, one.mem_most, a_m).mean()),
-    }  # fmt: skip
-
-
-def _draw(seed: int, mem_SR, gen_SR, path) -> None:
-    figure, (left, right) = panels(2)
-    for values_SR, colour, label in ((mem_SR, RED, "sinks alone"), (gen_SR, BLUE, "shared neurons alone")):
-        left.plot(RHOS, values_SR.mean(0), "o-", color=colour, label=label, markersize=4)
-        left.fill_between(RHOS, values_SR.min(0), values_SR.max(0), color=colour, alpha=0.15, linewidth=0)
-    left.axhline(0, color=GREY, linewidth=0.8)
-    finish(left, "Logit of the memorized answer", "share of other documents with the sinks on", "logit", legend=2)
-    ratios = np.geomspace(1e-3, 1, 200)
-    low, high = readout.probabilities(np.array([0.25]), 50)
-    right.plot(ratios, printed(ratios, low, high), color=RED, linestyle=DASHED, label="printed")
-    for alike, colour in ((0.9, BLUE), (0.3, ORANGE)):
-        right.plot(ratios, exact(ratios, low, high, alike), color=colour, label=f"corrected, $\\epsilon={alike:g}$")
-    right.axhline(0, color=GREY, linewidth=0.8)
-    title = "The largest share that separates"
-    finish(right, title, "repeats over other steps, $k/(N-k)$", "share", legend=3, log="x", ylim=(-0.2, 0.5))
-    save(figure, path)
+        "mem-only": one.mem_only.reshape(-1, DRAWS).mean(1),
+        "gen-only": one.gen_only.reshape(-1, DRAWS).mean(1),
+        "printed threshold": printed(ratio, low, high).mean(),
+        "corrected threshold": corrected(ratio, low, high, one.shared_least, one.mem_most, a_m).mean(),
+    }
