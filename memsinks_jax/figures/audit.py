@@ -14,7 +14,7 @@ from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.figures import forgetting_capacity, losses, on_return
 from memsinks_jax.figures import sections as shared
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -340,7 +340,7 @@ def _capacity_sentence(measured: list[Run]) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    measure=measure, claims=claims, table=table, row_labels=row_labels, draw=draw, note=note, sections=sections,
+    measure=measure, old_claims=claims, old_table=table, row_labels=row_labels, old_draw=draw, note=note, sections=sections,
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pathlib
 
 from memsinks_jax.figures import losses, post_hoc
 from memsinks_jax.figures import sections as shared
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, rank_correlation
@@ -199,9 +199,9 @@ def _same_limits(planes, standard: list[Run]) -> None:
         axis.set(xlim=(-0.03 * gap, 1.05 * gap), ylim=(-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1)))
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
     measure=lambda runs: post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER),
     row_labels=lambda runs: [LABELS[variant] for variant in by_variant(runs)],
-    claims=claims, table=table, draw=draw, note=note, sections=sections,
+    old_claims=claims, old_table=table, old_draw=draw, note=note, sections=sections,
 )  # fmt: skip

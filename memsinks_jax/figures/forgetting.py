@@ -17,7 +17,7 @@ from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.figures import forgetting_corpus as corpus
 from memsinks_jax.figures import losses
 from memsinks_jax.figures import sections as shared
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, with_interval
@@ -309,8 +309,8 @@ def _clusters_of(files: str) -> list[tuple[float, float, float]]:
     return found
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
     row_labels=lambda runs: [_LABELS[variant] for variant in by_variant(runs)],
-    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    prepare=prepare, measure=measure, old_claims=claims, old_table=table, old_draw=draw, note=note, sections=sections,
 )  # fmt: skip

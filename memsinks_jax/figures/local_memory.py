@@ -20,7 +20,7 @@ from memsinks_jax.data.embedded import facts
 from memsinks_jax.editing.memory import SITES
 from memsinks_jax.figures import local_memory_measures as measures
 from memsinks_jax.figures import local_memory_pictures as pictures
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.local_memory_capacity import capacity
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting import report
@@ -249,8 +249,8 @@ def published(hf: str) -> list[str]:
     ]
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    prepare=prepare, measure=measure, claims=claims, table=table, row_labels=row_labels, draw=pictures.draw, note=note,
-    sections=sections, published=published,
+    prepare=prepare, measure=measure, old_claims=claims, old_table=table, row_labels=row_labels, old_draw=pictures.draw,
+    note=note, sections=sections, published=published,
 )  # fmt: skip

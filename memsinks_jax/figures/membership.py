@@ -14,7 +14,7 @@ import numpy as np
 
 from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import membership_corpus as corpus
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -315,8 +315,8 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
     save(figure, path, dpi=130)
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
     row_labels=lambda runs: list(_VIEWS.values()),
-    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    prepare=prepare, measure=measure, old_claims=claims, old_table=table, old_draw=draw, note=note, sections=sections,
 )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from memsinks_jax.figures import corpora, losses
 from memsinks_jax.figures import removal_corpus as corpus
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -287,8 +287,8 @@ def _bars(axis, places: np.ndarray, values: list[list[float]], height: float, co
     axis.bar_label(bars, fmt="%.2f", fontsize=7.5, padding=3)
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
     row_labels=lambda runs: list(_VIEWS.values()),
-    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    prepare=prepare, measure=measure, old_claims=claims, old_table=table, old_draw=draw, note=note, sections=sections,
 )  # fmt: skip

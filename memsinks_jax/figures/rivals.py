@@ -14,7 +14,7 @@ import numpy as np
 
 from memsinks_jax.figures import losses, pool, post_hoc, step_times
 from memsinks_jax.figures import sections as shared
-from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.figure import ByHand
 from memsinks_jax.figures.kept import kept
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.reporting import report
@@ -380,7 +380,7 @@ def _curve(axis, x_PS: np.ndarray, y_PS: np.ndarray, label: str, colour: str, st
     )  # fmt: skip
 
 
-FIGURE = Figure(
+FIGURE = ByHand(
     title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    row_labels=row_labels, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    row_labels=row_labels, measure=measure, old_claims=claims, old_table=table, old_draw=draw, note=note, sections=sections,
 )  # fmt: skip
