@@ -64,12 +64,61 @@ class Panel:
     legend: dict | str | None = dataclasses.field(default_factory=dict)
 
 
-def draw(table: Table, panels: Sequence[Panel | Callable], path: pathlib.Path, size=(15, 4.4), sharey=False) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Categories:
+    """Points with whiskers from the lowest to the highest seed, side by side at every name on the x axis.
+
+    Attributes:
+      series: {label: (colour, for every name one value per seed; none leaves a gap)}.
+      bars: horizontal bars instead, from top to bottom, with their means.
+      levels: dotted. `settings`, `legend`: as in `Panel`.
+    """
+
+    title: str
+    names: Sequence[str]
+    series: dict[str, tuple[str, Sequence[Sequence[float]]]]
+    bars: bool = False
+    levels: dict[float, str] = dataclasses.field(default_factory=dict)
+    settings: dict = dataclasses.field(default_factory=dict)
+    legend: dict | None = dataclasses.field(default_factory=dict)
+
+
+def draw_categories(axis, panel: Categories) -> None:
+    step = (0.85 if panel.bars else 0.6) / max(len(panel.series), 1)
+    for number, (label, (colour, columns)) in enumerate(panel.series.items()):
+        shown = {place: values for place, values in enumerate(columns) if values}
+        places = [place + step * (number - (len(panel.series) - 1) / 2) for place in shown]
+        means = [np.mean(values) for values in shown.values()]
+        reach = [np.subtract(means, list(map(min, shown.values()))), np.subtract(list(map(max, shown.values())), means)]
+        if panel.bars:
+            drawn = axis.barh(
+                places, means, 0.9 * step, xerr=reach, color=colour, label=label, error_kw={"linewidth": 1}
+            )
+            axis.bar_label(drawn, fmt="%.2f", fontsize=7.5, padding=3)
+        else:
+            axis.errorbar(places, means, yerr=reach, fmt="o", color=colour, label=label, markersize=6)
+    for height, colour in panel.levels.items():
+        (axis.axvline if panel.bars else axis.axhline)(height, color=colour, linewidth=1, linestyle=":")
+    (axis.set_yticks if panel.bars else axis.set_xticks)(range(len(panel.names)), panel.names)
+    if panel.bars:
+        axis.invert_yaxis()
+    axis.set(title=panel.title, **panel.settings)
+    tidy(axis)
+    if panel.legend is not None and axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=8.5, **panel.legend)
+
+
+AnyPanel = Panel | Categories | Callable
+
+
+def draw(table: Table, panels: Sequence[AnyPanel], path: pathlib.Path, size=(15, 4.4), sharey=False) -> None:
     """Writes a picture of panels side by side. A function is a panel that draws itself on an axis."""
     figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=sharey, layout="constrained", squeeze=False)
     for axis, panel in zip(axes.flat, panels, strict=True):
         if isinstance(panel, Panel):
             draw_panel(axis, table, panel)
+        elif isinstance(panel, Categories):
+            draw_categories(axis, panel)
         else:
             panel(axis)
     save(figure, path)

@@ -7,6 +7,7 @@ Columns of a page, claims and pictures name what they show by expressions over t
     lead(sinks, standard)             a function of the figure, of whole runs
 """
 
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -17,12 +18,15 @@ import numpy as np
 from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting.claims import Claim
 
+logger = logging.getLogger(__name__)
+
 # The two kinds of sinks that figures compare, and what labels add for each.
 KINDS = {"sinks_paper": "", "sinks": ", open on return"}
 
 # A measure is a metric of a run, a function of the run, or an expression of other measures.
 Measures = dict[str, str | Callable]
 COMMON: Measures = {
+    "run": lambda run: run,  # for functions of the variant at hand and others: f(run, standard.run)
     "gap": "held_out_loss - repeated_loss",  # nats per token
     "closed": "1 - gap / standard.gap",  # share of the standard model's gap that is closed; 1 is all of it
     "held_out_ratio": "held_out_loss / standard.held_out_loss",
@@ -48,6 +52,7 @@ class Statement(NamedTuple):
     measure: str
     at_least: float | None = None
     at_most: float | None = None
+    needs: Sequence[str] = ()  # variants without which it is not claimed, besides those of `measure`
 
 
 class NotRun(KeyError):
@@ -133,12 +138,16 @@ class Table:
             return None
 
     def claims(self, statements: Sequence[Statement]) -> list[Claim]:
-        """Paired by seed. Leaves out statements about variants that were not run."""
+        """Paired by seed. Leaves out statements about variants that were not run, or without a number in every seed."""
         found = []
         for one in statements:
-            values = self.paired(one.measure.format(sinks="sinks_paper"))
-            if values is not None:
-                beside = self.paired(one.measure.format(sinks="sinks")) if "{sinks}" in one.measure else None
+            values, beside = (self.paired(one.measure.format(sinks=kind)) for kind in KINDS)
+            if values is None or not set(one.needs) <= set(self.groups):
+                continue
+            if not all(map(math.isfinite, values)):
+                logger.warning("not defined in every seed: %s", one.id)
+            else:
+                beside = beside if "{sinks}" in one.measure else None
                 found.append(Claim(one.id, one.text, one.paper, values, one.at_least, one.at_most, beside))
         return found
 
