@@ -29,7 +29,7 @@ class Figure:
       labels: of the rows, if other than the variant's name. With `views`, names all rows.
       table_note: the text under the table.
       statements: the claims. A function is given the table: what is claimed depends on what was measured.
-      panels: of the picture, given the table; `size` and `sharey` are matplotlib's.
+      panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are matplotlib's.
       note: the text under the picture, with {mean}, {floor}, and fields of the first run's config such as {config.seed}.
       sections: further sections of the page; may write into the figure's folder.
       published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is refused.
@@ -51,6 +51,7 @@ class Figure:
     statements: Sequence[Statement] | Callable[[Table], Sequence[Statement]] = ()
     panels: Callable[[Table], Sequence[Panel | Callable]] = lambda table: ()
     size: tuple[float, float] = (15, 4.4)
+    rows: int = 1
     sharey: bool = False
     note: str | Callable[[list[Run]], str] = ""
     sections: Callable[[list[Run], pathlib.Path], list[str]] = lambda runs, out: shared.choices(runs)
@@ -81,7 +82,7 @@ class Figure:
 
     def draw(self, runs: list[Run], path: pathlib.Path) -> None:
         table = self.of(runs)
-        draw(table, self.panels(table), path, self.size, self.sharey)
+        draw(table, self.panels(table), path, self.size, self.sharey, self.rows)
 
     def says(self, runs: list[Run]) -> str:
         """The text under the picture."""
@@ -95,23 +96,3 @@ class Figure:
         columns, labels, rows = self.table(runs)
         cells = [[label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)]
         return ["variant", *columns], cells
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ByHand(Figure):
-    """Temporary: of the old form."""
-
-    old_table: Callable | None = None
-    row_labels: Callable | None = None
-    old_claims: Callable | None = None
-    old_draw: Callable | None = None
-
-    def table(self, runs):
-        columns, rows = self.old_table(runs)
-        return columns, self.row_labels(runs), rows
-
-    def claims(self, runs):
-        return self.old_claims(runs)
-
-    def draw(self, runs, path):
-        self.old_draw(runs, path)

@@ -111,9 +111,11 @@ def draw_categories(axis, panel: Categories) -> None:
 AnyPanel = Panel | Categories | Callable
 
 
-def draw(table: Table, panels: Sequence[AnyPanel], path: pathlib.Path, size=(15, 4.4), sharey=False) -> None:
-    """Writes a picture of panels side by side. A function is a panel that draws itself on an axis."""
-    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=sharey, layout="constrained", squeeze=False)
+def draw(table: Table, panels: Sequence[AnyPanel], path: pathlib.Path, size=(15, 4.4), sharey=False, rows=1) -> None:
+    """Writes a picture of panels, row by row. A function is a panel that draws itself on an axis."""
+    figure, axes = plt.subplots(
+        rows, len(panels) // rows, figsize=size, sharey=sharey, layout="constrained", squeeze=False
+    )
     for axis, panel in zip(axes.flat, panels, strict=True):
         if isinstance(panel, Panel):
             draw_panel(axis, table, panel)

@@ -196,7 +196,8 @@ def panels(table: Table) -> list[Categories]:
     lettered = [view for view in _VIEWS if table.column("letters", f"{view}_view")]
     return [
         Categories(
-            title="facts of a withdrawn source", names=list(_VIEWS.values()), bars=True, legend={"loc": "lower right"},
+            title="facts of a withdrawn source", names=list(_VIEWS.values()), bars=True,
+            legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 5},
             series={said: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
                     for kind, said in _KINDS.items()},
             settings={"xlabel": "nats of an answer; more is known less"},
