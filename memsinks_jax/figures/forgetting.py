@@ -15,7 +15,7 @@ import numpy as np
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.figures import forgetting_corpus as corpus
 from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.panels import AnyPanel, Line, Panel
+from memsinks_jax.figures.panels import AnyPanel, Line, Panel, heat_map
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
@@ -214,17 +214,8 @@ def _draw_matrix(axis, of_seeds: list) -> None:
     if not of_seeds:
         axis.set_axis_off()
         return
-    rises = np.mean(of_seeds, axis=0)
-    axis.imshow(rises, cmap="Reds", vmin=0)
-    for row, column in np.ndindex(*rises.shape):
-        dark = rises[row, column] > rises.max() / 2
-        axis.text(
-            column, row, f"{rises[row, column]:.2f}", ha="center", va="center", color="white" if dark else "black"
-        )
-    names, places = corpus.DIALECTS, range(len(corpus.DIALECTS))
+    heat_map(axis, np.mean(of_seeds, axis=0), corpus.DIALECTS, corpus.DIALECTS)
     axis.set(title="rise of the loss (nats per token)", xlabel="measured", ylabel="removed")
-    axis.set_xticks(places, names)
-    axis.set_yticks(places, names)
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:

@@ -5,7 +5,6 @@ The reference is a twin with the same seed and steps that reads other stories in
 """
 
 import dataclasses
-import functools
 import importlib.util
 import logging
 import pathlib
@@ -15,8 +14,8 @@ import numpy as np
 from memsinks_jax.figures import corpora
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.kept import kept
-from memsinks_jax.figures.panels import Categories, Line, Panel
+from memsinks_jax.figures.kept import of_seeds
+from memsinks_jax.figures.panels import Categories, Line, Panel, heat_map
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
@@ -31,7 +30,7 @@ _SINKS = _READ | {
 }  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _READ),
-    "paper": Variation("sinks_paper", _READ),
+    "sinks_paper": Variation("sinks_paper", _READ),
     "sinks": Variation("sinks", _SINKS),
     "content": Variation("sinks", _SINKS | {"data.ids": "content"}),
     "twin": Variation("sinks", _SINKS | {"general.files": "{out}/corpus/twin"}),
@@ -66,22 +65,17 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run -> the same runs."""
-    groups = by_variant(runs)
-    if not set(VARIANTS) <= set(groups):
+    if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
     from memsinks_jax.figures import membership_measures as measures  # jax takes seconds to import
 
     names = ("OFTEN", "SUFFIX", "PREFIXES", "OFFSETS", "PLACES", "SIGNIFICANCE")
     asked = {name: getattr(measures, name) for name in names}
     asked["bound"] = importlib.util.find_spec("jax_privacy") is not None
-    found = {}
-    for seed, run in groups["sinks"].items():
-        models = {"sinks": run} | {variant: group[seed] for variant, group in groups.items()}
-        found[seed] = kept(list(models.values()), "membership", asked, functools.partial(measures.measure, models))
-        logger.info("measured seed %d", seed)
-    if any(one["bound"]["dropped"] is None for one in found.values()):
+    if not asked["bound"]:
         logger.warning("epsilon is not measured without jax-privacy: pip install 'memsinks_jax[privacy]'")
-    return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
+    models = ("sinks", *(variant for variant in VARIANTS if variant != "sinks"))
+    return of_seeds(runs, models, "membership", asked, lambda runs: measures.measure(runs))
 
 
 def _times() -> list[int]:
@@ -257,20 +251,12 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
     from memsinks_jax.figures import membership_measures as measures
 
     figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")
-    for row, place in enumerate(measures.PLACES):
-        for column, view in enumerate(measures.GRID):
-            values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0)
-            shown = np.reshape(
-                [value for value, cell in zip(values, measures.cells(), strict=True) if cell[0] == place],
-                (len(measures.PREFIXES), len(measures.OFFSETS)),
-            )
-            axis = axes[row, column]
-            axis.imshow(shown, cmap="Reds", vmin=0, vmax=1, origin="lower", aspect="auto")
-            for (y, x), value in np.ndenumerate(shown):
-                axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black")
-            axis.set_xticks(range(len(measures.OFFSETS)), measures.OFFSETS)
-            axis.set_yticks(range(len(measures.PREFIXES)), measures.PREFIXES)
-            axis.set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
+    cells = len(measures.PLACES), len(measures.PREFIXES), len(measures.OFFSETS)
+    for column, view in enumerate(measures.GRID):
+        values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(cells)
+        for row, place in enumerate(measures.PLACES):
+            heat_map(axes[row, column], values[row], measures.PREFIXES, measures.OFFSETS, highest=1, origin="lower")
+            axes[row, column].set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
     save(figure, path, dpi=130)
 
 

@@ -171,6 +171,18 @@ def _draw_line(axis, table: Table, line: Line) -> None:
         band(axis, list(columns), np.array(list(columns.values())).T, line.label, line.colour, line.style)
 
 
+def heat_map(
+    axis, values: np.ndarray, rows: Sequence, columns: Sequence, highest: float | None = None, origin="upper"
+) -> None:
+    """A matrix as colours, with its numbers in the cells."""
+    highest = values.max() if highest is None else highest
+    axis.imshow(values, cmap="Reds", vmin=0, vmax=highest, origin=origin, aspect="auto")
+    for (y, x), value in np.ndenumerate(values):
+        axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > highest / 2 else "black")
+    axis.set_xticks(range(len(columns)), columns)
+    axis.set_yticks(range(len(rows)), rows)
+
+
 def band(axis, x: Sequence[float], values_SX: np.ndarray, label: str | None, colour, style: str = "-", **more) -> None:
     """A line through the means over seeds, and a band from the lowest to the highest."""
     (line,) = axis.plot(x, values_SX.mean(axis=0), style, color=colour, label=label, linewidth=1.8, **more)

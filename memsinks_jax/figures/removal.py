@@ -5,8 +5,6 @@ the same seed, order and steps, and other texts in their places. The corpus is t
 """
 
 import dataclasses
-import functools
-import logging
 import pathlib
 
 import numpy as np
@@ -14,14 +12,12 @@ import numpy as np
 from memsinks_jax.figures import corpora
 from memsinks_jax.figures import removal_corpus as corpus
 from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.kept import kept
+from memsinks_jax.figures.kept import of_seeds
 from memsinks_jax.figures.panels import Categories
 from memsinks_jax.figures.runs import Run, Variation, by_variant
 from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import with_interval
-
-logger = logging.getLogger(__name__)
 
 _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
@@ -67,18 +63,13 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds results of `removal_measures` to the `details` of runs with sinks, if all variants were run -> the same."""
-    groups = by_variant(runs)
-    if not set(VARIANTS) <= set(groups):
+    if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
     from memsinks_jax.figures import removal_measures as measures  # jax takes seconds to import
 
     asked = {name: getattr(measures, name) for name in ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")}
-    found = {}
-    for seed, run in groups["sinks"].items():
-        models = (run, groups["twin"][seed], groups["standard"][seed], groups["wide"][seed])
-        found[seed] = kept(models, "removal", asked, functools.partial(measures.measure, *models))
-        logger.info("measured seed %d", seed)
-    return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
+    models = ("sinks", "twin", "standard", "wide")
+    return of_seeds(runs, models, "removal", asked, lambda runs: measures.measure(*runs.values()))
 
 
 def views(runs: list[Run]) -> list[Run]:

@@ -46,10 +46,10 @@ _SAME_STEPS = {"training.count_removed_repeats": True}
 _SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
 METHODS = {
     OURS: Method("sinks that open on return", COUNTS, "#1f618d",
-                 {"slows_0": "never slowed", "slows_32": "32", "sinks": "16", "slows_8": "8"}),
+                 {"sinks_slows_0": "never slowed", "sinks_slows_32": "32", "sinks": "16", "sinks_slows_8": "8"}),
     "pool": Method("the same, sparse", COUNTS, "#148f77", {name: f"{size:,}" for name, size in _SIZES.items()}, style="^-"),
     "paper": Method("sinks as published", NOTHING, "#5dade2",
-                    {"active_0.1": "0.1", "sinks_paper": "0.3", "active_0.5": "0.5"}, style="s-"),
+                    {"sinks_paper_active_0.1": "0.1", "sinks_paper": "0.3", "sinks_paper_active_0.5": "0.5"}, style="s-"),
     "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1",
                        {"rescaled_0.1": "0.1", "rescaled_0.3": "0.3", "rescaled_0.5": "0.5"}, style="s:"),
     "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", {f"cap_steps_{k}": str(k) for k in _CAPS}, True),
@@ -66,11 +66,11 @@ METHODS = {
     "gradient_detach": Method("masking of activations", LABELS, "#e59866", {"gradient_detach": ""}, style="D-"),
 }  # fmt: skip
 _SETTINGS = {
-    "slows_0": Variation("sinks", {"sinks.slows_at": 0}),
-    "slows_32": Variation("sinks", {"sinks.slows_at": 32}),
-    "slows_8": Variation("sinks", {"sinks.slows_at": 8}),
-    "active_0.1": Variation("sinks_paper", {"sinks.active_fraction": 0.1}),
-    "active_0.5": Variation("sinks_paper", {"sinks.active_fraction": 0.5}),
+    "sinks_slows_0": Variation("sinks", {"sinks.slows_at": 0}),
+    "sinks_slows_32": Variation("sinks", {"sinks.slows_at": 32}),
+    "sinks_slows_8": Variation("sinks", {"sinks.slows_at": 8}),
+    "sinks_paper_active_0.1": Variation("sinks_paper", {"sinks.active_fraction": 0.1}),
+    "sinks_paper_active_0.5": Variation("sinks_paper", {"sinks.active_fraction": 0.5}),
     **{name: pool.VARIANTS[name] for name in _SIZES},
     **{f"cap_steps_{k}": Variation("standard", {"training.repeats_capped_at": k} | _SAME_STEPS) for k in _CAPS},
     **{f"cap_epochs_{k}": Variation("standard", {"training.repeats_capped_at": k}) for k in _CAPS},
@@ -81,7 +81,11 @@ _SETTINGS = {
     "sgtm_narrow": Variation("sgtm", {"sinks.shared_fraction": 0.97}),
 }
 # The models of other points, evaluated with their shared neurons scaled up by published code's factor.
-RESCALED = {"rescaled_0.1": "active_0.1", "rescaled_0.3": "sinks_paper", "rescaled_0.5": "active_0.5"}
+RESCALED = {
+    "rescaled_0.1": "sinks_paper_active_0.1",
+    "rescaled_0.3": "sinks_paper",
+    "rescaled_0.5": "sinks_paper_active_0.5",
+}
 VARIANTS = {"standard": Variation("standard")} | {
     name: _SETTINGS.get(name, Variation(name))
     for method in METHODS.values() for name in method.points if name not in RESCALED

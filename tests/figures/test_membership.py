@@ -190,7 +190,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     for variant, variation in membership.VARIANTS.items():
         own = {name: value.format(out=tmp_path) if isinstance(value, str) else value
                for name, value in variation.settings.items()}  # fmt: skip
-        own |= {"standard": {"sinks.kind": "none"}, "paper": {"sinks.opens_at": 1, "sinks.slows_at": 0}}.get(
+        own |= {"standard": {"sinks.kind": "none"}, "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0}}.get(
             variant, pool
         )
         train_and_evaluate(with_fields(tiny_config(), fields | typed | own), tmp_path / variant)
