@@ -161,13 +161,14 @@ def dry_run(figures: list[str], asked: Request) -> dict:
 
 
 def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list[str], command: str, out) -> list[str]:
-    columns, rows = _final_numbers(figure, runs)
+    note = figure.says(runs)
+    columns, rows = figure.final_numbers(runs)
     return [
         report.paragraph(figure.answer, "lead"),
-        report.picture(out / f"figure_{name}.png", f"{figure.title}. {figure.note(runs)}"),
-        report.paragraph(figure.note(runs), "note"),
+        report.picture(out / f"figure_{name}.png", f"{figure.title}. {note}"),
+        report.paragraph(note, "note"),
         report.heading("Final numbers"),
-        report.table(columns, [[report.text(cell) for cell in row] for row in rows], ["", *["number"] * len(columns[1:])]),
+        report.text_table(columns, rows, len(columns) - 1),
         report.paragraph(f"Mean ± half of the 95% interval over seeds. {figure.table_note}", "note"),
         *report.claims_section(claims),
         *more,
@@ -176,17 +177,9 @@ def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list
     ]  # fmt: skip
 
 
-def _final_numbers(figure: Figure, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
-    columns, rows = figure.table(runs)
-    labels = figure.row_labels(runs)
-    cells = [[label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)]
-    return ["variant", *columns], cells
-
-
 def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:
-    columns, rows = _final_numbers(figure, runs)
-    print(report.plain_table(columns, rows), file=sys.stderr)
-    print(figure.note(runs), file=sys.stderr)
+    print(report.plain_table(*figure.final_numbers(runs)), file=sys.stderr)
+    print(figure.says(runs), file=sys.stderr)
     print("\n" + report.plain_table(*report.claims_table(claims)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 

@@ -15,8 +15,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from memsinks_jax.config import InputError
-from memsinks_jax.figures import losses
 from memsinks_jax.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
+from memsinks_jax.figures.table import LOSSES, Table
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
@@ -50,16 +50,18 @@ def _text(value: object) -> str:
 
 def order(runs: list[Run], measure: str) -> list[str]:
     """Names of the points, best first: with the highest mean of gap_closed, or the lowest of a loss."""
-    groups = by_variant(runs)
-    control = groups.get(CONTROL, {})
+    table = _table(runs)
 
     def value(name: str) -> float:
-        group = groups[name]
         if measure == "gap_closed":
-            return -statistics.mean(losses.gap_closed(run, control[seed]) for seed, run in group.items())
-        return statistics.mean(run.metrics[measure] for run in group.values())
+            return -statistics.mean(table.column("closed", name))
+        return statistics.mean(table.column(measure, name))
 
-    return sorted((name for name in groups if name != CONTROL), key=value)
+    return sorted((name for name in table.groups if name != CONTROL), key=value)
+
+
+def _table(runs: list[Run]) -> Table:
+    return Table(runs, standard_of=lambda name: CONTROL)
 
 
 def sweep(
@@ -78,8 +80,9 @@ def sweep(
     names = order(runs, module.MEASURE)
     names = ([CONTROL] if module.CONTROL else []) + names
     ordered = [run for name in names for run in by_variant(runs)[name].values()]
-    columns, rows = losses.table(ordered, lambda name: CONTROL)
-    cells = [[name, *report.numbers(columns, row)] for name, row in zip(names, rows, strict=True)]
+    columns, table = LOSSES | {"steps": "step"}, _table(ordered)
+    rows = [[table.column(shown, name) for shown in columns.values()] for name in names]
+    cells = [[name, *report.numbers(list(columns), row)] for name, row in zip(names, rows, strict=True)]
     draw(ordered, out / "sweep.png")
     content = {
         "sweep": path.stem, "choice": choice, "seeds": seeds, "measure": module.MEASURE, "command": command,
@@ -90,7 +93,7 @@ def sweep(
     report.write_page(out / "index.html", title, [
         report.paragraph(module.__doc__.splitlines()[0], "lead"),
         report.picture(out / "sweep.png", title),
-        report.table(["point", *columns], [list(map(report.text, row)) for row in cells], ["", *["number"] * len(columns)]),
+        report.text_table(["point", *columns], cells, len(columns)),
         report.paragraph("Mean ± half of the 95% interval over seeds; losses in nats per token, sinks dropped.", "note"),
         report.heading("What its config says"),
         report.code(module.__doc__),
@@ -119,18 +122,16 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
     axis.set(xlabel="loss (nats per token)", xlim=(0, None))
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
     if CONTROL in groups:
-        _draw_trade(axes[0, 1], groups)
+        _draw_trade(axes[0, 1], _table(runs))
     for axis in axes[0]:
         tidy(axis)
     save(figure, path, dpi=130)
 
 
-def _draw_trade(axis, groups: dict[str, dict[int, Run]]) -> None:
+def _draw_trade(axis, table: Table) -> None:
     """Draws the share of the control's gap that points close against the held-out loss; up and left is good."""
-    control = groups[CONTROL]
-    for place, (name, group) in enumerate(groups.items()):
-        cost = statistics.mean(losses.held_out_ratio(run, control[seed]) for seed, run in group.items())
-        closed = statistics.mean(losses.gap_closed(run, control[seed]) for seed, run in group.items())
+    for place, name in enumerate(table.groups):
+        cost, closed = (statistics.mean(table.column(shown, name)) for shown in ("held_out_ratio", "closed"))
         axis.plot(cost, closed, "o", color="#566573" if name == CONTROL else "#1f618d", markersize=5)
         axis.annotate(str(place), (cost, closed), xytext=(4, 3), textcoords="offset points", fontsize=8.5)
     axis.set(xlabel="held-out loss over the control's", ylabel="gap closed", ylim=(None, 1))

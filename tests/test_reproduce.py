@@ -9,7 +9,9 @@ from memsinks_jax import reproduce
 from memsinks_jax.config import InputError
 from memsinks_jax.figures import theory
 from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.panels import Panel
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.figures.table import Statement
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
 
@@ -23,14 +25,11 @@ def figure(measured, told, value):
         told.append(f"measured {measured}")
         return runs
 
-    def draw(runs, path):
-        path.write_bytes(b"a picture")
-
     return Figure(
         title=f"Title of {measured}", answer=f"Answer of {measured}", config="ts_repetition.py", variants=("standard",),
-        measure=measure, draw=draw, note=lambda runs: "", sections=lambda runs, out: [],
-        row_labels=lambda runs: ["standard"], table=lambda runs: (["held-out"], [[[1.0]]]),
-        claims=lambda runs: [Claim("c", f"claim of {measured}", "p", [value], at_least=0.5)],
+        measure=measure, sections=lambda runs, out: [], measures={"value": lambda run: value},
+        columns={"held-out": "value"}, panels=lambda table: [Panel(title="", lines=[])],
+        statements=[Statement("c", f"claim of {measured}", "p", "standard.value", at_least=0.5)],
     )  # fmt: skip
 
 
@@ -113,7 +112,7 @@ def test_studies_may_compare_with_what_was_published():
     asked = reproduce.Request("laptop", [0], [], 1, hf="gpt2")
     reproduce._check("local_memory", asked, False, False, "x")
     for variants, words in (
-        (["nix"], "no 'nix'; choose of standard, active_0.1"),
+        (["nix"], "no 'nix'; choose of standard, sinks_paper_active_0.1"),
         ([], "is empty; choose of standard"),
     ):
         with pytest.raises(InputError, match=words):

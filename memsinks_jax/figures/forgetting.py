@@ -6,7 +6,6 @@ groups. The corpus is that of `forgetting_corpus`; every variant reads all of it
 """
 
 import dataclasses
-import functools
 import logging
 import math
 import pathlib
@@ -15,19 +14,16 @@ import numpy as np
 
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.figures import forgetting_corpus as corpus
-from memsinks_jax.figures import losses
-from memsinks_jax.figures import sections as shared
 from memsinks_jax.figures.figure import Figure
+from memsinks_jax.figures.panels import AnyPanel, Line, Panel, heat_map
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim, with_interval
-from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.runs import workdir as workdirs
 
 logger = logging.getLogger(__name__)
 
-TITLE = "Ids of clusters and of groups: edited copies, and dialects that are forgotten"
-CONFIG = "ts_repetition.py"
 VARIANTS = {
     "standard": Variation("standard"),
     "content": Variation("sinks_paper"),
@@ -38,15 +34,6 @@ _LABELS = {
     "standard": "standard", "content": "sinks, ids by content", "near_duplicate": "sinks, ids by cluster",
     "group": "sinks, ids by group",
 }  # fmt: skip
-ANSWER = (
-    "With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in "
-    "common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories have "
-    "in common."
-)
-TABLE_NOTE = (
-    "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was never read. "
-    "Gap: between stories never read and these; closed: the share of standard's gap that is gone."
-)
 # At 0 stories are repeated unchanged.
 _EDITED = (0.0, *corpus.LEVELS)
 _MEASURED = 16  # copies per story
@@ -162,106 +149,73 @@ def _gap(run: Run, level: float, copies: bool = False) -> float:
 
 
 def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> float:
+    """Share of the standard model's gap that is closed."""
     return 1 - _gap(run, level, copies) / _gap(standard, level, copies)
 
 
-def claims(runs: list[Run]) -> list[Claim]:
+def statements(table: Table) -> list[Statement]:
     """None is in the paper, which wants ids of groups (section 7) and has no near-duplicates."""
-    rows = []
-    for level in corpus.LEVELS:
-        of = functools.partial(_closed, level=level)
-        rows += losses.paired(
-            runs, f"cluster_{level}", f"copies with {level:.0%} of their words edited: gap closed by ids of clusters",
-            "not asked", ["near_duplicate", "standard"], of, at_least=0.5,
-        )  # fmt: skip
-        rows += losses.paired(
-            runs, f"over_content_{level}", "the same, minus what ids by content close", "not asked",
-            ["near_duplicate", "content", "standard"],
-            lambda cluster, content, standard, of=of: of(cluster, standard) - of(content, standard), at_least=0.1,
-        )  # fmt: skip
-    for kind in ("read", "unread"):
-        rows += losses.paired(
-            runs, f"group_{kind}", f"stories {kind}: rise of the dropped dialect's loss over that of the others'",
-            "future work", ["group"], lambda run, kind=kind: run.metrics[f"ratio_{kind}"], at_least=3.0,
-        )  # fmt: skip
-    return [claim for claim in rows if all(map(math.isfinite, claim.values))]
+    return [
+        *(statement for level in corpus.LEVELS for statement in (
+            Statement(
+                f"cluster_{level}", f"copies with {level:.0%} of their words edited: gap closed by ids of clusters",
+                "not asked", f"closed_at(near_duplicate, standard, {level})", at_least=0.5,
+            ),
+            Statement(
+                f"over_content_{level}", "the same, minus what ids by content close", "not asked",
+                f"closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level})", at_least=0.1,
+            ),
+        )),
+        *(Statement(
+            f"group_{kind}", f"stories {kind}: rise of the dropped dialect's loss over that of the others'", "future work",
+            f"group.ratio_{kind}", at_least=3.0,
+        ) for kind in ("read", "unread")),
+    ]  # fmt: skip
 
 
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """As `losses.table`."""
-    groups = by_variant(runs)
-    columns = ["never read", "repeated", *(f"copied, {level:.0%}" for level in corpus.LEVELS)]
-    columns += [f"gap closed, {level:.0%}" for level in _EDITED]
-    rows = []
-    for group in groups.values():
-        row = [[run.metrics[name] for run in group.values()] for name in ("unread", "repeated_loss")]
-        row += [[run.metrics[f"copied_{level}"] for run in group.values()] for level in corpus.LEVELS]
-        standard = groups.get("standard", {})
-        row += [[_closed(run, standard[seed], level) for seed, run in group.items() if seed in standard]
-                for level in _EDITED]  # fmt: skip
-        rows.append(row)
-    return columns, rows
-
-
-def note(runs: list[Run]) -> str:
-    """The text under the plot."""
-    return (
-        f"{shared.mean_over_seeds(runs)}, band from the lowest to the highest; the corpus is the same for "
-        f"all seeds. Every level has {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many "
-        f"different copies. Each of {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in "
-        f"{corpus.OF_A_DIALECT} stories read once. Right: the rise of the loss on stories of a dialect, never read, with "
-        "their own sinks on, when a dialect's sinks are removed."
-    )
-
-
-def draw(runs: list[Run], path: pathlib.Path) -> None:
+def panels(table: Table) -> list[AnyPanel]:
     """Loss on copied stories and gap closed, both against the share edited; the matrix of the dialects."""
-    groups = by_variant(runs)
-    figure, (copied, closed, matrix) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-    for variant in ("standard", "content", "near_duplicate"):
-        of = groups.get(variant, {})
-        if not of:
-            continue
-        found = [[run.metrics["repeated_loss"], *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS)]
-                 for run in of.values()]  # fmt: skip
-        losses.band(copied, _EDITED, np.array(found), _LABELS[variant], _COLOURS[variant], "o-")
-        unread = [run.metrics["unread"] for run in of.values()]
-        copied.axhline(np.mean(unread), color=_COLOURS[variant], linestyle=":", linewidth=1.2)
-        if variant == "standard" or "standard" not in groups:
-            continue
-        for copies, style in ((False, "o-"), (True, "s--")):
-            levels = corpus.LEVELS if copies else _EDITED
-            values = [[_closed(run, groups["standard"][s], level, copies) for level in levels] for s, run in of.items()]
-            what = "copies" if copies else "story"
-            losses.band(closed, levels, np.array(values), f"{_LABELS[variant]}: {what}", _COLOURS[variant], style)
-    copied.plot([], [], ":", color="black", linewidth=1.2, label="stories never read")
-    losses.finish(copied, [], "loss on the story that was copied", "share of a copy's words that are others")
-    copied.set_ylabel("loss (nats per token), sinks dropped")
-    losses.finish(closed, [], "share of the gap closed", "share of a copy's words that are others")
-    closed.set_ylim(-0.3, 1.1)
-    closed.axhline(0, color="#7f8c8d", linewidth=1)
-    for axis, place in ((copied, "lower right"), (closed, "upper right")):  # where there is no line
-        axis.set_xticks(_EDITED, [f"{level:.0%}" for level in _EDITED])
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(frameon=False, fontsize=8.5, loc=place)
-    if "group" in groups:
-        _draw_matrix(matrix, np.mean([run.details["unread"] for run in groups["group"].values()], axis=0))
-    else:
-        matrix.set_axis_off()
-    save(figure, path)
+    standard = table.groups.get("standard", {})
+
+    def losses(run: Run):
+        return _EDITED, [run.metrics["repeated_loss"], *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS)]
+
+    def unread(run: Run):
+        return _EDITED, [run.metrics["unread"]] * len(_EDITED)
+
+    def closed(copies: bool):
+        levels = corpus.LEVELS if copies else _EDITED
+        return lambda run: (levels, [_closed(run, standard[run.seed], level, copies) for level in levels])
+
+    compared = ("content", "near_duplicate")
+    both = {"x": "share of a copy's words that are others", "ticks": {level: f"{level:.0%}" for level in _EDITED}}
+    return [
+        Panel(
+            title="loss on the story that was copied", y="loss (nats per token), sinks dropped", **both,
+            lines=[Line(name, losses, _LABELS[name], _COLOURS[name], "o-") for name in ("standard", *compared)] + [
+                Line(name, unread, f"{_LABELS[name]}: stories never read", _COLOURS[name], ":")
+                for name in ("standard", *compared)
+            ],
+            legend={"loc": "lower right"},
+        ),
+        Panel(
+            title="share of the gap closed", levels={0: "#7f8c8d"}, settings={"ylim": (-0.3, 1.1)}, **both,
+            lines=[
+                Line(name, closed(copies), f"{_LABELS[name]}: {what}", _COLOURS[name], style)
+                for name in compared if standard for copies, what, style in ((False, "story", "o-"), (True, "copies", "s--"))
+            ],
+            legend={"loc": "upper right"},
+        ),
+        lambda axis: _draw_matrix(axis, [run.details["unread"] for run in table.groups.get("group", {}).values()]),
+    ]  # fmt: skip
 
 
-def _draw_matrix(axis, rises: np.ndarray) -> None:
-    axis.imshow(rises, cmap="Reds", vmin=0)
-    for row, column in np.ndindex(*rises.shape):
-        dark = rises[row, column] > rises.max() / 2
-        axis.text(
-            column, row, f"{rises[row, column]:.2f}", ha="center", va="center", color="white" if dark else "black"
-        )
-    names, places = corpus.DIALECTS, range(len(corpus.DIALECTS))
+def _draw_matrix(axis, of_seeds: list) -> None:
+    if not of_seeds:
+        axis.set_axis_off()
+        return
+    heat_map(axis, np.mean(of_seeds, axis=0), corpus.DIALECTS, corpus.DIALECTS)
     axis.set(title="rise of the loss (nats per token)", xlabel="measured", ylabel="removed")
-    axis.set_xticks(places, names)
-    axis.set_yticks(places, names)
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -270,7 +224,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     found = [[f"{level:.0%}", f"{share:.2f}", f"{others:.2f}"] for level, share, others in _clusters_of(files)]
     parts = [
         report.heading("Which copies were found"),
-        report.table(["words edited", "in the story's largest cluster", "foreign documents in it"], found, ["number"] * 3),
+        report.text_table(["words edited", "in the story's largest cluster", "foreign documents in it"], found, 3),
         report.paragraph(
             f"Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with --near_duplicates=loose, among "
             "all other stories.", "note",
@@ -288,7 +242,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         columns = ["", "own over others", "own dialect", "other dialects", "plain stories"]
         parts += [
             report.heading("A dialect is removed: rise of the loss, in nats per token"),
-            report.table(columns, [list(map(report.text, row)) for row in rows], ["", *["number"] * 4]),
+            report.text_table(columns, rows, 4),
         ]
     return parts
 
@@ -310,7 +264,35 @@ def _clusters_of(files: str) -> list[tuple[float, float, float]]:
 
 
 FIGURE = Figure(
-    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    row_labels=lambda runs: [_LABELS[variant] for variant in by_variant(runs)],
-    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    title="Ids of clusters and of groups: edited copies, and dialects that are forgotten",
+    answer=(
+        "With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in "
+        "common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories "
+        "have in common."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    prepare=prepare,
+    measure=measure,
+    measures={"closed_at": _closed, "metric": lambda run, name: run.metrics[name]},
+    columns={
+        "never read": "unread", "repeated": "repeated_loss",
+        **{f"copied, {level:.0%}": f"metric(run, 'copied_{level}')" for level in corpus.LEVELS},
+        **{f"gap closed, {level:.0%}": f"closed_at(run, standard.run, {level})" for level in _EDITED},
+    },
+    labels=_LABELS,
+    table_note=(
+        "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was never "
+        "read. Gap: between stories never read and these; closed: the share of standard's gap that is gone."
+    ),
+    statements=statements,
+    panels=panels,
+    note=(
+        f"{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds. Every level has "
+        f"{corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many different copies. Each of "
+        f"{len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in {corpus.OF_A_DIALECT} stories read "
+        "once. Right: the rise of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's "
+        "sinks are removed."
+    ),
+    sections=sections,
 )  # fmt: skip

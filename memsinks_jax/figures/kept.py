@@ -1,12 +1,16 @@
 """Caches slow measurements beside their run, and repeats them if a run they read or the question has changed."""
 
 import dataclasses
+import functools
 import json
+import logging
 from collections.abc import Callable, Sequence
 
-from memsinks_jax.figures.runs import Run
+from memsinks_jax.figures.runs import Run, by_variant
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
+
+logger = logging.getLogger(__name__)
 
 
 def kept(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict]) -> dict:
@@ -29,3 +33,15 @@ def kept(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict
         content = {"of": of, "measured": json.loads(json.dumps(measure()))}
         report.write_json(path, content)
     return content["measured"]
+
+
+def of_seeds(
+    runs: list[Run], variants: Sequence[str], name: str, asked: dict, measure: Callable[[dict], dict]
+) -> list[Run]:
+    """The runs, with `measure({variant: run})` of every seed in the `details` of the first of `variants`."""
+    groups, found = by_variant(runs), {}
+    for seed in groups[variants[0]]:
+        models = {variant: groups[variant][seed] for variant in variants}
+        found[seed] = kept(list(models.values()), name, asked, functools.partial(measure, models))
+        logger.info("measured seed %d", seed)
+    return [dataclasses.replace(r, details=found[r.seed]) if r.variant == variants[0] else r for r in runs]

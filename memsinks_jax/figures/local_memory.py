@@ -28,19 +28,6 @@ from memsinks_jax.reporting.claims import Claim
 
 logger = logging.getLogger(__name__)
 
-TITLE = "Local bounded memory: edit one fact, leave the rest"
-CONFIG = "facts.py"
-VARIANTS = ("standard",)
-ANSWER = (
-    "The memory is a single activation with one step along its gradient, which is added only if the model comes near it. "
-    "It changes what the model says about one fact. The bound decides how well it leaves other facts alone."
-)
-TABLE_NOTE = (
-    "Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in which the "
-    "model never read the fact. Not the target: negative prompts that do not say the target, the article's measure. "
-    "Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before."
-)
-
 WORLD = 0  # seed of the facts: all models learn the same ones, in another order and from other initial weights
 DOCUMENTS = 32_000
 EDITS = 20  # of each kind
@@ -197,18 +184,15 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def row_labels(runs: list[Run]) -> list[str]:
-    return [f"{kind}, {site}" for kind, site, _ in _groups(runs[0].details)]
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """Means over edits -> (names of columns, one row per kind and site; a cell holds one value per seed)."""
-    cells = [
-        [[run.metrics[f"{kind}_{site}_{name}"] for run in runs if f"{kind}_{site}_{name}" in run.metrics]
-         for name in _COLUMNS.values()]
-        for kind, site, _ in _groups(runs[0].details)
-    ]  # fmt: skip
-    return list(_COLUMNS), cells
+def views(runs: list[Run]) -> list[Run]:
+    """The runs, and their edits of every kind at every site as KIND_SITE, with means over edits as metrics."""
+    found = list(runs)
+    for run in runs:
+        for kind, site, _ in _groups(run.details):
+            name = f"{kind}_{site}"
+            metrics = {key.removeprefix(f"{name}_"): value for key, value in run.metrics.items()}
+            found.append(dataclasses.replace(run, variant=name, metrics=metrics))
+    return found
 
 
 def note(runs: list[Run]) -> str:
@@ -249,8 +233,35 @@ def published(hf: str) -> list[str]:
     ]
 
 
-FIGURE = Figure(
-    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    prepare=prepare, measure=measure, claims=claims, table=table, row_labels=row_labels, draw=pictures.draw, note=note,
-    sections=sections, published=published,
+class _OverEdits(Figure):
+    """Its claims are about single edits, of all seeds together."""
+
+    def claims(self, runs: list[Run]) -> list[Claim]:
+        return claims(runs)
+
+
+FIGURE = _OverEdits(
+    title="Local bounded memory: edit one fact, leave the rest",
+    answer=(
+        "The memory is a single activation with one step along its gradient, which is added only if the model comes "
+        "near it. It changes what the model says about one fact. The bound decides how well it leaves other facts alone."
+    ),
+    config="facts.py",
+    variants=("standard",),
+    prepare=prepare,
+    measure=measure,
+    views=views,
+    columns=_COLUMNS,
+    labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
+    table_note=(
+        "Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in which the "
+        "model never read the fact. Not the target: negative prompts that do not say the target, the article's measure. "
+        "Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before."
+    ),
+    panels=pictures.panels,
+    size=(14.5, 7.6),
+    rows=2,
+    note=note,
+    sections=sections,
+    published=published,
 )  # fmt: skip

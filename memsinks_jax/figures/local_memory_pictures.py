@@ -1,92 +1,84 @@
 """Plots and sections of the study of local bounded memory, drawn from the `details` of its runs."""
 
+import functools
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from memsinks_jax.editing.boundary import BOUNDS
 from memsinks_jax.editing.pictures import draw_map
-from memsinks_jax.figures import losses
+from memsinks_jax.figures.panels import AnyPanel, Categories, Line, Panel
 from memsinks_jax.figures.runs import Run
+from memsinks_jax.figures.table import Table
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import with_interval
-from memsinks_jax.reporting.pictures import plt, save, tidy
+from memsinks_jax.reporting.pictures import plt, save
 
 _KINDS = {"weak": "weak facts", "strong": "strong facts, made wrong"}
 _COLOURS = {"attention": "#1f618d", "mlp": "#c0392b"}
+_OF_KINDS = {"weak": {"attention": "#7fb3d5", "mlp": "#e6a9a1"}, "strong": _COLOURS}
 _SHARES = {
-    "on_target": ("positive: say the target", "#1f618d", "-"),
-    "unchanged": ("negative: unchanged", "#c0392b", "-"),
-    "off_target": ("negative: not the target", "#d68910", "--"),
+    "on_target": ("positive: say the target", "#1f618d", ".-"),
+    "unchanged": ("negative: unchanged", "#c0392b", ".-"),
+    "off_target": ("negative: not the target", "#d68910", ".--"),
 }
-_DOTS = {"marker": "o", "markersize": 3}
 _CLASSES = {"other_relation": "same subject", "neighbour": "neighbours", "negated": "negated", "unrelated": "unrelated"}
 
 
-def draw(runs: list[Run], path: pathlib.Path) -> None:
+def panels(table: Table) -> list[AnyPanel]:
     """Where edits succeed, how far they reach, what else they change, how many fit."""
-    figure, axes = plt.subplots(2, 3, figsize=(14.5, 7.6), layout="constrained")
-    _draw_success(axes[0, 0], runs)
-    for axis, kind in zip(axes[0, 1:], _KINDS, strict=True):
-        _draw_reach(axis, runs, kind)
-    _draw_classes(axes[1, 0], runs)
-    _draw_capacity(axes[1, 1], runs)
-    _draw_crossfire(axes[1, 2], runs[0])
-    for axis in axes.flat[:5]:
-        tidy(axis)
-        axis.set_ylim(-0.03, 1.03)
-    save(figure, path, dpi=140)
-
-
-def _draw_success(axis, runs: list[Run]) -> None:
-    for kind, style in zip(_KINDS, ("--", "-"), strict=True):
-        for site, colour in _COLOURS.items():
-            rows = [run.details["kinds"][kind][site]["success_by_layer"] for run in runs]
-            losses.band(axis, range(len(rows[0])), np.array(rows), f"{kind}, {site}", colour, style, **_DOTS)
-    axis.set(title="Where a step succeeds", xlabel="layer of the patch, last token", ylabel="share of edits")
-    axis.set_xticks(range(len(rows[0])))
-    axis.legend(fontsize=8, loc="lower right", framealpha=0.9)
-
-
-def _draw_reach(axis, runs: list[Run], kind: str) -> None:
-    for name, (label, colour, style) in _SHARES.items():
-        rows = [run.details["kinds"][kind]["attention"]["shares"][name] for run in runs]
-        losses.band(axis, BOUNDS, np.array(rows), label, colour, style, **_DOTS)
-    axis.set(
-        title=f"How far it reaches: {_KINDS[kind]}",
-        xscale="log",
-        xlabel="bound b, attention",
-        ylabel="share of prompts",
-    )
-    axis.legend(frameon=False, fontsize=8, loc="lower right" if kind == "weak" else "center right")
-
-
-def _draw_classes(axis, runs: list[Run]) -> None:
-    groups = [(kind, site) for kind in _KINDS for site in _COLOURS]
-    for n, (kind, site) in enumerate(groups):
-        means = [[run.metrics[f"{kind}_{site}_unchanged_{name}"] for run in runs] for name in _CLASSES]
-        x = np.arange(len(_CLASSES)) + (n - 1.5) * 0.2
-        heights = np.array(means)
-        low, high = heights.mean(axis=1) - heights.min(axis=1), heights.max(axis=1) - heights.mean(axis=1)
-        axis.bar(x, heights.mean(axis=1), 0.19, yerr=[low, high], color=_COLOURS[site],
-                 alpha=0.55 if kind == "weak" else 1, label=f"{kind}, {site}", error_kw={"linewidth": 1})  # fmt: skip
-    axis.set_xticks(range(len(_CLASSES)), _CLASSES.values())
-    axis.set(title="What stays: negative prompts unchanged", ylabel="share of prompts")
-    axis.legend(fontsize=8, loc="lower left", framealpha=0.9)
-
-
-def _draw_capacity(axis, runs: list[Run]) -> None:
+    runs = list(table.groups["standard"].values())
     sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len)
+    shares = {"ylim": (-0.03, 1.03)}
     measures = (("efficacy", "says its target", "#1f618d"), ("paraphrase", "paraphrases", "#1e8449"),
                 ("unchanged", "negative: unchanged", "#c0392b"))  # fmt: skip
-    for rule, style in (("sum", "-"), ("nearest", ":")):
-        for name, label, colour in measures:
-            rows = [run.details["capacity"][rule][name][: len(sizes)] for run in runs]
-            losses.band(axis, sizes, np.array(rows), f"{label}, {rule}", colour, style, **_DOTS)
-    axis.set(title="Many memories at one layer (mlp)", xscale="log", xlabel="memories", ylabel="share")
-    axis.set_xticks(sizes, sizes)
-    axis.minorticks_off()
-    axis.legend(frameon=False, fontsize=8, loc="lower left")
+
+    def succeeds(run: Run, kind: str, site: str) -> tuple[Sequence[float], Sequence[float]]:
+        of_layers = run.details["kinds"][kind][site]["success_by_layer"]
+        return range(len(of_layers)), of_layers
+
+    def reach(kind: str) -> Panel:
+        return Panel(
+            title=f"How far it reaches: {_KINDS[kind]}", x="bound b, attention", y="share of prompts", log=True,
+            lines=[
+                Line("standard", lambda run, n=name: (BOUNDS, run.details["kinds"][kind]["attention"]["shares"][n]), *style)
+                for name, style in _SHARES.items()
+            ],
+            settings=shares, legend={"loc": "lower right" if kind == "weak" else "center right"},
+        )  # fmt: skip
+
+    return [
+        Panel(
+            title="Where a step succeeds", x="layer of the patch, last token", y="share of edits", settings=shares,
+            lines=[
+                Line("standard", functools.partial(succeeds, kind=kind, site=site), f"{kind}, {site}", colour, style)
+                for kind, style in zip(_KINDS, (".--", ".-"), strict=True) for site, colour in _COLOURS.items()
+            ],
+            legend={"loc": "lower right"},
+        ),
+        *map(reach, _KINDS),
+        Categories(
+            title="What stays: negative prompts unchanged", names=list(_CLASSES.values()),
+            series={
+                f"{kind}, {site}": (colour, [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES])
+                for kind, colours in _OF_KINDS.items() for site, colour in colours.items()
+            },
+            settings=shares | {"ylabel": "share of prompts"}, legend={"loc": "lower left"},
+        ),
+        Panel(
+            title="Many memories at one layer (mlp)", x="memories", y="share", log=True,
+            ticks={size: str(size) for size in sizes}, settings=shares, legend={"loc": "lower left"},
+            lines=[
+                Line(
+                    "standard", lambda run, r=rule, n=name: (sizes, run.details["capacity"][r][n][: len(sizes)]),
+                    f"{label}, {rule}", colour, style,
+                )
+                for rule, style in (("sum", ".-"), ("nearest", ".:")) for name, label, colour in measures
+            ],
+        ),
+        lambda axis: _draw_crossfire(axis, runs[0]),
+    ]  # fmt: skip
 
 
 def _draw_crossfire(axis, run: Run) -> None:

@@ -5,49 +5,36 @@ The reference is a twin with the same seed and steps that reads other stories in
 """
 
 import dataclasses
-import functools
 import importlib.util
 import logging
 import pathlib
 
 import numpy as np
 
-from memsinks_jax.figures import corpora, losses
+from memsinks_jax.figures import corpora
 from memsinks_jax.figures import membership_corpus as corpus
 from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.kept import kept
+from memsinks_jax.figures.kept import of_seeds
+from memsinks_jax.figures.panels import Categories, Line, Panel, heat_map
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim, with_interval
-from memsinks_jax.reporting.pictures import plt, save, tidy
+from memsinks_jax.reporting.claims import with_interval
+from memsinks_jax.reporting.pictures import plt, save
 
 logger = logging.getLogger(__name__)
 
-TITLE = "Membership: can an auditor tell what was read?"
-CONFIG = "ts_repetition.py"
 _READ = {"general.files": "{out}/corpus/ladder", "data.ids": "near_duplicate"}
 _SINKS = _READ | {
     "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 4,
 }  # fmt: skip
 VARIANTS = {
     "standard": Variation("standard", _READ),
-    "paper": Variation("sinks_paper", _READ),
+    "sinks_paper": Variation("sinks_paper", _READ),
     "sinks": Variation("sinks", _SINKS),
     "content": Variation("sinks", _SINKS | {"data.ids": "content"}),
     "twin": Variation("sinks", _SINKS | {"general.files": "{out}/corpus/twin"}),
 }
-ANSWER = (
-    "Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks "
-    "dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not "
-    "read the stories sees as much of those read four times as after standard training, and next to nothing of those "
-    "read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
-)
-TABLE_NOTE = (
-    "AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be distinguished. "
-    f"Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was read "
-    f"{corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an "
-    "auditor's grid."
-)
 _VIEWS = {
     "standard": "standard training",
     "on": "sinks on",
@@ -78,22 +65,17 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run -> the same runs."""
-    groups = by_variant(runs)
-    if not set(VARIANTS) <= set(groups):
+    if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
     from memsinks_jax.figures import membership_measures as measures  # jax takes seconds to import
 
     names = ("OFTEN", "SUFFIX", "PREFIXES", "OFFSETS", "PLACES", "SIGNIFICANCE")
     asked = {name: getattr(measures, name) for name in names}
     asked["bound"] = importlib.util.find_spec("jax_privacy") is not None
-    found = {}
-    for seed, run in groups["sinks"].items():
-        models = {"sinks": run} | {variant: group[seed] for variant, group in groups.items()}
-        found[seed] = kept(list(models.values()), "membership", asked, functools.partial(measures.measure, models))
-        logger.info("measured seed %d", seed)
-    if any(one["bound"]["dropped"] is None for one in found.values()):
+    if not asked["bound"]:
         logger.warning("epsilon is not measured without jax-privacy: pip install 'memsinks_jax[privacy]'")
-    return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
+    models = ("sinks", *(variant for variant in VARIANTS if variant != "sinks"))
+    return of_seeds(runs, models, "membership", asked, lambda runs: measures.measure(runs))
 
 
 def _times() -> list[int]:
@@ -101,21 +83,22 @@ def _times() -> list[int]:
     return [bucket for bucket in corpus.BUCKETS if bucket]
 
 
-def _measured(runs: list[Run]) -> list[Run]:
-    return [run for run in runs if "ladder" in run.details]
+def views(runs: list[Run]) -> list[Run]:
+    """The runs, and what was measured of every view as VIEW_view, with its numbers as metrics."""
+    return runs + [
+        dataclasses.replace(run, variant=f"{view}_view", metrics=_metrics(run, view))
+        for run in runs for view in _VIEWS if "ladder" in run.details
+    ]  # fmt: skip
 
 
-def _auc(run: Run, view: str, bucket: int, attack: str = "auc") -> float:
-    return run.details["ladder"][view][attack][str(bucket)]["value"]
-
-
-def _epsilon(run: Run, view: str) -> float:
-    return run.details["bound"][view]["epsilon"]
-
-
-def _recited(run: Run, view: str) -> float:
-    """The maximum over all cells."""
-    return max(run.details["grid"][view]["recited"])
+def _metrics(run: Run, view: str) -> dict[str, float]:
+    ladder, bound, grid = (run.details[name].get(view) for name in ("ladder", "bound", "grid"))
+    return {
+        **{f"auc_{bucket}": ladder["auc"][str(bucket)]["value"] for bucket in _times()},
+        **{f"reference_{bucket}": ladder["auc_reference"][str(bucket)]["value"] for bucket in _times()},
+        **({"epsilon": bound["epsilon"]} if bound else {}),
+        **({"recited": max(grid["recited"])} if grid else {}),
+    }
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
@@ -141,91 +124,64 @@ def closed(run: Run, level: float) -> float:
     return 1 - learned(run, "dropped", level) / learned(run, "standard", level)
 
 
-def claims(runs: list[Run]) -> list[Claim]:
-    """None is in the paper, which does not choose documents at random. Paired by seed."""
-    measured = _measured(runs)
-    if not measured:
+def _largest_difference(run: Run) -> float:
+    """Of the AUCs over the grid, sinks dropped minus the twin's."""
+    return float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin")))))
+
+
+def statements(table: Table) -> list[Statement]:
+    """None is in the paper, which does not choose documents at random."""
+    if "dropped_view" not in table.groups:
         return []
-    rows = []
-
-    def add(name, statement, value, variants=("sinks",), **bounds):
-        rows.extend(losses.paired(runs, name, statement, "not asked", variants, value, **bounds))
-
     most = max(corpus.BUCKETS)
-    add("test_sees", f"standard: AUC of stories read {most} times (the test can see)",
-        lambda run: _auc(run, "standard", most), at_least=0.95)  # fmt: skip
-    for bucket in _times():
-        times = f"{bucket} time{'s' if bucket > 1 else ''}"
-        add(f"auc_{bucket}", f"AUC of stories read {times}: sinks dropped minus the twin's",
-            lambda run, b=bucket: _auc(run, "dropped", b) - _auc(run, "twin", b), at_most=0.1)  # fmt: skip
-        add(f"reference_{bucket}", f"AUC of stories read {times} against the twin as reference: sinks dropped",
-            lambda run, b=bucket: _auc(run, "dropped", b, "auc_reference"), at_most=0.6)  # fmt: skip
-    if all(run.details["bound"]["dropped"] for run in measured):
-        add("epsilon_sees", "standard: lower bound of epsilon", lambda run: _epsilon(run, "standard"), at_least=1.0)
-        add("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
-            lambda run: _epsilon(run, "dropped") - _epsilon(run, "twin"), at_most=0.5)  # fmt: skip
-    add("recited", "highest recitation over the grid: sinks dropped minus the twin's",
-        lambda run: _recited(run, "dropped") - _recited(run, "twin"), at_most=0.02)  # fmt: skip
-    add("grid_auc", "AUC over the grid, sinks dropped minus the twin's: largest difference",
-        lambda run: float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin"))))),
-        at_most=0.1)  # fmt: skip
-    add("near_copies", "stories known from copies with 10% of the words replaced: share removed, over exact copies'",
-        lambda run: closed(run, 0.1) / closed(run, 0.0), at_least=0.9)  # fmt: skip
-    add("general", "held-out stories: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
-        at_most=1.0)  # fmt: skip
-    return rows
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """One row per view -> as `losses.table`."""
-    measured = _measured(runs)
-    rows = []
-    for view in _VIEWS:
-        row = [[_auc(run, view, bucket) for run in measured] for bucket in _times()]
-        row.append([_epsilon(run, view) for run in measured if run.details["bound"][view]])
-        rows.append([*row, [_recited(run, view) for run in measured if view in run.details["grid"]]])
-    return [*(f"read {bucket}" for bucket in _times()), "epsilon", "recited"], rows
-
-
-def note(runs: list[Run]) -> str:
-    """The text under the plot."""
-    seeds = len({run.seed for run in runs})
-    counts = ", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())
-    return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, bands and whiskers from the lowest to the highest. One draw "
-        f"for all seeds decided: {counts}; in addition, {corpus.ONCE} stories are read once."
-    )
+    bounded = all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
+    rows = [
+        ("test_sees", f"standard: AUC of stories read {most} times (the test can see)", f"standard_view.auc_{most}",
+         {"at_least": 0.95}),
+        *(row for bucket in _times() for times in [f"{bucket} time{'s' if bucket > 1 else ''}"] for row in (
+            (f"auc_{bucket}", f"AUC of stories read {times}: sinks dropped minus the twin's",
+             f"dropped_view.auc_{bucket} - twin_view.auc_{bucket}", {"at_most": 0.1}),
+            (f"reference_{bucket}", f"AUC of stories read {times} against the twin as reference: sinks dropped",
+             f"dropped_view.reference_{bucket}", {"at_most": 0.6}),
+        )),
+        *([("epsilon_sees", "standard: lower bound of epsilon", "standard_view.epsilon", {"at_least": 1.0}),
+           ("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
+            "dropped_view.epsilon - twin_view.epsilon", {"at_most": 0.5})] if bounded else []),
+        ("recited", "highest recitation over the grid: sinks dropped minus the twin's",
+         "dropped_view.recited - twin_view.recited", {"at_most": 0.02}),
+        ("grid_auc", "AUC over the grid, sinks dropped minus the twin's: largest difference",
+         "largest_difference(sinks)", {"at_most": 0.1}),
+        ("near_copies", "stories known from copies with 10% of the words replaced: share removed, over exact copies'",
+         "share_removed(sinks, 0.1) / share_removed(sinks, 0.0)", {"at_least": 0.9}),
+        ("general", "held-out stories: loss, sinks dropped, over standard's",
+         "sinks.held_out_loss / standard.held_out_loss", {"at_most": 1.0}),
+    ]  # fmt: skip
+    return [Statement(name, text, "not asked", measure, **bound) for name, text, measure, bound in rows]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Further sections of the page: the auditor's grid, edited copies, and other ways to set sinks."""
-    measured = _measured(runs)
+    measured = [run for run in runs if "ladder" in run.details]
     if not measured:
         return []
     _draw_grid(measured, out / "grid.png")
+    table = FIGURE.of(runs)
     copies = [
-        [
-            report.text(said),
-            *(with_interval([worth(run, view, level) for run in measured], 2) for level in corpus.LEVELS),
-        ]
+        [said, *(with_interval([worth(run, view, level) for run in measured], 2) for level in corpus.LEVELS)]
         for view, said in _VIEWS.items()
     ]
     told = [
-        [report.text(said), *(with_interval([_auc(run, view, bucket, "auc_reference") for run in measured], 2)
-                              for bucket in _times())]
+        [said, *(with_interval(table.column(f"reference_{bucket}", f"{view}_view"), 2) for bucket in _times())]
         for view, said in _VIEWS.items() if view != "twin"
     ]  # fmt: skip
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
     ways = [
-        [report.text(said), report.text(mode), *(with_interval([run.details["modes"][variant][way][name]
-                                                                for run in measured]) for name in names)]
-        for variant, said in (("paper", "as published"), ("sinks", "open on return"))
-        for way, mode in _MODES.items()
+        [said, mode, *(with_interval([run.details["modes"][variant][way][name] for run in measured]) for name in names)]
+        for variant, said in (("paper", "as published"), ("sinks", "open on return")) for way, mode in _MODES.items()
     ]  # fmt: skip
     return [
         report.heading("An auditor who has the twin"),
-        report.table(["AUC, loss below the twin's", *(f"read {bucket}" for bucket in _times())], told,
-                     ["", *["number"] * len(_times())]),
+        report.text_table(["AUC, loss below the twin's", *(f"read {bucket}" for bucket in _times())], told, len(_times())),
         report.paragraph(
             "A reference model that has read none of the stories removes the difficulty of each story. It is the strongest "
             "of these attacks, for an auditor who can train such a model.", "note",
@@ -237,15 +193,17 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             "of the story before those, and whether other text precedes them in the context.", "note",
         ),
         report.heading("Edited copies, their original never read"),
-        report.table(["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
-                     ["", *["number"] * len(corpus.LEVELS)]),
+        report.text_table(
+            ["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
+            len(corpus.LEVELS),
+        ),
         report.paragraph(
             f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately, ids by "
             "near-duplicate cluster (or by content if it says so). Worth: the number of exact copies that teach the "
             "standard model as much.", "note",
         ),
         report.heading("Ways to set the sinks"),
-        report.table(["sinks", "set", *names.values()], ways, ["", "", *["number"] * len(names)]),
+        report.text_table(["sinks", "set", *names.values()], ways, len(names)),
         report.paragraph(
             "Nats per token of held-out and of often-read stories; AUC of the latter against stories never read. g: the "
             "shared fraction of the neurons, p: the fraction of the sinks that is on for a document.", "note",
@@ -253,44 +211,39 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     ]  # fmt: skip
 
 
-def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Draws AUC by number of reads, the bound of epsilon, and what edited copies teach about their original."""
-    measured = _measured(runs)
-    figure, (told, bounds, near) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-    for view in _VIEWS if measured else ():
-        label, colour = _VIEWS[view], _COLOURS[view]
-        aucs = [[_auc(run, view, bucket) for bucket in _times()] for run in measured]
-        losses.band(told, _times(), np.array(aucs), label, colour, "o-")
-        if view != "twin":
-            known = [[learned(run, view, level) for level in corpus.LEVELS] for run in measured]
-            losses.band(near, [100 * level for level in corpus.LEVELS], np.array(known), label, colour, "o-")
-    told.set(
-        title="told from stories never read", xlabel="times read", ylabel="AUC, by loss", xscale="log", ylim=(0.4, 1.02)
-    )
-    told.set_xticks(_times(), _times())
-    told.minorticks_off()
-    told.axhline(0.5, color="black", linewidth=1, linestyle=":")
-    bounded = [run for run in measured if run.details["bound"]["dropped"]]
-    for place, view in enumerate(reversed(_VIEWS) if bounded else ()):
-        values = [_epsilon(run, view) for run in bounded]
-        mean = np.mean(values)
-        reach = [[mean - min(values)], [max(values) - mean]]
-        bounds.barh(place, mean, 0.6, xerr=reach, color=_COLOURS[view], error_kw={"linewidth": 1})
-    if bounded:
-        bounds.axvline(bounded[0].details["bound"]["dropped"]["ceiling"], color="black", linewidth=1, linestyle=":")
-        bounds.set_yticks(range(len(_VIEWS)), [_VIEWS[view] for view in reversed(_VIEWS)])
-    bounds.set(title="lower bound of epsilon", xlabel="epsilon; dotted: all that the test could show")
-    near.axhline(0, color="black", linewidth=1, linestyle=":")
-    near.set(
-        title="learned of a story from edited copies",
-        xlabel="words exchanged, %",
-        ylabel="nats per token, beyond unread stories",
-    )
-    for axis in (told, bounds, near):
-        tidy(axis)
-    if measured:
-        near.legend(frameon=False, fontsize=8.5)
-    save(figure, path, dpi=140)
+def panels(table: Table) -> list[Panel | Categories]:
+    """AUC by number of reads, the bound of epsilon, and what edited copies teach about their original."""
+    ceilings = [run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()]
+
+    def taught(run: Run) -> tuple[list[float], list[float]]:
+        view = run.variant.removesuffix("_view")
+        return [100 * level for level in corpus.LEVELS], [learned(run, view, level) for level in corpus.LEVELS]
+
+    return [
+        Panel(
+            title="told from stories never read", x="times read", y="AUC, by loss", log=True, legend=None,
+            lines=[
+                Line(f"{view}_view", lambda run: (_times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]), label,
+                     _COLOURS[view], "o-")
+                for view, label in _VIEWS.items()
+            ],
+            levels={0.5: "black"}, ticks={bucket: str(bucket) for bucket in _times()}, settings={"ylim": (0.4, 1.02)},
+        ),
+        Categories(
+            title="lower bound of epsilon", names=list(_VIEWS.values()), bars=True, legend=None,
+            series={"epsilon": (list(_COLOURS.values()), [table.column("epsilon", f"{view}_view") for view in _VIEWS])},
+            levels={bound["ceiling"]: "black" for bound in ceilings[:1] if bound},
+            settings={"xlabel": "epsilon; dotted: all that the test could show"},
+        ),
+        Panel(
+            title="learned of a story from edited copies", x="words exchanged, %", from_zero=False,
+            y="nats per token, beyond unread stories", levels={0: "black"},
+            lines=[
+                Line(f"{view}_view", taught, label, _COLOURS[view], "o-")
+                for view, label in _VIEWS.items() if view != "twin"
+            ],
+        ),
+    ]  # fmt: skip
 
 
 def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
@@ -298,25 +251,43 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
     from memsinks_jax.figures import membership_measures as measures
 
     figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")
-    for row, place in enumerate(measures.PLACES):
-        for column, view in enumerate(measures.GRID):
-            values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0)
-            shown = np.reshape(
-                [value for value, cell in zip(values, measures.cells(), strict=True) if cell[0] == place],
-                (len(measures.PREFIXES), len(measures.OFFSETS)),
-            )
-            axis = axes[row, column]
-            axis.imshow(shown, cmap="Reds", vmin=0, vmax=1, origin="lower", aspect="auto")
-            for (y, x), value in np.ndenumerate(shown):
-                axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black")
-            axis.set_xticks(range(len(measures.OFFSETS)), measures.OFFSETS)
-            axis.set_yticks(range(len(measures.PREFIXES)), measures.PREFIXES)
-            axis.set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
+    cells = len(measures.PLACES), len(measures.PREFIXES), len(measures.OFFSETS)
+    for column, view in enumerate(measures.GRID):
+        values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(cells)
+        for row, place in enumerate(measures.PLACES):
+            heat_map(axes[row, column], values[row], measures.PREFIXES, measures.OFFSETS, highest=1, origin="lower")
+            axes[row, column].set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
     save(figure, path, dpi=130)
 
 
 FIGURE = Figure(
-    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    row_labels=lambda runs: list(_VIEWS.values()),
-    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    title="Membership: can an auditor tell what was read?",
+    answer=(
+        "Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks "
+        "dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not "
+        "read the stories sees as much of those read four times as after standard training, and next to nothing of those "
+        "read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    prepare=prepare,
+    measure=measure,
+    views=views,
+    measures={"largest_difference": _largest_difference, "share_removed": closed},
+    columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()} | {"epsilon": "epsilon", "recited": "recited"},
+    labels={f"{view}_view": said for view, said in _VIEWS.items()},
+    table_note=(
+        "AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be distinguished. "
+        f"Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was read "
+        f"{corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an "
+        "auditor's grid."
+    ),
+    statements=statements,
+    panels=panels,
+    note=(
+        "{mean}, bands and whiskers from the lowest to the highest. One draw for all seeds decided: "
+        f"{', '.join(f'{count} read {times} times' for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE} "
+        "stories are read once."
+    ),
+    sections=sections,
 )  # fmt: skip

@@ -27,8 +27,8 @@ PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the docu
 PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
 SIGNIFICANCE = 0.05  # of the bound
 VIEWS = {
-    "standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("paper", "drop"), "content": ("content", "drop"),
-    "dropped": ("sinks", "drop"), "twin": ("twin", "drop"),
+    "standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("sinks_paper", "drop"),
+    "content": ("content", "drop"), "dropped": ("sinks", "drop"), "twin": ("twin", "drop"),
 }  # fmt: skip
 GRID = ("standard", "on", "dropped", "twin")  # views that are measured at all places
 
@@ -60,7 +60,10 @@ def measure(runs: dict[str, Run]) -> dict:
         "bound": {view: bound(each[1], heads) for view, each in found.items()},
         "grid": {view: grid(found[view][4], times[_long(asked["sinks"].ladder)]) for view in GRID},
         "near_copies": {view: near_copies(each[2]) for view, each in found.items()},
-        "modes": {variant: modes(models[variant], asked[variant], times) for variant in ("paper", "sinks")},
+        "modes": {
+            name: modes(models[variant], asked[variant], times)
+            for name, variant in (("paper", "sinks_paper"), ("sinks", "sinks"))
+        },
     }  # fmt: skip
 
 

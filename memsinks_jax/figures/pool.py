@@ -1,19 +1,16 @@
 """How large should a pool of sinks be? In a large one, nearly every document has its own sinks, at no cost if sparse."""
 
 import dataclasses
-import pathlib
 
 import numpy as np
 
-from memsinks_jax.figures import forgetting_capacity, knob, losses, step_times
+from memsinks_jax.figures import forgetting_capacity, knob, step_times
 from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.runs import Run, Variation, by_variant
-from memsinks_jax.reporting.claims import Claim
-from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.figures.panels import COLOURS, Line, Panel
+from memsinks_jax.figures.runs import Run, Variation
+from memsinks_jax.figures.table import LOSSES, Statement, Table
 from memsinks_jax.runs import workdir as workdirs
 
-TITLE = "Pool: how many sinks documents draw theirs from"
-CONFIG = "ts_repetition.py"
 ACTIVE = 50  # sinks per document
 ATTACKS = {"best": "best id", "optimised": "optimised"}
 MEASURABLE = 1e-4  # nats per token; lower limit of the others' rise
@@ -25,17 +22,6 @@ VARIANTS = {
     "masked": Variation("sinks"),
     **{name: Variation("sinks", _SPARSE | {"sinks.pool": size}) for name, size in POOLS.items()},
 }
-ANSWER = (
-    f"Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting one "
-    "document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any pool."
-)
-TABLE_NOTE = (
-    f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed, divided by that of "
-    f"the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds of a training step, "
-    "with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a repeated document, but not "
-    "its id. The share of what its own sinks know of the other half that the best of 64 random ids brings back, and that "
-    "optimising which are on brings back."
-)
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -73,89 +59,81 @@ def selectivity(run: Run) -> float:
     return one["target_rise"] / max(one["others_rise"], MEASURABLE)
 
 
-def step_ratio(run: Run, other: Run) -> float:
-    """Ratio of step times of two runs of a seed: the median over the rounds that both took part in."""
-    return float(np.median(np.divide(run.details["step_ms"], other.details["step_ms"])))
+STEP_RATIO = "median({}.step_ms / {}.step_ms)"  # over the rounds that two runs of a seed took part in
 
 
-def row_labels(runs: list[Run]) -> list[str]:
-    names = {"masked": "sinks, 154, masked"} | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()}
-    return [names.get(name, name) for name in by_variant(runs)]
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    columns, rows = losses.table(runs, lambda variant: "standard")
-    groups = by_variant(runs)
-    for row, group in zip(rows, groups.values(), strict=True):
-        row.append([selectivity(run) for run in group.values() if "capacity" in run.details])
-        row.append([float(np.median(run.details["step_ms"])) for run in group.values()])
-        row += [[run.details["recovered"][a] for run in group.values() if "recovered" in run.details] for a in ATTACKS]
-    return [*columns, "selectivity", "step, ms", *(f"recovered, {said}" for said in ATTACKS.values())], rows
-
-
-def draw(runs: list[Run], path: pathlib.Path) -> None:
+def panels(table: Table) -> list[Panel]:
     """Gap closed, held-out loss over standard's, selectivity and step time against the size of the pool."""
-    groups = by_variant(runs)
-    standard, shown = groups.get("standard", {}), [name for name in POOLS if name in groups]
-    panels = (
-        ("share of the gap closed", lambda run: losses.gap_closed(run, standard[run.seed])),
-        ("held-out loss over standard's", lambda run: losses.held_out_ratio(run, standard[run.seed])),
-        ("selectivity of removing one document", selectivity),
-        ("time of a step over standard's", lambda run: step_ratio(run, standard[run.seed])),
+    every = list(POOLS.values())
+    shown = (
+        ("share of the gap closed", "closed", {"ylim": (0, 1)}),
+        ("held-out loss over standard's", "held_out_ratio", {}),
+        ("selectivity of removing one document", "selectivity", {"yscale": "log"}),
+        ("time of a step over standard's", "median(step_ms / standard.step_ms)", {}),
     )
-    figure, axes = plt.subplots(1, len(panels), figsize=(15, 3.8), layout="constrained")
-    for axis, (title, measured) in zip(axes, panels, strict=True):
-        if shown and (standard or measured is selectivity):
-            values = np.array([[measured(run) for run in groups[name].values()] for name in shown]).T
-            losses.band(axis, [POOLS[name] for name in shown], values, "sparse", "#1f618d", "o-")
-            masked = [measured(run) for run in groups.get("masked", {}).values()]
-            if masked:
-                axis.axhline(np.mean(masked), color="#7f8c8d", linestyle="--", label="154, masked")
-        axis.set_xscale("log")
-        losses.finish(axis, [], title, "sinks of an MLP")
-        axis.set_yscale("log" if measured is selectivity else "linear")
-        axis.autoscale(axis="y")  # `finish` starts at 0, far from these ratios
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(frameon=False, fontsize=8.5)
-    axes[0].set_ylim(0, 1)
-    save(figure, path)
-
-
-def claims(runs: list[Run]) -> list[Claim]:
-    """Paired by seed: the benefit of a large pool, and that it costs nothing."""
-    large = "pool_4096"
     return [
-        *losses.paired(
-            runs, "selective", "rise of one removed document over the others', pool of 4,096", "at least 100", [large],
-            selectivity, at_least=100.0,
-        ),
-        *losses.paired(
-            runs, "closed", "share of the gap that dropping closes: pool of 4,096 minus masked", "not below",
-            [large, "masked", "standard"],
-            lambda run, masked, standard: losses.gap_closed(run, standard) - losses.gap_closed(masked, standard),
-            at_least=0.0,
-        ),
-        *losses.paired(
-            runs, "held_out", "held-out loss, dropped: pool of 4,096 over masked", "not above", [large, "masked"],
-            losses.held_out_ratio, at_most=1.0,
-        ),
-        *losses.paired(
-            runs, "step_time", "time of a step, side by side: pool of 65,536 over 4,096", "at most 1.05",
-            ["pool_65536", large], step_ratio, at_most=1.05,
-        ),
-        *losses.paired(
-            runs, "best_id", "sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool "
-            "of 4,096", "at most 0.1", [large], lambda run: run.details["recovered"]["best"], at_most=0.1,
-        ),
-        *losses.paired(
-            runs, "optimised", "the same by optimising which sinks are on: pool of 4,096 minus masked", "less",
-            [large, "masked"], lambda *pair: float(np.subtract(*(run.details["recovered"]["optimised"] for run in pair))),
-            at_most=0.0,
-        ),
+        Panel(
+            title=title, x="sinks of an MLP", from_zero=False, settings={"xscale": "log"} | settings,
+            lines=[
+                Line({size: name for name, size in POOLS.items()}, measure, "sparse", COLOURS["sinks"], "o-"),
+                Line(dict.fromkeys((every[0], every[-1]), "masked"), measure, "154, masked", COLOURS["no_repeat"], "--"),
+            ],
+        )
+        for title, measure, settings in shown
     ]  # fmt: skip
 
 
 FIGURE = Figure(
-    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    row_labels=row_labels, measure=measure, claims=claims, table=table, draw=draw, note=knob.note, sections=knob.sections,
+    title="Pool: how many sinks documents draw theirs from",
+    answer=(
+        f"Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting one "
+        "document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any pool."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    measure=measure,
+    measures={
+        "selectivity": selectivity,
+        "step_ms": lambda run: np.array(run.details["step_ms"]),
+        **{attack: lambda run, attack=attack: run.details["recovered"][attack] for attack in ATTACKS},
+    },
+    columns=LOSSES | {"steps": "step", "selectivity": "selectivity", "step, ms": "median(step_ms)"}
+    | {f"recovered, {said}": attack for attack, said in ATTACKS.items()},
+    labels={"masked": "sinks, 154, masked"} | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()},
+    table_note=(
+        f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed, divided by that "
+        f"of the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds of a training "
+        "step, with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a repeated document, "
+        "but not its id. The share of what its own sinks know of the other half that the best of 64 random ids brings back, "
+        "and that optimising which are on brings back."
+    ),
+    statements=(
+        Statement(
+            "selective", "rise of one removed document over the others', pool of 4,096", "at least 100",
+            "pool_4096.selectivity", at_least=100.0,
+        ),
+        Statement(
+            "closed", "share of the gap that dropping closes: pool of 4,096 minus masked", "not below",
+            "pool_4096.closed - masked.closed", at_least=0.0,
+        ),
+        Statement(
+            "held_out", "held-out loss, dropped: pool of 4,096 over masked", "not above",
+            "pool_4096.held_out_loss / masked.held_out_loss", at_most=1.0,
+        ),
+        Statement(
+            "step_time", "time of a step, side by side: pool of 65,536 over 4,096", "at most 1.05",
+            STEP_RATIO.format("pool_65536", "pool_4096"), at_most=1.05,
+        ),
+        Statement(
+            "best_id", "sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool of "
+            "4,096", "at most 0.1", "pool_4096.best", at_most=0.1,
+        ),
+        Statement(
+            "optimised", "the same by optimising which sinks are on: pool of 4,096 minus masked", "less",
+            "pool_4096.optimised - masked.optimised", at_most=0.0,
+        ),
+    ),
+    panels=panels,
+    size=(15, 3.8),
+    note=knob.NOTE,
 )  # fmt: skip

@@ -238,7 +238,10 @@ def finish(axis, title: str) -> None:
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
-    """For a page: how the methods searched, from measured runs."""
+    """For a page: how the methods searched, from the runs that were measured; nothing if none was."""
+    runs = [run for run in runs if methods[0] in run.details]
+    if not runs:
+        return []
     asked = {method: runs[0].details[method]["asked"] for method in methods}
     chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
                      for run in runs})  # fmt: skip
@@ -254,9 +257,8 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
         "zero_out": f"the first {FEW} repeated documents: each needs one forward pass per neuron",
         "activation": "every repeated document", "random": "chance alone",
     }  # fmt: skip
-    rows = [[report.text(LABELS[method]), report.text(told[method])] for method in methods]
     return [
-        report.table(["method", "how it finds the neurons"], rows, ["", ""]),
+        report.text_table(["method", "how it finds the neurons"], [[LABELS[method], told[method]] for method in methods]),
         report.paragraph(
             f"A neuron's score is the mean over documents; all of their tokens are targets. Each method drops the neurons "
             f"with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.", "note",
@@ -278,7 +280,7 @@ def how_edits(runs: list[Run]) -> str:
          + ("; ".join(_listed_settings(found) for found in runs[0].details[method]["found"]) or "nothing")]
         for method, label in EDITS.items() if method in runs[0].details
     ]  # fmt: skip
-    return report.table(["method", "how it edits"], [[report.text(cell) for cell in row] for row in rows], ["", ""])
+    return report.text_table(["method", "how it edits"], rows)
 
 
 def _listed_settings(found: dict) -> str:

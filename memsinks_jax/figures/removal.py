@@ -5,25 +5,20 @@ the same seed, order and steps, and other texts in their places. The corpus is t
 """
 
 import dataclasses
-import functools
-import logging
 import pathlib
 
 import numpy as np
 
-from memsinks_jax.figures import corpora, losses
+from memsinks_jax.figures import corpora
 from memsinks_jax.figures import removal_corpus as corpus
 from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.kept import kept
+from memsinks_jax.figures.kept import of_seeds
+from memsinks_jax.figures.panels import Categories
 from memsinks_jax.figures.runs import Run, Variation, by_variant
+from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim, with_interval
-from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.reporting.claims import with_interval
 
-logger = logging.getLogger(__name__)
-
-TITLE = "Removal: one source is withdrawn, as if it had never been read"
-CONFIG = "ts_repetition.py"
 _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
     "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 32_768, "sinks.active": 512,
@@ -38,18 +33,7 @@ VARIANTS = {
     # Its MLPs have as many neurons as those of `sinks` have on, the shared ones and a source's: 0.7 * 512 + 512.
     "wide": Variation("standard", _FACTS | {"model.hidden": 870}),
 }
-ANSWER = (
-    "Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of the same "
-    "seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model of standard "
-    "training does. What follows from other texts stays. What other sources tell as well stays with their sinks."
-)
-TABLE_NOTE = (
-    "Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded: asked in "
-    "words that no text has; inferred: continents of the source's cities, which follow from their names; common: facts "
-    "that all sources tell; facts that no text tells: a control, how sure a model is of what it cannot know. Letters: "
-    f"stories that were read {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many neurons as are "
-    "on for a source."
-)
+# How the model, or another, is asked.
 _VIEWS = {
     "standard": "standard training",
     "wide": "standard training, wider MLPs",
@@ -79,40 +63,29 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds results of `removal_measures` to the `details` of runs with sinks, if all variants were run -> the same."""
-    groups = by_variant(runs)
-    if not set(VARIANTS) <= set(groups):
+    if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
     from memsinks_jax.figures import removal_measures as measures  # jax takes seconds to import
 
     asked = {name: getattr(measures, name) for name in ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")}
-    found = {}
-    for seed, run in groups["sinks"].items():
-        models = (run, groups["twin"][seed], groups["standard"][seed], groups["wide"][seed])
-        found[seed] = kept(models, "removal", asked, functools.partial(measures.measure, *models))
-        logger.info("measured seed %d", seed)
-    return [dataclasses.replace(run, details=found[run.seed]) if run.variant == "sinks" else run for run in runs]
+    models = ("sinks", "twin", "standard", "wide")
+    return of_seeds(runs, models, "removal", asked, lambda runs: measures.measure(*runs.values()))
 
 
-def _nats(run: Run, kind: str, view: str) -> float:
-    return run.details["facts"][kind][view]
+def views(runs: list[Run]) -> list[Run]:
+    """The runs, and what was measured of every view as VIEW_view: nats per answer of every kind, letters and their AUC."""
+    found = list(runs)
+    for run in runs:
+        facts = run.details.get("facts", {})
+        for view in facts.get("own", ()):
+            of = facts | {name: run.details[name] for name in ("letters", "auc")}
+            metrics = {name: values[view] for name, values in of.items() if view in values}
+            found.append(dataclasses.replace(run, variant=f"{view}_view", metrics=metrics))
+    return found
 
 
-def way(run: Run, kind: str = "own") -> float:
-    """How far removal goes from knowing (own sinks on) to never having read, as a share, by nats per answer."""
-    on, removed, twin = (_nats(run, kind, view) for view in ("on", "removed", "twin"))
-    return (removed - on) / (twin - on)
-
-
-def way_beyond_control(run: Run) -> float:
-    """The way, less what the removed model and the twin differ by on facts that no text tells: neither can know them."""
-    on, removed, twin = (_nats(run, "own", view) for view in ("on", "removed", "twin"))
-    differ = _nats(run, "unread", "removed") - _nats(run, "unread", "twin")
-    return (removed - differ - on) / (twin - on)
-
-
-def beyond_placebo(run: Run, what: str) -> float:
-    """Rise of the remaining documents' loss after one removal, minus that after removing an unused id."""
-    return run.details["others"][what] - run.details["others"][f"{what}_placebo"]
+def _detail(run: Run, what: str, name: str) -> float:
+    return run.details[what][name]
 
 
 def _truth(run: Run, kind: str, view: str, other: str) -> float:
@@ -129,101 +102,57 @@ def forget_quality(run: Run) -> float:
     return float(ks_2samp(ratios["removed"], ratios["twin"]).pvalue)
 
 
-def claims(runs: list[Run]) -> list[Claim]:
-    """None is in the paper, which only removes all sinks at once. Paired by seed."""
-    if not all("facts" in run.details for run in runs if run.variant == "sinks"):
+def statements(table: Table) -> list[Statement]:
+    """None is in the paper, which only removes all sinks at once."""
+    measured = [run for run in table.groups.get("sinks", {}).values() if "facts" in run.details]
+    if not measured:
         return []
-    rows = []
-
-    def add(name, statement, measured, variants=("sinks",), **bounds):
-        rows.extend(losses.paired(runs, name, statement, "not asked", variants, measured, **bounds))
-
-    add("way", "own facts: share of the way from its sinks on to never read that removal goes", way, at_least=0.95)
-    add("way_reworded", "the same, asked in other words", lambda run: way(run, "reworded"), at_least=0.95)
-    add(
-        "way_control", "own facts, less the difference between the two models on facts that no text tells",
-        way_beyond_control, at_least=0.95,
-    )  # fmt: skip
-    for view, name, said in (("standard", "knows", "standard's"), ("wide", "knows_wide", "those with wider MLPs")):
-        add(
-            name, f"own facts, its sinks on: nats of an answer over {said}",
-            lambda run, view=view: _nats(run, "own", "on") / _nats(run, "own", view), at_most=1.0,
-        )  # fmt: skip
-    for kind, name in (("own", "truth"), ("inferred", "truth_inferred"), ("unread", "truth_unread")):
-        add(
-            name, f"{_KINDS[kind]}: log truth ratio, removed minus never read",
-            lambda run, kind=kind: _truth(run, kind, "removed", "twin"), at_least=-0.5, at_most=0.5,
-        )  # fmt: skip
-    add(
-        "forget_quality", "own facts: forget quality, p that truth ratios, removed and never read, have one distribution",
-        forget_quality, at_least=0.05,
-    )  # fmt: skip
-    for view, said in (("neighbour", "another source's sinks"), ("unused", "sinks of ids that nobody has")):
-        add(
-            view, f"own facts, {said} on: nats over those of the twin with such sinks on",
-            lambda run, view=view: _nats(run, "own", view) / _nats(run, "own", f"twin_{view}"), at_least=0.95,
-        )  # fmt: skip
-    for kind in ("inferred", "common"):
-        add(
-            kind, f"{_KINDS[kind]} asked of a source that stays: nats before the removal over after",
-            lambda run, kind=kind: _nats(run, kind, "neighbour") / _nats(run, kind, "neighbour_left"), at_least=0.95,
-        )  # fmt: skip
-        add(
-            f"truth_{kind}_left", f"{_KINDS[kind]} asked of a source that stays: log truth ratio, after minus before all "
-            "removals", lambda run, kind=kind: _truth(run, kind, "neighbour_left", "neighbour"), at_least=-0.05,
-        )  # fmt: skip
-    add(
-        "general", "stories held out: loss, sinks dropped, over standard's", losses.held_out_ratio, ("sinks", "standard"),
-        at_most=1.0,
-    )  # fmt: skip
-    add(
-        "letter", "loss of removed letters minus the twin's, nats per token",
-        lambda run: run.details["letters"]["removed"] - run.details["letters"]["twin"], at_least=-0.05, at_most=0.05,
-    )  # fmt: skip
-    add(
-        "auc", "AUC of removed letters by loss, minus the twin's",
-        lambda run: run.details["auc"]["removed"] - run.details["auc"]["twin"], at_least=-0.1, at_most=0.1,
-    )  # fmt: skip
-    add(
-        "other_letters", "letters that stay: rise after one removal beyond placebo, nats per token",
-        lambda run: beyond_placebo(run, "letters"), at_most=0.02,
-    )  # fmt: skip
-    add(
-        "other_facts", "facts that stay: rise after one removal beyond placebo, nats of an answer",
-        lambda run: beyond_placebo(run, "facts"), at_most=0.1,
-    )  # fmt: skip
-    relearned = [run.details["relearning"] for run in runs if run.variant == "sinks"]
-    for what in ("letters", "source"):
-        if any(found.get(f"{what}_few") is None for found in relearned):
-            continue  # not enough was lost, or nothing came back
-        add(
-            f"relearning_{what}", f"{what}: steps until half is relearned over the twin's, several practised together",
-            lambda run, what=what: run.details["relearning"][f"{what}_few"], at_least=0.7,
-        )  # fmt: skip
-    return rows
-
-
-def table(runs: list[Run]) -> tuple[list[str], list[list[list[float]]]]:
-    """One row per view of `removal_measures` -> as `losses.table`."""
-    measured = [run for run in runs if "facts" in run.details]
-    rows = []
-    for view in _VIEWS:
-        row = [[_nats(run, kind, view) for run in measured] for kind in _KINDS]
-        for name in ("letters", "auc"):
-            row.append([run.details[name][view] for run in measured if view in run.details[name]])
-        rows.append(row)
-    return [*_KINDS.values(), "letters", "AUC of letters"], rows
-
-
-def note(runs: list[Run]) -> str:
-    """The text under the plot."""
-    seeds = len({run.seed for run in runs})
-    return (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, whiskers from the lowest to the highest. {corpus.SOURCES} "
-        f"sources of {corpus.OF_A_SOURCE} texts and {corpus.LETTERS} letters; in addition {corpus.ONCE} stories and "
-        f"{corpus.FACTS_ONCE} texts of facts that are read once per epoch. {corpus.WITHDRAWN} sources and "
-        f"{corpus.WITHDRAWN_LETTERS} letters are withdrawn, one at a time."
-    )
+    # How far removal goes from knowing (own sinks on) to never having read, as a share, by nats per answer.
+    way = "(removed_view.{0} - on_view.{0}) / (twin_view.{0} - on_view.{0})"
+    beyond = "detail(sinks, 'others', '{0}') - detail(sinks, 'others', '{0}_placebo')"
+    rows = [
+        ("way", "own facts: share of the way from its sinks on to never read that removal goes", way.format("own"),
+         {"at_least": 0.95}),
+        ("way_reworded", "the same, asked in other words", way.format("reworded"), {"at_least": 0.95}),
+        # Neither model can know facts that no text tells: what they differ by there does not count.
+        ("way_control", "own facts, less the difference between the two models on facts that no text tells",
+         "(removed_view.own - (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own - on_view.own)",
+         {"at_least": 0.95}),
+        *((name, f"own facts, its sinks on: nats of an answer over {said}", f"on_view.own / {view}_view.own",
+           {"at_most": 1.0})
+          for view, name, said in (("standard", "knows", "standard's"), ("wide", "knows_wide", "those with wider MLPs"))),
+        *((name, f"{_KINDS[kind]}: log truth ratio, removed minus never read",
+           f"truth(sinks, '{kind}', 'removed', 'twin')", {"at_least": -0.5, "at_most": 0.5})
+          for kind, name in (("own", "truth"), ("inferred", "truth_inferred"), ("unread", "truth_unread"))),
+        ("forget_quality",
+         "own facts: forget quality, p that truth ratios, removed and never read, have one distribution",
+         "forget_quality(sinks)", {"at_least": 0.05}),
+        *((view, f"own facts, {said} on: nats over those of the twin with such sinks on",
+           f"{view}_view.own / twin_{view}_view.own", {"at_least": 0.95})
+          for view, said in (("neighbour", "another source's sinks"), ("unused", "sinks of ids that nobody has"))),
+        *(row for kind in ("inferred", "common") for row in (
+            (kind, f"{_KINDS[kind]} asked of a source that stays: nats before the removal over after",
+             f"neighbour_view.{kind} / neighbour_left_view.{kind}", {"at_least": 0.95}),
+            (f"truth_{kind}_left", f"{_KINDS[kind]} asked of a source that stays: log truth ratio, after minus before all "
+             "removals", f"truth(sinks, '{kind}', 'neighbour_left', 'neighbour')", {"at_least": -0.05}),
+        )),
+        ("general", "stories held out: loss, sinks dropped, over standard's", "sinks.held_out_loss / standard.held_out_loss",
+         {"at_most": 1.0}),
+        ("letter", "loss of removed letters minus the twin's, nats per token", "removed_view.letters - twin_view.letters",
+         {"at_least": -0.05, "at_most": 0.05}),
+        ("auc", "AUC of removed letters by loss, minus the twin's", "removed_view.auc - twin_view.auc",
+         {"at_least": -0.1, "at_most": 0.1}),
+        ("other_letters", "letters that stay: rise after one removal beyond placebo, nats per token",
+         beyond.format("letters"), {"at_most": 0.02}),
+        ("other_facts", "facts that stay: rise after one removal beyond placebo, nats of an answer",
+         beyond.format("facts"), {"at_most": 0.1}),
+        # None: not enough was lost, or nothing came back.
+        *((f"relearning_{what}", f"{what}: steps until half is relearned over the twin's, several practised together",
+           f"detail(sinks, 'relearning', '{what}_few')", {"at_least": 0.7})
+          for what in ("letters", "source")
+          if all(run.details["relearning"].get(f"{what}_few") is not None for run in measured)),
+    ]  # fmt: skip
+    return [Statement(name, text, "not asked", measure, **bound) for name, text, measure, bound in rows]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -233,14 +162,13 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         return []
     names = {"letters": "letters, nats per token", "facts": "own facts of sources that stay, nats of an answer"}
     rows = [
-        [report.text(said), *(with_interval([run.details["others"][f"{what}{suffix}"] for run in measured], 4)
-                              for suffix in ("", "_placebo"))]
+        [said, *(with_interval([run.details["others"][f"{what}{suffix}"] for run in measured], 4)
+                 for suffix in ("", "_placebo"))]
         for what, said in names.items()
     ]  # fmt: skip
     return [
         report.heading("What it costs others"),
-        report.table(["rise of what stays, its own sinks on", "one removed", "an unused id"], rows,
-                     ["", "number", "number"]),
+        report.text_table(["rise of what stays, its own sinks on", "one removed", "an unused id"], rows, 2),
         report.heading("How this was tested"),
         report.paragraph(
             "Removed: the sinks of one source or one letter, in all layers, and nothing else. Compared with: the twin, "
@@ -254,41 +182,55 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     ]  # fmt: skip
 
 
-def draw(runs: list[Run], path: pathlib.Path) -> None:
+def panels(table: Table) -> list[Categories]:
     """Nats per answer and loss of letters, one row per view."""
-    measured = [run for run in runs if "facts" in run.details]
-    figure, (facts, letters) = plt.subplots(1, 2, figsize=(13, 6.4), width_ratios=(3, 2), layout="constrained")
-    places = np.arange(len(_VIEWS))[::-1]
-    for number, (kind, said) in enumerate(_KINDS.items()):
-        values = [[_nats(run, kind, view) for run in measured] for view in _VIEWS] if measured else []
-        _bars(facts, places + 0.17 * (2 - number), values, 0.15, _COLOURS[kind], said)
-    shown = [view for view in _VIEWS if measured and view in measured[0].details["letters"]]
-    values = [[run.details["letters"][view] for run in measured] for view in shown]
-    _bars(letters, np.arange(len(shown))[::-1], values, 0.5, "#7d3c98", None)
-    for axis, names, title, what in (
-        (facts, list(_VIEWS), "facts of a withdrawn source", "nats of an answer; more is known less"),
-        (letters, shown, "withdrawn letters", "nats per token"),
-    ):
-        axis.set_yticks(np.arange(len(names))[::-1], [_VIEWS[name] for name in names])
-        axis.set(title=title, xlabel=what)
-        axis.grid(axis="x", alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    if measured:
-        figure.legend(loc="outside lower left", ncols=len(_KINDS), frameon=False, fontsize=8.5)
-    save(figure, path)
-
-
-def _bars(axis, places: np.ndarray, values: list[list[float]], height: float, colour: str, label: str | None) -> None:
-    if not values:
-        return
-    means = np.mean(values, axis=1)
-    whiskers = [means - np.min(values, axis=1), np.max(values, axis=1) - means]
-    bars = axis.barh(places, means, height, xerr=whiskers, color=colour, label=label, error_kw={"linewidth": 1})
-    axis.bar_label(bars, fmt="%.2f", fontsize=7.5, padding=3)
+    lettered = [view for view in _VIEWS if table.column("letters", f"{view}_view")]
+    return [
+        Categories(
+            title="facts of a withdrawn source", names=list(_VIEWS.values()), bars=True,
+            legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 5},
+            series={said: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
+                    for kind, said in _KINDS.items()},
+            settings={"xlabel": "nats of an answer; more is known less"},
+        ),
+        Categories(
+            title="withdrawn letters", names=[_VIEWS[view] for view in lettered], bars=True, legend=None,
+            series={"letters": ("#7d3c98", [table.column("letters", f"{view}_view") for view in lettered])},
+            settings={"xlabel": "nats per token"},
+        ),
+    ]  # fmt: skip
 
 
 FIGURE = Figure(
-    title=TITLE, config=CONFIG, variants=VARIANTS, answer=ANSWER, table_note=TABLE_NOTE,
-    row_labels=lambda runs: list(_VIEWS.values()),
-    prepare=prepare, measure=measure, claims=claims, table=table, draw=draw, note=note, sections=sections,
+    title="Removal: one source is withdrawn, as if it had never been read",
+    answer=(
+        "Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of the "
+        "same seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model of "
+        "standard training does. What follows from other texts stays. What other sources tell as well stays with their "
+        "sinks."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    prepare=prepare,
+    measure=measure,
+    views=views,
+    measures={"detail": _detail, "truth": _truth, "forget_quality": forget_quality},
+    columns={said: kind for kind, said in _KINDS.items()} | {"letters": "letters", "AUC of letters": "auc"},
+    labels={f"{view}_view": said for view, said in _VIEWS.items()},
+    table_note=(
+        "Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded: asked in "
+        "words that no text has; inferred: continents of the source's cities, which follow from their names; common: facts "
+        "that all sources tell; facts that no text tells: a control, how sure a model is of what it cannot know. Letters: "
+        f"stories that were read {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many neurons as are "
+        "on for a source."
+    ),
+    statements=statements,
+    panels=panels,
+    size=(13, 6.4),
+    note=(
+        f"{{mean}}, whiskers from the lowest to the highest. {corpus.SOURCES} sources of {corpus.OF_A_SOURCE} texts and "
+        f"{corpus.LETTERS} letters; in addition {corpus.ONCE} stories and {corpus.FACTS_ONCE} texts of facts that are read "
+        f"once per epoch. {corpus.WITHDRAWN} sources and {corpus.WITHDRAWN_LETTERS} letters are withdrawn, one at a time."
+    ),
+    sections=sections,
 )  # fmt: skip

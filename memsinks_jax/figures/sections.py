@@ -108,8 +108,17 @@ def _share_on(config: Config) -> str:
     return f"{share_on(config.sinks, partition(config.model, config.sinks).sinks):g}"
 
 
+OPEN = ["the paper leaves open", "here"]
+
+
+def choices(runs: list[Run], further: list[list[str]] = ()) -> list[str]:
+    """What the paper leaves open, and the choices made; `further` ones of a figure in a table of their own."""
+    more = [report.text_table(OPEN, further)] if further else []
+    return [report.heading("Choices"), open_choices(runs), *more]
+
+
 def open_choices(runs: list[Run]) -> str:
-    """What the paper leaves open, and the choices made."""
+    """The choices of all figures."""
     every = [workdirs.read_config(run.workdir) for run in runs]
     configs = [config for config in every if config.sinks.kind == "by_document"] or every
 
@@ -132,4 +141,4 @@ def open_choices(runs: list[Run]) -> str:
         choices.append(["documents over a row", f"truncated: {share:.1%} of the training tokens are never read"])
     if any(config.data.repeats == "remove" for config in every):
         choices.append(["budget without repeats", "the same epochs, and the same steps: two variants"])
-    return report.table(["the paper leaves open", "here"], [[report.text(c) for c in row] for row in choices], ["", ""])
+    return report.text_table(OPEN, choices)

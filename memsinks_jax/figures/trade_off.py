@@ -6,10 +6,12 @@ the model without repeats, "before" is the standard model (as in the paper's cap
 
 import pathlib
 
-from memsinks_jax.figures import losses, post_hoc
-from memsinks_jax.figures.runs import Run, by_variant
+from memsinks_jax.figures import post_hoc
+from memsinks_jax.figures import sections as shared
+from memsinks_jax.figures.runs import Run
+from memsinks_jax.figures.table import Statement, Table
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.reporting.pictures import plt, save
 
 # Largest rise of the held-out loss, in nats, at which forgetting still counts.
@@ -50,68 +52,63 @@ def share_of_box(points: list, enough: float) -> float:
     return hypervolume(points, WORST, enough) / (WORST * enough) if enough > 0 else 0.0
 
 
-def _shares(standard: Run, no_repeat: Run, sinks: dict[str, Run]) -> dict[str, float]:
-    """Shares of sinks and of every method. Forgetting is enough if it is as if the repeats had never been seen."""
-    enough = moved(no_repeat, standard).forgetting
-    curves = {variant: [moved(run, standard)] for variant, run in sinks.items()}
-    curves |= {method: post_hoc.curve(standard, method) for method in standard.details}
-    return {name: share_of_box(points, enough) for name, points in curves.items()}
+def _share(run: Run, standard: Run, no_repeat: Run, method: str = "") -> float:
+    """Share of a model, or of a post-hoc method. Forgetting is enough if it is as if the repeats had never been seen."""
+    points = post_hoc.curve(standard, method) if method else [moved(run, standard)]
+    return share_of_box(points, moved(no_repeat, standard).forgetting)
 
 
 def _over_methods(sinks: Run, standard: Run, no_repeat: Run) -> float:
-    shares = _shares(standard, no_repeat, {"sinks": sinks})
-    return shares.pop("sinks") - max(shares.values())
+    of_methods = [_share(standard, standard, no_repeat, method) for method in standard.details]
+    return _share(sinks, standard, no_repeat) - max(of_methods)
 
 
-def claims(runs: list[Run]) -> list[Claim]:
-    """The claims of figure 4c, paired by seed. Omits methods that were not measured."""
-    rows = []
+def _less(method: str, sinks: Run, standard: Run) -> float:
+    """How much less the held-out loss rises by sinks than by a method that forgets as much, in nats."""
+    point = moved(sinks, standard)
+    return post_hoc.cost_at(standard, [method], point.forgetting) - point.delta_val
 
-    def less(method: str, sinks: Run, standard: Run) -> float:
-        point = moved(sinks, standard)
-        return post_hoc.cost_at(standard, [method], point.forgetting) - point.delta_val
 
-    for method in next((run.details for run in runs if run.variant == "standard"), {}):
-        rows += losses.paired(
-            runs, f"dominates_{method}", f"rise of the held-out loss at the forgetting of sinks dropped: "
+MEASURES = {"share_over_methods": _over_methods, "rise_less": _less}
+
+
+def statements(table: Table) -> list[Statement]:
+    """Omits methods that were not measured."""
+    methods = next(iter(table.groups["standard"].values())).details if "standard" in table.groups else {}
+    return [
+        *(Statement(
+            f"dominates_{method}", "rise of the held-out loss at the forgetting of sinks dropped: "
             f"{post_hoc.LABELS[method]} less sinks (nats)",
             "sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper",
-            ["sinks_paper", "standard"],
-            lambda *pair, m=method: less(m, *pair), at_least=0.0,
-        )  # fmt: skip
-    if rows:
-        for variant, name, of in (("sinks_paper", "", "sinks"), ("sinks", "_on_return", "sinks that open on return")):
-            rows += losses.paired(
-                runs, f"hypervolume{name}",
-                f"hypervolume: {of} less the best method that looks afterwards (share of the box)",
-                "sinks dominate (4c)", [variant, "standard", "no_repeat"], _over_methods, at_least=0.0,
-            )  # fmt: skip
-    return rows
+            f"rise_less('{method}', sinks_paper, standard)", at_least=0.0,
+        ) for method in methods),
+        *(Statement(
+            f"hypervolume{suffix}", f"hypervolume: {of} less the best method that looks afterwards (share of the box)",
+            "sinks dominate (4c)", f"share_over_methods({sinks}, standard, no_repeat)", at_least=0.0,
+        ) for sinks, suffix, of in (("sinks_paper", "", "sinks"), ("sinks", "_on_return", "sinks that open on return"))
+          if methods and "sinks_paper" in table.groups),
+    ]  # fmt: skip
 
 
-def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+def sections(table: Table, out: pathlib.Path) -> list[str]:
     """Plot, table and settings. Writes figure_4c.png."""
-    groups = by_variant(runs)
     heading = report.heading("4c: the trade-off, beside methods that look for memorization in the finished model")
-    if not any(run.details for run in groups.get("standard", {}).values()):
+    standard = list(table.groups.get("standard", {}).values())
+    if not any(run.details for run in standard):
         return [heading, report.paragraph("It takes minutes: only with all variants of the figure.", "note")]
-    draw(runs, out / "figure_4c.png")
-    seeds = list(groups["standard"])
-    sinks = [name for name in ("sinks_paper", "sinks") if name in groups]
-    shares = [
-        _shares(groups["standard"][seed], groups["no_repeat"][seed], {name: groups[name][seed] for name in sinks})
-        for seed in seeds
-    ]
+    draw(table, out / "figure_4c.png")
     rows = []
-    for name, label in {**{name: _POINTS[name][0] for name in sinks}, **post_hoc.LABELS}.items():
-        forgotten, costs = [], []
-        for seed in seeds:
-            standard = groups["standard"][seed]
-            point = moved(groups[name if name in sinks else "sinks_paper"][seed], standard)
-            points = [point] if name in sinks else post_hoc.curve(standard, name)
+    sinks = {name: _POINTS[name][0] for name in ("sinks_paper", "sinks") if name in table.groups}
+    for name, label in (sinks | post_hoc.LABELS).items():
+        forgotten, costs, shares = [], [], []
+        for run in standard:
+            model = table.run(name if name in sinks else "sinks_paper", run.seed)
+            point = moved(model, run)
+            points = [point] if name in sinks else post_hoc.curve(run, name)
             forgotten.append(max(p.forgetting for p in points))
-            costs.append(point.delta_val if name in sinks else post_hoc.cost_at(standard, [name], point.forgetting))
-        rows.append([report.text(label), *map(with_interval, (forgotten, costs, [share[name] for share in shares]))])
+            costs.append(point.delta_val if name in sinks else post_hoc.cost_at(run, [name], point.forgetting))
+            shares.append(_share(model, run, table.run("no_repeat", run.seed), "" if name in sinks else name))
+        rows.append([label, *map(with_interval, (forgotten, costs, shares))])
     columns = ["", "most forgetting", "rise of the held-out loss at the paper's sinks' forgetting", "hypervolume"]
     return [
         heading,
@@ -119,30 +116,29 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             out / "figure_4c.png", "One dot per method: how much of the gap it closes, at what price on held-out text."
         ),
         report.paragraph(
-            f"Mean over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}, each seed faint. Up and to the right is better. "
+            f"{shared.mean_over_seeds(standard)}, each seed faint. Up and to the right is better. "
             "Before means the standard model, also for sinks and the model without repeats.", "note",
         ),
-        report.table(columns, rows, ["", "number", "number", "number"]),
+        report.text_table(columns, rows, 3),
         report.paragraph(
             "Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one at its most "
             "forgetting. Hypervolume: the area that a method dominates, as a share of the box up to the forgetting of the "
             f"model without repeats and to a rise of {WORST:g} nats; over 1 if the held-out loss falls.", "note",
         ),
-        *post_hoc.how(list(groups["standard"].values()), post_hoc.METHODS),
+        *post_hoc.how(standard, post_hoc.METHODS),
     ]  # fmt: skip
 
 
-def draw(runs: list[Run], path: pathlib.Path) -> None:
+def draw(table: Table, path: pathlib.Path) -> None:
     """The curves of all methods, and points of sinks and of the model without repeats, up to a rise of 1 nat."""
-    groups = by_variant(runs)
-    standard = groups["standard"]
+    standard = table.groups["standard"]
     figure, axis = plt.subplots(figsize=(9.5, 5), layout="constrained")
     for method in post_hoc.METHODS:
         post_hoc.draw(axis, list(standard.values()), method, post_hoc.LABELS[method], _COLOURS[method])
     places = {}
-    for variant in [name for name in _POINTS if name in groups]:
+    for variant in [name for name in _POINTS if name in table.groups]:
         label, colour, marker, size = _POINTS[variant]
-        points = [moved(run, standard[seed]) for seed, run in groups[variant].items()]
+        points = [moved(run, standard[seed]) for seed, run in table.groups[variant].items()]
         places[variant] = [p.forgetting for p in points]
         axis.scatter(
             places[variant], [-p.delta_val for p in points], size, colour, marker=marker, label=label, zorder=3,

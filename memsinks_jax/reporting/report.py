@@ -63,6 +63,12 @@ def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     return f'<div class="wide"><table><tr>{heads}</tr>{body}</table></div>'
 
 
+def text_table(columns: list[str], rows: list[list[str]], numbers: int = 0) -> str:
+    """A table of text, whose last columns are `numbers`."""
+    kinds = [""] * (len(columns) - numbers) + ["number"] * numbers
+    return table(columns, [[text(cell) for cell in row] for row in rows], kinds)
+
+
 CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]  # of the columns of `claims_table`
 
 

@@ -42,7 +42,7 @@ def runs_of(workdir=pathlib.Path()):
 
 
 def test_claims_compare_at_matched_forgetting():
-    found = {claim.id: claim.values[0] for claim in figure_2.claims(runs_of())}
+    found = {claim.id: claim.values[0] for claim in figure_2.FIGURE.claims(runs_of())}
     assert found == pytest.approx({
         "hard_concrete_forgets": 1.0, "integrated_gradients_forgets": 1.0,
         "hard_concrete_canary": 0.1, "hard_concrete_canary_alone": 0.3,
@@ -51,21 +51,21 @@ def test_claims_compare_at_matched_forgetting():
         "pronounced_canary": 0.1, "pronounced_canary_alone": -0.15,
         "together": 0.5, "no_rise": 0.0,
     })  # fmt: skip
-    assert {claim.id for claim in figure_2.claims(runs_of()[:1])} == {"together", "no_rise"}
+    assert {claim.id for claim in figure_2.FIGURE.claims(runs_of()[:1])} == {"together", "no_rise"}
     worse = [run("repetition", 0, REPETITION | {"hard_concrete": [(0.5, 0.3), (0.9, 0.2)]}), run("canary", 0, CANARY)]
-    assert {claim.id: claim.holds for claim in figure_2.claims(worse)}["hard_concrete_forgets"] is False
+    assert {claim.id: claim.holds for claim in figure_2.FIGURE.claims(worse)}["hard_concrete_forgets"] is False
 
 
 def test_table_page_and_picture(tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
     runs = runs_of(tmp_path)
-    columns, rows = figure_2.table(runs)
+    columns, labels, rows = figure_2.FIGURE.table(runs)
     repetition, canary = (dict(zip(columns, row, strict=True)) for row in rows)
     assert repetition["rise, pruning"] == pytest.approx([0.4, 0.4]) and repetition["rise, pruning, canaries"] == []
     assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15]) and canary["canaries"] == [0.02, 0.02]
-    assert len(rows) == len(figure_2.FIGURE.row_labels(runs))
+    assert len(rows) == len(labels)
     assert "32 random tokens" in " ".join(figure_2.sections(runs, tmp_path))
-    assert "2 seeds" in figure_2.note(runs)
+    assert "2 seeds" in figure_2.FIGURE.says(runs)
     for number, some in enumerate((runs, runs[:1], runs[1:2])):
-        figure_2.draw(some, tmp_path / f"{number}.png")
+        figure_2.FIGURE.draw(some, tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

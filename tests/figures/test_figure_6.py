@@ -7,13 +7,14 @@ from absl import flags
 
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.figures import figure_6, on_return
+from memsinks_jax.figures import figure_6
 from memsinks_jax.figures.runs import Run
 
 # (held-out, repeated); of the second seed twice as high
 LOSSES = {
-    "standard_1x": (2.0, 2.0), "sinks_1x": (2.1, 2.0), "standard_5x": (1.6, 1.2), "sinks_5x": (1.6, 1.4),
-    "standard_20x": (1.5, 0.5), "sinks_20x": (1.8, 1.5), "standard_20x_across": (1.5, 0.5), "sinks_20x_across": (1.5, 0.7),
+    "standard_1x": (2.0, 2.0), "sinks_paper_1x": (2.1, 2.0), "standard_5x": (1.6, 1.2), "sinks_paper_5x": (1.6, 1.4),
+    "standard_20x": (1.5, 0.5), "sinks_paper_20x": (1.8, 1.5),
+    "standard_20x_across": (1.5, 0.5), "sinks_paper_20x_across": (1.5, 0.7),
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def runs(tmp_path):
 
 
 def test_claims_are_paired_by_seed_and_each_variant_has_its_own_standard(runs):
-    found = {claim.id: claim.values for claim in figure_6.claims(runs)}
+    found = {claim.id: claim.values for claim in figure_6.FIGURE.claims(runs)}
     expected = {
         "repeats_help_5x": 0.8, "repeats_help_20x": 0.75, "beats_deduplicated_5x": 0.8, "beats_deduplicated_20x": 0.9,
         "equals_standard_5x": 1.0, "equals_standard_20x": 1.2, "memorizes_5x": 4 / 3, "memorizes_20x": 3.0,
@@ -39,19 +40,18 @@ def test_claims_are_paired_by_seed_and_each_variant_has_its_own_standard(runs):
     assert {name: found[name] for name in expected} == {n: pytest.approx([v, v]) for n, v in expected.items()}
     assert found["larger_effect"] == pytest.approx([0.8, 1.6])
     assert set(found) == {*expected, "larger_effect"}
-    assert not figure_6.claims(runs[:1])
-    columns, rows = figure_6.FIGURE.table(runs)
-    closed = dict(
-        zip(figure_6.FIGURE.row_labels(runs), (row[columns.index("gap closed")] for row in rows), strict=True)
-    )
+    assert not figure_6.FIGURE.claims(runs[:1])
+    columns, labels, rows = figure_6.FIGURE.table(runs)
+    closed = dict(zip(labels, (row[columns.index("gap closed")] for row in rows), strict=True))
     assert closed["sinks, 20x, attention across documents"] == pytest.approx([0.2, 0.2])
     assert closed["standard, 1x (deduplicated)"] == []
 
 
 def test_variants_are_those_that_claims_are_about_and_are_drawn(runs, tmp_path):
-    assert {on_return.published(name) for name in figure_6.VARIANTS} == set(LOSSES)
+    ours = {name.replace("sinks_paper", "sinks") for name in LOSSES}
+    assert set(figure_6.FIGURE.variants) == set(LOSSES) | ours
     for name, shown in (("all", runs), ("one", runs[3:4])):
-        figure_6.draw(shown, tmp_path / f"{name}.png")
+        figure_6.FIGURE.draw(shown, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -63,7 +63,7 @@ def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatc
     written = tmp_path / "general" / "facts.jsonl"
     assert {job.config.general.files for job in jobs} == {str(written)}
     assert len({json.loads(line)["text"] for line in written.read_text().splitlines()}) == 20
-    assert len({job.workdir for job in jobs}) == len(figure_6.VARIANTS)
+    assert len({job.workdir for job in jobs}) == len(figure_6.FIGURE.variants)
     mine = reproduce.Request("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
     jobs = reproduce.jobs_of("6", mine, tmp_path, {})
     assert {job.config.general.files for job in jobs} == {"mine.txt"}

@@ -17,7 +17,7 @@ def make(tmp_path):
 
     def run(variant, seed, falls, top=3.0, lift=0.0):
         """A run whose loss is `top` before every encounter and lower by falls[third] after; dropped, `lift` higher."""
-        sinks, lines = variant == "sinks", [{"step": 5, "train_loss": 1.0}]
+        sinks, lines = variant == "sinks_paper", [{"step": 5, "train_loss": 1.0}]
         for step in range(EVERY, STEPS + 1, EVERY):
             third = min(3 * step // STEPS, 2)
             for at, loss in ((step - 1, top), (step, 0.0), (step + 1, top - falls[third])):
@@ -29,7 +29,7 @@ def make(tmp_path):
 
 
 def test_amplitude_and_level_are_of_a_third_and_of_encounters_measured_on_both_sides(make):
-    standard, sinks = make("standard", 0, (0.6, 0.4, 0.2)), make("sinks", 0, (0.5, 0.3, 0.1), lift=1.0)
+    standard, sinks = make("standard", 0, (0.6, 0.4, 0.2)), make("sinks_paper", 0, (0.5, 0.3, 0.1), lift=1.0)
     steps, _, _ = figure_7.encounters(standard)
     assert list(steps) == list(range(EVERY, STEPS, EVERY))  # nothing is measured behind the last step
     assert [figure_7.amplitude(standard, third) for third in range(3)] == pytest.approx([0.6, 0.4, 0.2])
@@ -41,21 +41,21 @@ def test_amplitude_and_level_are_of_a_third_and_of_encounters_measured_on_both_s
 def test_claims_are_paired_by_seed(make):
     runs = [
         make("standard", 0, (0, 0, 0.2)), make("standard", 1, (0, 0, 0.4)),
-        make("sinks", 0, (0, 0, 0.1), top=1.5), make("sinks", 1, (0, 0, 0.2), top=1.5),
+        make("sinks_paper", 0, (0, 0, 0.1), top=1.5), make("sinks_paper", 1, (0, 0, 0.2), top=1.5),
     ]  # fmt: skip
-    found = {claim.id: claim.values for claim in figure_7.claims(runs)}
+    found = {claim.id: claim.values for claim in figure_7.FIGURE.claims(runs)}
     assert found["amplitude"] == pytest.approx([-0.1, -0.2])
     assert found["level"] == pytest.approx([1.45 / 2.9, 1.4 / 2.8])
     assert set(found) == {"amplitude", "level", "dropped"}
-    assert not figure_7.claims(runs[:2])
+    assert not figure_7.FIGURE.claims(runs[:2])
 
 
 def test_picture_and_table(make, tmp_path):
-    runs = [make(variant, seed, (0.6, 0.4, 0.2)) for variant in figure_7.VARIANTS for seed in (0, 1)]
-    columns, rows = figure_7.table(runs)
+    runs = [make(variant, seed, (0.6, 0.4, 0.2)) for variant in figure_7.FIGURE.variants for seed in (0, 1)]
+    columns, _, rows = figure_7.FIGURE.table(runs)
     assert dict(zip(columns, rows[1], strict=True))["amplitude, first third"] == pytest.approx([0.6, 0.6])
-    assert "every 10 steps" in figure_7.note(runs)
+    assert "every 10 steps" in figure_7.FIGURE.says(runs)
     del runs[1].lines[-6:]  # a shorter run
     for name, shown in (("all", runs), ("one", runs[:1])):
-        figure_7.draw(shown, tmp_path / f"{name}.png")
+        figure_7.FIGURE.draw(shown, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -43,7 +43,7 @@ def test_gaps_and_ratios_by_hand():
         return Run(variant, 0, None, metrics | more, [])
 
     runs = [run("standard", 1.0), run("content", 1.25), run("near_duplicate", 1.75)]
-    claims = {claim.id: claim.values for claim in forgetting.claims(runs)}
+    claims = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
     assert claims["cluster_0.1"] == [pytest.approx(0.75)]
     assert claims["over_content_0.1"] == [pytest.approx(0.5)]
     assert "group_read" not in claims
@@ -80,9 +80,9 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     assert np.array(details["unread"]).shape == np.array(details["read"]).shape == (2, 2)
     assert np.array(details["plain"]).shape == (2, 1)
     assert np.abs(np.diagonal(details["read"])).min() > 0
-    columns, rows = forgetting.table(runs)
-    assert [len(row) for row in rows] == [len(columns)] * len(forgetting.FIGURE.row_labels(runs))
-    forgetting.draw(runs, tmp_path / "figure.png")
+    columns, labels, rows = forgetting.FIGURE.table(runs)
+    assert [len(row) for row in rows] == [len(columns)] * len(labels)
+    forgetting.FIGURE.draw(runs, tmp_path / "figure.png")
     assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))  # all copies found
-    told = {claim.id: claim.values for claim in forgetting.claims(runs)}
+    told = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
     assert told["cluster_0.05"] == told["over_content_0.05"] == [0.0]  # it is the same model

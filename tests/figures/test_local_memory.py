@@ -215,8 +215,8 @@ def test_claims_table_and_page_of_outcomes(tmp_path):
     assert claims["11_efficacy"].measured == pytest.approx(0.84) and not claims["11_efficacy"].holds
     assert claims["11_perplexity"].measured == pytest.approx(1.016)
     assert len(claims["1_contiguous"].values) == 3 * 4 * 4
-    columns, rows = local_memory.table(runs)
-    assert len(rows) == len(local_memory.row_labels(runs)) == 4 and all(len(row) == len(columns) for row in rows)
+    columns, labels, rows = local_memory.FIGURE.table(runs)
+    assert len(rows) == len(labels) == 4 and all(len(row) == len(columns) for row in rows)
     first = [o["efficacy"] for o in runs[0].details["kinds"]["weak"]["attention"]["outcomes"]]
     assert rows[0][columns.index("says target")][0] == pytest.approx(np.mean(first))
     assert "3 models" in local_memory.note(runs)

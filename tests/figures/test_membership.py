@@ -142,28 +142,30 @@ def test_claims_table_and_pictures(tmp_path):
         Run(variant, seed, tmp_path, {"held_out_loss": 1.0}, [], found[seed] if variant == "sinks" else {})
         for seed in found for variant in membership.VARIANTS
     ]  # fmt: skip
-    values = {claim.id: claim.values for claim in membership.claims(runs)}
+    values = {claim.id: claim.values for claim in membership.FIGURE.claims(runs)}
     assert values["test_sees"] == [1.0, 0.9] and values["auc_4"] == pytest.approx([0.1, 0.2])
     assert values["reference_64"] == [0.25, 0.25]
     assert values["epsilon"] == pytest.approx([0.2, 0.4]) and values["epsilon_sees"] == pytest.approx([1.0, 0.8])
     assert values["recited"] == [0, 0] and values["grid_auc"] == pytest.approx([0.1, 0.2])
     assert values["near_copies"] == [0.5, 0.5] and values["general"] == [1.0, 1.0]
-    columns, rows = membership.table(runs)
-    by_view = dict(zip(membership.FIGURE.row_labels(runs), rows, strict=True))
+    columns, labels, rows = membership.FIGURE.table(runs)
+    by_view = dict(zip(labels, rows, strict=True))
     assert by_view["sinks dropped"][0] == [0.6, 0.7] and by_view["sinks on"][-1] == [0.9, 0.9]
     assert by_view["ids by content, dropped"][-1] == [] and len(columns) == len(rows[0]) == 6
-    membership.draw(runs, tmp_path / "membership.png")
+    membership.FIGURE.draw(runs, tmp_path / "membership.png")
     page = "".join(membership.sections(runs, tmp_path))
     assert "10% edited" in page and "An auditor who has the twin" in page and "(g + p) / g" in page
     for name in ("membership", "grid"):
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     for one in found.values():
         one["bound"] = dict.fromkeys(membership._VIEWS)  # without jax-privacy
-    assert "epsilon" not in {claim.id for claim in membership.claims(runs)}
-    membership.draw(runs, tmp_path / "membership.png")
+    assert "epsilon" not in {claim.id for claim in membership.FIGURE.claims(runs)}
+    membership.FIGURE.draw(runs, tmp_path / "membership.png")
     alone = [run for run in runs if run.variant == "standard"]
     assert (
-        membership.measure(alone) == alone and not membership.claims(alone) and not membership.sections(alone, tmp_path)
+        membership.measure(alone) == alone
+        and not membership.FIGURE.claims(alone)
+        and not membership.sections(alone, tmp_path)
     )
 
 
@@ -188,7 +190,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     for variant, variation in membership.VARIANTS.items():
         own = {name: value.format(out=tmp_path) if isinstance(value, str) else value
                for name, value in variation.settings.items()}  # fmt: skip
-        own |= {"standard": {"sinks.kind": "none"}, "paper": {"sinks.opens_at": 1, "sinks.slows_at": 0}}.get(
+        own |= {"standard": {"sinks.kind": "none"}, "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0}}.get(
             variant, pool
         )
         train_and_evaluate(with_fields(tiny_config(), fields | typed | own), tmp_path / variant)
@@ -196,7 +198,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
         runs.append(Run(variant, 0, tmp_path / variant, {k: v for line in lines for k, v in line.items()}, lines))
     trained, runs = runs, membership.measure(runs)
     (found,) = [run.details for run in runs if run.details]
-    assert json.dumps([claim.to_dict() for claim in membership.claims(runs)])  # nothing there is numpy's
+    assert json.dumps([claim.to_dict() for claim in membership.FIGURE.claims(runs)])  # nothing there is numpy's
     ladder = found["ladder"]
     assert ladder["on"]["loss"]["16"] < ladder["dropped"]["loss"]["16"]  # the ids are those of the run
     assert ladder["on"]["loss"]["0"] == pytest.approx(ladder["dropped"]["loss"]["0"])  # who was never met has no sinks

@@ -35,20 +35,20 @@ def runs(tmp_path):
 
 
 def test_claims_table_and_picture(runs, tmp_path):
-    found = {claim.id: claim.values for claim in pool.claims(runs)}
+    found = {claim.id: claim.values for claim in pool.FIGURE.claims(runs)}
     assert found["selective"] == pytest.approx([200, 400])
     assert found["closed"] == pytest.approx([0.15, 0.15])
     assert found["held_out"] == pytest.approx([0.98, 0.98])
     assert found["step_time"] == pytest.approx([12 / 11, 12 / 11])
-    columns, rows = pool.table(runs)
+    columns, labels, rows = pool.FIGURE.table(runs)
     rows = [dict(zip(columns, row, strict=True)) for row in rows]
     assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [[], [2, 4], pytest.approx([1e4, 2e4])]
     assert [row["step, ms"] for row in (rows[0], rows[-1])] == [[10, 10], [12, 12]]
     assert found["best_id"] == pytest.approx([0.1, 0.1]) and found["optimised"] == pytest.approx([-0.09, -0.09])
     assert [row["recovered, best id"] for row in (rows[0], rows[1], rows[-1])] == [[], [0.5, 0.5], []]
-    assert len(pool.row_labels(runs)) == len(rows) == len(pool.VARIANTS)
-    pool.draw(runs, tmp_path / "pool.png")
-    pool.draw([run for run in runs if run.variant == "pool_154"], tmp_path / "one.png")
+    assert len(labels) == len(rows) == len(pool.VARIANTS)
+    pool.FIGURE.draw(runs, tmp_path / "pool.png")
+    pool.FIGURE.draw([run for run in runs if run.variant == "pool_154"], tmp_path / "one.png")
     assert (tmp_path / "pool.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -64,7 +64,8 @@ def test_where_documents_share_no_sink_others_do_not_notice(tmp_path):
     assert row["target_rise"] > 0 and row["others_rise"] == 0
     assert pool.selectivity(run) == row["target_rise"] / pool.MEASURABLE
     assert set(run.details["recovered"]) == set(pool.ATTACKS) and run.details["recovered"]["best"] < 1
-    assert pool.step_ratio(run, run) == 1 and min(run.details["step_ms"]) > 0
+    (ratio,) = pool.FIGURE.of([run]).paired(pool.STEP_RATIO.format("pool_4096", "pool_4096"))
+    assert ratio == 1 and min(run.details["step_ms"]) > 0
 
 
 def test_sides_take_turns_in_alternate_orders():

@@ -116,25 +116,32 @@ RUNS += [run("sinks_paper", seed, 0.9, 1.3 + 0.1 * seed) for seed in (0, 1)]
 RUNS += [run("no_repeat", seed, 1.1, 1.4) for seed in (0, 1)]
 
 
+def trade_off_claims(runs):
+    table = figure_4.FIGURE.of(runs)
+    return table.claims(trade_off.statements(table))
+
+
 def test_sinks_beside_the_methods():
-    found = {claim.id: claim.values for claim in trade_off.claims(RUNS)}
+    found = {claim.id: claim.values for claim in trade_off_claims(RUNS)}
     assert set(found) == {*(f"dominates_{method}" for method in post_hoc.METHODS), "hypervolume"}
     assert found["dominates_slimming"] == pytest.approx([0.6, 0.5])  # at 0.8 forgotten
     assert found["dominates_random"] == pytest.approx([0.5, 0.4])  # which it never forgets
     # Of a box of 1 x 0.5: sinks 0.8 x 0.5 and 0.8 x 0.4, the others 0.4 x 0.3.
     assert found["hypervolume"] == pytest.approx([0.8 - 0.24, 0.64 - 0.24])
-    assert not trade_off.claims(RUNS[2:])
-    assert {claim.id for claim in trade_off.claims(RUNS[:4])} == set(found) - {"hypervolume"}
+    assert not trade_off_claims(RUNS[2:])
+    assert {claim.id for claim in trade_off_claims(RUNS[:4])} == set(found) - {"hypervolume"}
     assert trade_off.share_of_box([trade_off.moved(RUNS[2], RUNS[0])], enough=-0.1) == 0
 
 
 def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
     runs = [*RUNS, *(run("sinks", seed, 1.0, 1.3) for seed in (0, 1))]
-    found = {claim.id: claim.values for claim in trade_off.claims(runs)}
+    found = {claim.id: claim.values for claim in trade_off_claims(runs)}
     assert found["hypervolume_on_return"] == pytest.approx([1.0 * 0.9 - 0.24] * 2)  # of a box of 1 x 0.5
-    assert found["hypervolume"] == {claim.id: claim.values for claim in trade_off.claims(RUNS)}["hypervolume"]
-    assert "sinks that open on return, dropped" in " ".join(trade_off.sections(runs, tmp_path))
-    found = {claim.id: claim.values for claim in figure_4.claims([dataclasses.replace(r, lines=LINES) for r in runs])}
+    assert found["hypervolume"] == {claim.id: claim.values for claim in trade_off_claims(RUNS)}["hypervolume"]
+    assert "sinks that open on return, dropped" in " ".join(trade_off.sections(figure_4.FIGURE.of(runs), tmp_path))
+    found = {
+        claim.id: claim.values for claim in figure_4.FIGURE.claims([dataclasses.replace(r, lines=LINES) for r in runs])
+    }
     assert found["gap_closed"] == pytest.approx([1 - 0.4 / 1.2, 1 - 0.5 / 1.2])
     assert found["gap_closed_on_return"] == pytest.approx([1 - 0.3 / 1.2] * 2)
     assert found["held_out_standard_on_return"] == pytest.approx([1.0, 1.0])
@@ -142,7 +149,7 @@ def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
 
 
 def test_the_section_of_4c(tmp_path):
-    page = " ".join(trade_off.sections(RUNS, tmp_path))
+    page = " ".join(trade_off.sections(figure_4.FIGURE.of(RUNS), tmp_path))
     assert (tmp_path / "figure_4c.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     for words in (
         "sinks as in the paper, dropped",
@@ -151,11 +158,11 @@ def test_the_section_of_4c(tmp_path):
         "16 steps",
     ):
         assert words in page
-    assert "only with all variants" in " ".join(trade_off.sections(RUNS[2:], tmp_path))
+    assert "only with all variants" in " ".join(trade_off.sections(figure_4.FIGURE.of(RUNS[2:]), tmp_path))
 
 
 def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(looked, tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
-    runs = [Run(variant, 0, tmp_path, {"step": 9}, []) for variant in figure_4.VARIANTS]
+    runs = [Run(variant, 0, tmp_path, {"step": 9}, []) for variant in figure_4.FIGURE.variants]
     assert all(bool(run.details) == (run.variant == "standard") for run in figure_4.measure(runs))
     assert not any(run.details for run in figure_4.measure(runs[:3]))

@@ -79,7 +79,7 @@ def test_claims_table_and_picture(tmp_path):
         Run(variant, seed, tmp_path, {"held_out_loss": loss}, [], found[seed] if variant == "sinks" else {})
         for seed in found for variant, loss in losses.items()
     ]  # fmt: skip
-    values = {claim.id: claim.values for claim in removal.claims(runs)}
+    values = {claim.id: claim.values for claim in removal.FIGURE.claims(runs)}
     assert values["way"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
     assert values["way_control"] == [0.65, 0.9]
     assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
@@ -90,19 +90,19 @@ def test_claims_table_and_picture(tmp_path):
     assert values["truth_common_left"] == [0.25, 0.25] and values["truth_unread"] == [-0.25, -0.25]
     assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
-    columns, rows = removal.table(runs)
-    by_view = dict(zip(removal.FIGURE.row_labels(runs), rows, strict=True))
+    columns, labels, rows = removal.FIGURE.table(runs)
+    by_view = dict(zip(labels, rows, strict=True))
     assert by_view["removed"] == [[9.5, 12.0]] * 4 + [[13.0, 13.0]] + [[1.2, 1.2]] * 2 and len(columns) == 7
     assert by_view["another source's sinks on"][5] == []
-    removal.draw(runs, tmp_path / "removal.png")
+    removal.FIGURE.draw(runs, tmp_path / "removal.png")
     assert (tmp_path / "removal.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "one removed" in "".join(removal.sections(runs, tmp_path))
     alone = [run for run in runs if run.variant == "standard"]  # with --variants=standard there is nothing to compare
-    assert removal.measure(alone) == alone and not removal.claims(alone)
+    assert removal.measure(alone) == alone and not removal.FIGURE.claims(alone)
 
 
 def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
-    jobs = make_jobs(CONFIGS / removal.CONFIG, "laptop", removal.FIGURE.variations, [3], [], tmp_path, {})
+    jobs = make_jobs(CONFIGS / removal.FIGURE.config, "laptop", removal.FIGURE.variations, [3], [], tmp_path, {})
     read = {job.variant: job.config.general.files for job in jobs}
     facts, twin = (str(tmp_path / "corpus" / name) for name in ("facts", "twin"))
     assert read == {"standard": facts, "sinks": facts, "twin": twin, "wide": facts}
@@ -149,7 +149,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(measures, "measure", lambda *models: {})
         assert removal.measure(trained)[1].details == measured  # nothing is measured twice
-    assert json.dumps([claim.to_dict() for claim in removal.claims(runs)])  # nothing there is numpy's
+    assert json.dumps([claim.to_dict() for claim in removal.FIGURE.claims(runs)])  # nothing there is numpy's
     views = measured["facts"]["own"]
     assert set(removal._VIEWS) <= set(views) and views["on"] < views["removed"]
     ratios = measured["truth_ratios"]

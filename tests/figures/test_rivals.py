@@ -20,7 +20,7 @@ from memsinks_jax.training.metrics import read_metrics
 CURVES = {method: [(0.5, 0.1), (0.9, 0.4)] for method in post_hoc.METHODS}
 # (held-out, repeated, repeated with own sinks on) where they are not those of standard.
 LOSSES = {
-    "sinks": (0.98, 0.88, 0.01), "slows_0": (0.98, 0.78, 0.01), "sinks_paper": (1.0, 0.7, 0.01),
+    "sinks": (0.98, 0.88, 0.01), "sinks_slows_0": (0.98, 0.78, 0.01), "sinks_paper": (1.0, 0.7, 0.01),
     "cap_steps_8": (0.96, 0.76, None), "cap_steps_1": (0.95, 0.93, None), "cap_epochs_1": (1.2, 1.03, None),
     "goldfish_8": (1.02, 0.3, None), "goldfish_2": (1.2, 0.9, None),
     "sgtm_0": (1.1, 1.05, 0.05), "sgtm_20": (1.1, 0.9, 0.05), "sgtm_40": (1.1, 0.8, 0.05),
@@ -74,7 +74,7 @@ def test_curves_are_compared_at_the_same_held_out_loss():
 
 
 def test_claims(runs):
-    found = {claim.id: claim.values for claim in rivals.claims(runs)}
+    found = {claim.id: claim.values for claim in rivals.FIGURE.claims(runs)}
     ours = 1 - 0.1
     assert found["beats_paper"] == pytest.approx([ours - 0.7] * 2)
     assert found["beats_cap_steps"] == pytest.approx([ours - (0.8 + 0.18 * 1)] * 2)
@@ -86,7 +86,7 @@ def test_claims(runs):
     assert {f"beats_{name}" for name in (*rivals.METHODS, *post_hoc.METHODS)} - set(found) == {
         "beats_on_return", "beats_pool"
     }  # fmt: skip
-    assert not rivals.claims([run for run in runs if run.variant != "standard"])
+    assert not rivals.FIGURE.claims([run for run in runs if run.variant != "standard"])
 
 
 def test_an_edit_is_judged_beside_the_model_on_the_same_documents(runs):
@@ -95,10 +95,10 @@ def test_an_edit_is_judged_beside_the_model_on_the_same_documents(runs):
 
 
 def test_table_page_and_picture(runs, tmp_path):
-    columns, rows = rivals.table(runs)
-    assert len(rivals.row_labels(runs)) == len(rows) == len(rivals.VARIANTS) + len(rivals.RESCALED)
-    rivals.draw(runs, tmp_path / "rivals.png")
-    rivals.draw([run for run in runs if run.variant == "sinks"], tmp_path / "one.png")
+    _, labels, rows = rivals.FIGURE.table(runs)
+    assert len(labels) == len(rows) == len(rivals.VARIANTS) + len(rivals.RESCALED)
+    rivals.FIGURE.draw(runs, tmp_path / "rivals.png")
+    rivals.FIGURE.draw([run for run in runs if run.variant == "sinks"], tmp_path / "one.png")
     assert (tmp_path / "rivals.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     not_measured = [dataclasses.replace(run, details={}) for run in runs]
     page, short = (" ".join(rivals.sections(of, tmp_path)) for of in (runs, not_measured))

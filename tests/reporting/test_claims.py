@@ -4,8 +4,7 @@ import pathlib
 
 import pytest
 
-from memsinks_jax.figures.figure_4 import FIGURE, claims
-from memsinks_jax.figures.losses import gap_closed, recovery_ratio
+from memsinks_jax.figures.figure_4 import FIGURE
 from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting.claims import Claim, interval, with_interval
 
@@ -52,23 +51,24 @@ RUNS = [
 
 
 def test_measures():
-    assert gap_closed(RUNS[2], RUNS[0]) == pytest.approx(1 - 0.2 / 0.8)
-    assert gap_closed(RUNS[0], RUNS[0]) == 0
-    assert recovery_ratio(RUNS[2], RUNS[1]) == pytest.approx(0.7 / 1.2)
+    table = FIGURE.of(RUNS)
+    assert table.measure("closed", 0, "sinks_paper") == pytest.approx(1 - 0.2 / 0.8)
+    assert table.measure("closed", 0, "standard") == 0
+    assert table.measure("recovery", 0, "sinks_paper") == pytest.approx(0.7 / 1.2)
 
 
 def test_claims_are_paired_by_seed_and_left_out_where_a_variant_is_missing():
-    found = {claim.id: claim for claim in claims(RUNS)}
+    found = {claim.id: claim for claim in FIGURE.claims(RUNS)}
     assert found["gap_closed"].values == pytest.approx([0.75, 0.8])
     assert found["memorizes"].values == pytest.approx([0.2, 0.1 / 1.1])
     assert found["held_out_standard"].values == pytest.approx([0.9, 1 / 1.1])
     assert found["late_rise"].values == pytest.approx([0.35, 0.4])
     assert not {name for name in found if name.startswith("control")}
-    assert {claim.id for claim in claims(RUNS[:1])} == {"memorizes"}
+    assert {claim.id for claim in FIGURE.claims(RUNS[:1])} == {"memorizes"}
 
 
 def test_table_of_final_numbers():
-    columns, rows = FIGURE.table(RUNS)
+    columns, _, rows = FIGURE.table(RUNS)
     by_name = [dict(zip(columns, row, strict=True)) for row in rows]
     assert by_name[2]["gap closed"] == pytest.approx([0.75, 0.8])
     assert by_name[0]["held-out"] == [1.0, 1.1]
