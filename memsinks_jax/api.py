@@ -202,8 +202,8 @@ def generate(
         )
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
-    model = Model(workdir, memories)
-    run = model.run
+    trained = Model(workdir, memories)
+    run = trained.run
     asked = list(map(Chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
@@ -211,10 +211,10 @@ def generate(
         logger.info("document %s never came back, so it has no sinks: they are dropped", document)
         settings = dataclasses.replace(settings, sinks="drop")
     next(
-        model.generator.stream(asked, settings, identity, complete=chat)
+        trained.generator.stream(asked, settings, identity, complete=chat)
     )  # all is compiled now, and the clock can start
     begin = time.perf_counter()
-    for written in model.generator.stream(asked, settings, identity, complete=chat):
+    for written in trained.generator.stream(asked, settings, identity, complete=chat):
         show(written[0].text)
     seconds = time.perf_counter() - begin
     texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
