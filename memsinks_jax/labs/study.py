@@ -156,12 +156,12 @@ SHARE = (0, 1.02)  # the limits of an axis of shares
 class Line:
     """A line of a panel: the mean over seeds of values_GX (seeds, places), in a band from the lowest to the highest.
 
-    colour: None takes the next of `COLOURS`.
+    label: None leaves it out of the legend. colour: None takes the next of `COLOURS`.
     """
 
     x: Sequence[float]
     values_GX: np.ndarray
-    label: str
+    label: str | None
     colour: str | None = None
     style: str = "-"
 
@@ -179,12 +179,10 @@ def lines(title: str, x: str, y: str, shown: Sequence[Line], vertical=(), horizo
     """
 
     def draw(axis) -> None:
-        for line, colour in zip(shown, itertools.cycle(COLOURS), strict=False):
-            colour = line.colour or colour
-            axis.plot(line.x, line.values_GX.mean(0), line.style, color=colour, label=line.label, linewidth=1.7)
-            axis.fill_between(
-                line.x, line.values_GX.min(0), line.values_GX.max(0), color=colour, alpha=0.15, linewidth=0
-            )
+        for line, next_colour in zip(shown, itertools.cycle(COLOURS), strict=False):
+            values_GX, colour = line.values_GX, line.colour or next_colour
+            axis.plot(line.x, values_GX.mean(0), line.style, color=colour, label=line.label, linewidth=1.7)
+            axis.fill_between(line.x, values_GX.min(0), values_GX.max(0), color=colour, alpha=0.15, linewidth=0)
         for place, colour in vertical:
             axis.axvline(place, color=colour, linestyle=":", linewidth=1)
         for place, colour in horizontal:
@@ -219,9 +217,9 @@ def picture(shown: Sequence[Panel]) -> Callable[[pathlib.Path], None]:
         for panel, axis in zip(shown, axes, strict=True):
             panel(axis)
         handles, labels = axes[0].get_legend_handles_labels()
-        if len(axes) > 1 and labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
-            for axis in axes:
-                axis.get_legend().remove()
+        if labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
+            for legend in filter(None, (axis.get_legend() for axis in axes)):
+                legend.remove()
             figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         save(figure, path)
 

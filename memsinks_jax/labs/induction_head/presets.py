@@ -46,10 +46,6 @@ class Preset:
     def width(self) -> int:
         return self.d or (128 if self.small else 256)
 
-    @property
-    def sequences(self) -> int:
-        return self.batch or (16 if self.small else 512)
-
     def _steps(self, laptop: int, paper: int) -> int:
         return self.steps or (laptop if self.small else paper)
 
@@ -60,7 +56,7 @@ class Preset:
         # Longer sequences end nearer the ceiling at half the rate. Short ones finish in half the steps.
         rate = {"learning_rate": 0.05 if length == 256 else 0.1, "clip": 1.0} if self.small else {"learning_rate": 0.03}
         law = Law(**{"k": self.k, "length": length, **law})
-        return Recipe(law, TwoLayers(self.width), steps, self.sequences, **rate)
+        return Recipe(law, TwoLayers(self.width), steps, self.batch or (16 if self.small else 512), **rate)
 
     def world(self, **law) -> Recipe:
         """Trains on all tokens, with a linear feed-forward layer: bigrams and the head together."""

@@ -19,7 +19,7 @@ import optax
 
 from memsinks_jax.labs.induction_head import measures
 from memsinks_jax.labs.induction_head.bigrams import Statistics
-from memsinks_jax.labs.induction_head.law import Batch, Law, sampler
+from memsinks_jax.labs.induction_head.law import Law, sampler
 from memsinks_jax.labs.induction_head.model import TwoLayers
 from memsinks_jax.labs.induction_head.training import Run, purpose, resumable
 
@@ -66,10 +66,6 @@ def logits(world: World, weights: dict, tokens_BT: jax.Array, gates_BF: jax.Arra
     return world.model.forward(weights, tokens_BT, lambda hidden_BTF: hidden_BTF * gates_BF[:, None]).logits_BTV
 
 
-def join(one: Batch, other: Batch) -> Batch:
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), one, other)
-
-
 @functools.lru_cache(maxsize=2)
 def _compiled(world: World, statistics: Statistics):
     """Functions (state, other weights, pool, keys, step, count) -> state after `count` steps; (weights, pool, keys, step)
@@ -80,7 +76,8 @@ def _compiled(world: World, statistics: Statistics):
         trained, state = carry
         of_fresh, of_choice = jax.random.split(jax.random.fold_in(keys[_FRESH], number))
         chosen_B = jax.random.permutation(of_choice, world.pool)[:half]
-        batch = join(sample(of_fresh, world.batch - half), jax.tree.map(lambda x: x[chosen_B], pool))
+        fresh = sample(of_fresh, world.batch - half)
+        batch = jax.tree.map(lambda new, old: jnp.concatenate([new, old[chosen_B]]), fresh, pool)
         # Numbers 0..R-1 are the pool's. Every fresh sequence has a number of its own.
         fresh_B = world.pool + number * world.batch + jnp.arange(world.batch - half)
         gates_BF = gates(world, keys[_MASKS], jnp.concatenate([fresh_B, chosen_B]), "own")
