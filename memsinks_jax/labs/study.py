@@ -217,7 +217,7 @@ def picture(shown: Sequence[Panel]) -> Callable[[pathlib.Path], None]:
         for panel, axis in zip(shown, axes, strict=True):
             panel(axis)
         handles, labels = axes[0].get_legend_handles_labels()
-        if len(axes) > 1 and labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
+        if labels and all(axis.get_legend_handles_labels()[1] == labels for axis in axes):
             for legend in filter(None, (axis.get_legend() for axis in axes)):
                 legend.remove()
             figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
