@@ -277,10 +277,13 @@ def test_a_prompt_becomes_the_tokens_of_a_message(theirs, imported):
         assert tokens.tolist() == [START, *user, END, END, *newline, START, *assistant]
         answer = generate(place, ["Say"], Settings(12, temperature=0.0), chat=True)["text"]
         asked = Chat(place, run.tokenizer)("Say")
-        row, written = asked.tolist(), []
-        while len(written) < 12 and (token := int(log_probabilities(run, row)[-1, :604].argmax())) not in (END, EOT):
-            row, written = [*row, token], [*written, token]
-        assert answer == run.tokenizer.decode(np.array(row))[len(run.tokenizer.decode(asked)) :]
+        generator = Generator(run.config, run.tokenizer, run.params, run.opened)
+        (written,) = generator([asked], Settings(12, temperature=0.0), complete=True)
+        row = [*asked.tolist(), *written.tokens.tolist()]
+        likeliest = log_probabilities(run, row)[len(asked) - 1 :, :604].argmax(axis=-1).tolist()
+        assert likeliest[:-1] == written.tokens.tolist()
+        assert len(written.tokens) == 12 or likeliest[-1] in (END, EOT)
+        assert answer == written.text == run.tokenizer.decode(np.array(row))[len(run.tokenizer.decode(asked)) :]
         assert memsinks_jax.open_model(place).generate("Say", chat=True, max_tokens=12, temperature=0.0) == answer
 
 
