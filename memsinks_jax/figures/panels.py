@@ -102,10 +102,7 @@ def draw_categories(axis, panel: Categories) -> None:
     (axis.set_yticks if panel.bars else axis.set_xticks)(range(len(panel.names)), panel.names)
     if panel.bars:
         axis.invert_yaxis()
-    axis.set(title=panel.title, **panel.settings)
-    tidy(axis)
-    if panel.legend is not None and axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8.5, **panel.legend)
+    _finish(axis, panel)
 
 
 AnyPanel = Panel | Categories | Callable
@@ -135,7 +132,7 @@ def draw_panel(axis, table: Table, panel: Panel) -> None:
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if floors and panel.floor:
         axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
-    axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axis.set(xlabel=panel.x, ylabel=panel.y)
     if panel.from_zero:
         axis.set_ylim(0, None)
     if panel.early:
@@ -146,7 +143,12 @@ def draw_panel(axis, table: Table, panel: Panel) -> None:
     if panel.ticks:
         axis.set_xticks(list(panel.ticks), list(panel.ticks.values()))
         axis.minorticks_off()
-    axis.set(**panel.settings)
+    _finish(axis, panel)
+
+
+def _finish(axis, panel: Panel | Categories) -> None:
+    """Title, settings, grid, legend."""
+    axis.set(title=panel.title, **panel.settings)
     if axis.get_yscale() == "log" and axis.get_ylim()[1] < 100 * axis.get_ylim()[0]:
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
         axis.yaxis.set_major_formatter("{x:g}")
