@@ -70,7 +70,7 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     config = tiny_config()
     config.data.files, config.general.files, config.data.ids = flags["data.files"], flags["general.files"], "group"
     config.data.unique_documents, config.data.repeated_documents, config.data.repetitions = 19, 1, 2
-    config.data.vocabulary_size, config.training.steps = 2048, 8  # dialects come back in them
+    config.data.vocabulary_size, config.training.steps = 2048, 21  # an epoch, in which the dialects come back
     train_and_evaluate(config, tmp_path / "run")
     lines = read_metrics(tmp_path / "run")
     metrics = {name: value for line in lines for name, value in line.items()}
