@@ -212,7 +212,7 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
     (tmp_path / "other.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
     config.data.tokenizer = str(tmp_path / "other.model")
-    with pytest.raises(InputError, match=r"has another tokenizer; add --config.data.tokenizer="):
+    with pytest.raises(InputError, match=r"has another tokenizer or end of text; add --config.data.tokenizer="):
         train_and_evaluate(config, tmp_path / "other")
     config.model.hidden += 1
     with pytest.raises(InputError, match=r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"):
