@@ -49,7 +49,7 @@ def _recovered(run: Run) -> dict[str, float]:
 
     opened = open_run(run.workdir)
     repeated = of_role(workdirs.read_corpus(run.workdir), opened.config, "repeated", str(run.workdir))
-    found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)["attacks"]
+    found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)
     return {attack: found[attack]["recovered"] for attack in ATTACKS}
 
 
