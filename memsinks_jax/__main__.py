@@ -12,9 +12,9 @@ from memsinks_jax import __version__
 def listing() -> str:
     """The commands and the labs, each with the first sentence of its docstring."""
     here, lines = pathlib.Path(__file__).parent, []
-    for path in sorted([*here.glob("*.py"), *here.glob("labs/*.py"), *here.glob("labs/*/__main__.py")]):
+    for path in sorted([*here.glob("*.py"), *here.glob("labs/*.py")]):
         tree = ast.parse(path.read_text())
-        name = ".".join(path.relative_to(here.parent).with_suffix("").parts).removesuffix(".__main__")
+        name = ".".join(path.relative_to(here.parent).with_suffix("").parts)
         if path != pathlib.Path(__file__) and _runs(tree):
             lines.append(
                 f"  {name.removeprefix('memsinks_jax.'):24} {ast.get_docstring(tree).splitlines()[0].split(': python')[0]}"

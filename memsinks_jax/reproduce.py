@@ -16,7 +16,11 @@ import tempfile
 from absl import flags
 
 from memsinks_jax.config import InputError
-from memsinks_jax.figures import (
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.studies.figures import (
     audit,
     figure_2,
     figure_3,
@@ -35,12 +39,8 @@ from memsinks_jax.figures import (
     rivals,
     theory,
 )
-from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.runs import Job, Run, default_jobs, make_jobs, train_all
-from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim
-from memsinks_jax.runs import command_line
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.runs import Job, Run, default_jobs, make_jobs, train_all
 from memsinks_jax.variants import CONFIGS
 
 logger = logging.getLogger("memsinks_jax.reproduce")

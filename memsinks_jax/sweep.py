@@ -15,11 +15,11 @@ from absl import flags
 from ml_collections import config_flags
 
 from memsinks_jax.config import InputError
-from memsinks_jax.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
-from memsinks_jax.figures.table import LOSSES, Table
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
+from memsinks_jax.studies.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
+from memsinks_jax.studies.figures.table import LOSSES, Table
 from memsinks_jax.variants import open_config
 
 CONTROL = "control"  # name of the run to compare all others with

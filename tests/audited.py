@@ -3,7 +3,7 @@
 import random
 
 from memsinks_jax.auditing.measures import ALL, OFTEN
-from memsinks_jax.figures import audit
+from memsinks_jax.studies.figures import audit
 
 RUNGS = (1, 8, 64)
 SUBJECTS = (audit.DROPPED, "sinks, own on", "sinks, all on", audit.STANDARD, audit.ORACLE)

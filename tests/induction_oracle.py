@@ -6,7 +6,7 @@ Draws in the order of the paper's own generator: with the same seed it gives the
 
 import numpy as np
 
-from memsinks_jax.labs.induction_head.bigrams import Statistics
+from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
 
 
 def triggers(statistics: Statistics, k: int, offset: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Made-up results of post-hoc methods, for tests of the figures that show them."""
 
-from memsinks_jax.baselines.removal import Point
-from memsinks_jax.figures import post_hoc
+from memsinks_jax.studies.baselines.removal import Point
+from memsinks_jax.studies.figures import post_hoc
 
 
 def details(curves, before=(0.0, 0.0), found=None):

@@ -16,7 +16,8 @@ from memsinks_jax.config import CHOICES, RANGES, Config, flatten, validate
 PACKAGE = ROOT / "memsinks_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# A room may import itself and the rooms named here. Commands and figures, which use everything, are not listed.
+# A room may import itself and the rooms named here. Commands and the figures of the studies, which use everything, are
+# not listed.
 MAY_IMPORT = {
     "config": set(),
     "variants": {"config"},
@@ -30,19 +31,20 @@ MAY_IMPORT = {
     "training": {"config", "sinks", "data", "model", "evals", "runs"},
     "planning": {"config", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "sinks", "data", "model", "evals"},
-    "baselines": {"config", "sinks", "model", "evals"},
     "editing": {"config", "reporting", "sinks", "data", "model", "runs"},
-    "auditing": {"config", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting", "baselines"},
+    "auditing": {"config", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting"},
     "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting"},
-    "labs": {"config", "runs", "reporting"},
+    "studies.baselines": {"config", "sinks", "model", "evals"},
+    "studies.labs": {"config", "runs", "reporting"},
+    "studies.published": {"config", "data", "editing", "reporting", "runs"},
 }
 # What opens a run is built on the parts of training; the loop alone is built on what opens a run, and on the evals.
 OF_THE_LOOP = {"evals", "runs"}
 
 
 def room(path):
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else path.stem
+    *folders, _ = path.relative_to(PACKAGE).parts
+    return ".".join(folders[: 1 + (folders[0] == "studies")]) if folders else path.stem
 
 
 def imports(path):
@@ -62,7 +64,12 @@ def test_imports_follow_the_datas_way(path):
         assert top not in ("torch", "transformers"), f"{path} imports {name}"
         if here in ("data", "config", "reporting") or path.stem == "interruption":
             assert top not in ("jax", "flax", "optax", "orbax"), f"{path} imports {name}"
-        if top == "memsinks_jax" and here in MAY_IMPORT and rest[0] not in (here, "__version__"):
+        if (
+            top == "memsinks_jax"
+            and here in MAY_IMPORT
+            and rest[0] != "__version__"
+            and not name.startswith(f"{top}.{here}")
+        ):
             assert rest[0] in MAY_IMPORT[here], f"{path} imports {name}"
             if here == "training" and rest[0] in OF_THE_LOOP and rest[-1] != "interruption":
                 assert path.stem == "loop", f"{path} imports {name}"
@@ -93,12 +100,26 @@ def test_no_file_is_imported_by_what_it_imports():
     assert not circles
 
 
+COMMANDS = {
+    path: ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (*PACKAGE.glob("*.py"), *PACKAGE.glob("labs/*.py"))
+    if "command_line.run(" in path.read_text()
+}
+
+
+def test_nothing_of_the_library_imports_a_study():
+    """Commands do, to run them."""
+    for path in FILES:
+        if path not in COMMANDS and not room(path).startswith("studies"):
+            assert not [name for name in imports(path) if name.startswith("memsinks_jax.studies")], path
+
+
 def test_nothing_imports_a_command_and_only_commands_the_command_line():
     """A command is its help, its flags, one call, and what is printed."""
-    commands = {f"memsinks_jax.{path.stem}" for path in PACKAGE.glob("*.py") if "command_line.run(" in path.read_text()}
+    assert len(COMMANDS) > 15
     for path in FILES:
-        assert not commands & set(imports(path)), path
-        if room(path) != "labs" and f"memsinks_jax.{path.stem}" not in commands and path.stem != "command_line":
+        assert not set(COMMANDS.values()) & set(imports(path)), path
+        if path not in COMMANDS and path.stem != "command_line":
             assert "command_line" not in re.findall(
                 r"\w+", "".join(re.findall(r"^ *from .*", path.read_text(), re.M))
             ), path
@@ -106,13 +127,13 @@ def test_nothing_imports_a_command_and_only_commands_the_command_line():
 
 @pytest.mark.parametrize("command", ["api", "train", "evaluate", "generate", "export", "forget", "prepare", "import"])
 def test_using_a_model_needs_no_audit(command):
-    assert not [name for name in reached()[f"memsinks_jax.{command}"] if ".auditing" in name or ".figures" in name]
+    assert not [name for name in reached()[f"memsinks_jax.{command}"] if ".auditing" in name or ".studies" in name]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_programs_run_on_the_mesh_of_their_parameters(path):
     """By placement.jit, or in a context that sets the mesh."""
-    if room(path) not in ("labs", "training", "evals") and path.stem != "placement":
+    if room(path) not in ("studies.labs", "training", "evals") and path.stem != "placement":
         assert "jax.jit" not in path.read_text(), f"{path}: placement.jit knows the mesh"
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 from memsinks_jax.data.embedded import facts, stories
-from memsinks_jax.figures import local_memory
+from memsinks_jax.studies.figures import local_memory
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
         if any(f"--figure={name}" in command for name in ("forgetting", "audit", "removal", "membership", "rivals")):
-            continue  # they take minutes at any size; tests/figures has them, smaller or made up
+            continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
             continue  # a run for every point of every figure; tests/test_reproduce.py has it with two
         if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
@@ -117,7 +117,7 @@ def test_the_readmes_edit_changes_a_fact(clone):
     page = (ROOT / "docs" / "editing.md").read_text().replace(" \\\n", " ")
     figure, edits, generate = re.findall(r"^    (python -m .*local_memory.*)$", page, flags=re.MULTILINE)
     assert f"--target='{edit.target}'" in edits and f"--prompt='{edit.prompt}'" in edits
-    prepare = "import pathlib; from memsinks_jax.figures import local_memory as m; m.DOCUMENTS = 24_000; "
+    prepare = "import pathlib; from memsinks_jax.studies.figures import local_memory as m; m.DOCUMENTS = 24_000; "
     prepare += "print(*m.prepare(pathlib.Path('runs/local_memory')))"
     flags = run(f'source .venv/bin/activate && python -c "{prepare}"', clone).stdout.strip()
     for command in (

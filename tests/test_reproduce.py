@@ -7,13 +7,13 @@ import pytest
 
 from memsinks_jax import reproduce
 from memsinks_jax.config import InputError
-from memsinks_jax.figures import theory
-from memsinks_jax.figures.figure import Figure
-from memsinks_jax.figures.panels import Panel
-from memsinks_jax.figures.runs import Run
-from memsinks_jax.figures.table import Statement
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
+from memsinks_jax.studies.figures import theory
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.panels import Panel
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.studies.figures.table import Statement
 
 ASKED = reproduce.Request("laptop", [0], [], 2)
 

@@ -8,7 +8,7 @@ from conftest import ROOT
 
 from memsinks_jax import sweep
 from memsinks_jax.config import InputError
-from memsinks_jax.figures.runs import Run, Variation, make_jobs
+from memsinks_jax.studies.figures.runs import Run, Variation, make_jobs
 from memsinks_jax.variants import open_config
 
 GRID = types.SimpleNamespace(

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.labs.associative_memory import model, optimization
+from memsinks_jax.studies.labs.associative_memory import model, optimization
 
 N, M, RUNS, REPEATS = 100, 5, 100, 3
 LAW, Y = model.zipf(N, 2.0), model.outputs(N, M)

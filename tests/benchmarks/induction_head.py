@@ -11,9 +11,9 @@ import time
 
 import jax
 
-from memsinks_jax.labs.induction_head import bigrams, training
-from memsinks_jax.labs.induction_head.law import sampler
-from memsinks_jax.labs.induction_head.presets import Preset
+from memsinks_jax.studies.labs.induction_head import bigrams, training
+from memsinks_jax.studies.labs.induction_head.law import sampler
+from memsinks_jax.studies.labs.induction_head.presets import Preset
 
 STEPS, ROUNDS = 10, 5  # steps of one call, calls
 AT_MOST = 0.10  # of a step's time

@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
-from memsinks_jax.figures.figure_4 import FIGURE
-from memsinks_jax.figures.runs import Run
 from memsinks_jax.reporting.claims import Claim, interval, with_interval
+from memsinks_jax.studies.figures.figure_4 import FIGURE
+from memsinks_jax.studies.figures.runs import Run
 
 
 def test_interval_is_students():

@@ -10,8 +10,8 @@ import pytest
 from conftest import ROOT
 
 from memsinks_jax.config import InputError
-from memsinks_jax.labs.associative_memory.__main__ import measure as measure_associative_memory
-from memsinks_jax.labs.induction_head.__main__ import measure as measure_induction_head
+from memsinks_jax.labs.associative_memory import measure as measure_associative_memory
+from memsinks_jax.labs.induction_head import measure as measure_induction_head
 from memsinks_jax.runs import command_line, host_memory, output, trained
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.training import loop

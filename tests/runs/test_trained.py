@@ -18,9 +18,6 @@ from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.residue import residue
 from memsinks_jax.auditing.rows import rows_of
 from memsinks_jax.auditing.subjects import Subject, of_role
-from memsinks_jax.baselines.heuristics import zero_out
-from memsinks_jax.baselines.integrated_gradients import integrated_gradients
-from memsinks_jax.baselines.learned_masks import Slimming, slimming
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
 from memsinks_jax.evals.document_loss import DocumentLoss
@@ -29,6 +26,9 @@ from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.baselines.heuristics import zero_out
+from memsinks_jax.studies.baselines.integrated_gradients import integrated_gradients
+from memsinks_jax.studies.baselines.learned_masks import Slimming, slimming
 from memsinks_jax.training.loop import train_and_evaluate
 
 

@@ -1,0 +1,114 @@
+"""BalancedSubnet (arXiv 2410.02159): drops MLP weights, chosen to forget some documents and keep other text.
+
+The model is frozen. Every weight of an MLP matrix has a score. Each matrix drops the weights with the smallest absolute
+scores; gradients pass straight through this choice. Training minimizes the loss on other text minus the loss on the
+documents to forget. Follows the authors' code, except that their batches have 64 documents and ours `batch_size`.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from memsinks_jax.config import Config
+from memsinks_jax.model import placement
+from memsinks_jax.studies.baselines.reading import Reader, documents_of
+
+MATRICES = ("up_kernel", "gate_kernel", "down_kernel")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the authors' code, except for the batch size."""
+
+    ratio: float = 0.01  # share of every matrix that is dropped
+    weight: float = (
+        0.05  # w: minimizes w times the loss on other text, minus 1 - w times that on the documents to forget
+    )
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    decay: float = 5e-4
+    epochs: int = 5  # of the other text
+    batch_size: int = 32  # documents, at most half of them to forget
+    seed: int = 0  # of the scores and the order
+
+
+def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
+    """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 / inputs)."""
+    key, found = jax.random.key(settings.seed, impl="threefry2x32"), {}
+    for number, name in enumerate(MATRICES):
+        if name in params["layers"]:
+            shape = params["layers"][name].shape
+            most = shape[1] ** -0.5
+            found[name] = jax.random.uniform(jax.random.fold_in(key, number), shape, minval=-most, maxval=most)
+    return found
+
+
+def kept(scores_LIO: jax.Array, ratio: float) -> jax.Array:
+    """Weights to keep: all but int(ratio * n) of each layer's n -> bool."""
+    sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
+    ranks_LN = jnp.argsort(jnp.argsort(sizes_LN, axis=1), axis=1)
+    return (ranks_LN >= int(ratio * sizes_LN.shape[1])).reshape(scores_LIO.shape)
+
+
+def masked(params: dict, scores: dict[str, jax.Array], ratio: float) -> dict:
+    """The parameters without the dropped weights. In the gradient, a mask counts as the absolute value of its score."""
+    sizes = {name: jnp.abs(of) for name, of in scores.items()}
+    masks = {
+        name: size + jax.lax.stop_gradient(kept(scores[name], ratio) - size) for name, size in sizes.items()
+    }  # fmt: skip
+    return params | {"layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}}
+
+
+def balanced_subnet(
+    config: Config, params: dict, forgotten: list[dict], other: list[dict], settings: Settings | None = None
+) -> dict:
+    """Finds and drops weights -> the remaining parameters.
+
+    Args:
+      forgotten: batches of `document_loss.document_batches` of the documents to forget.
+      other: the same of text that was read once.
+    Raises:
+      InputError: no document has a target.
+    """
+    settings, reader = settings or Settings(), Reader(config)
+    forgotten, other = documents_of(forgotten), documents_of(other)
+    optimizer = optax.chain(
+        optax.add_decayed_weights(settings.decay), optax.sgd(settings.learning_rate, settings.momentum)
+    )
+    scores = initial(params, settings)
+    state = optimizer.init(scores)
+
+    def loss(params: dict, rows: dict) -> jax.Array:
+        return reader.nats(params, rows, {}).sum() / rows["weights"].sum()
+
+    def step(params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict):
+        def objective(scores: dict) -> jax.Array:
+            of = masked(params, scores, settings.ratio)
+            return settings.weight * loss(of, stays) - (1 - settings.weight) * loss(of, lost)
+
+        updates, state = optimizer.update(jax.grad(objective)(scores), state, scores)
+        return optax.apply_updates(scores, updates), state
+
+    advance = placement.jit(step)
+    for lost, stays in _batches(forgotten, other, settings):
+        scores, state = advance(params, scores, state, lost, stays)
+    return placement.jit(lambda params, scores: masked(params, scores, settings.ratio))(params, scores)
+
+
+def _batches(forgotten: dict, other: dict, settings: Settings):
+    """Yields (rows to forget, rows of other text) for every step, in an order drawn anew each epoch."""
+    rng = np.random.default_rng(settings.seed)
+    count = {"lost": len(forgotten["inputs"]), "stays": len(other["inputs"])}
+    lost = min(count["lost"], settings.batch_size // 2)
+    stays = min(settings.batch_size - lost, count["stays"])
+    for _ in range(settings.epochs):
+        orders = {name: rng.permutation(size) for name, size in count.items()}
+        for number in range(count["stays"] // stays):
+            at = np.arange(number * lost, (number + 1) * lost) % count["lost"]
+            chosen = orders["lost"][at], orders["stays"][number * stays : (number + 1) * stays]
+            yield tuple(
+                {name: of[name][places] for name in of} for of, places in zip((forgotten, other), chosen, strict=True)
+            )

@@ -1,0 +1,129 @@
+"""Weight editing by curvature (arXiv 2510.24256): removes the parts of a matrix in directions of low curvature.
+
+Curvature is the Fisher information in the Kronecker approximation (K-FAC). For a matrix with inputs a and gradients g of
+the loss at its output, A = E[a aᵀ] and G = E[g gᵀ], neither centred, over tokens of ordinary text with labels sampled
+from the model. The matrix is written in the eigenvectors of both. Each entry has as mass the product of its eigenvalues.
+The edit keeps the fewest entries whose masses add up to `share` of the total. It applies to the MLP matrices that read the
+residual stream, as in the paper's language models. The singular value decomposition is the control without curvature.
+
+L layers, R rows, T positions, D d_model, F hidden neurons.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memsinks_jax.config import Config
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import Layer, recorded
+from memsinks_jax.model.losses import logits, token_losses
+from memsinks_jax.studies.baselines.reading import FIELDS, Reader
+
+MATRICES = ("up", "gate")  # of a layer; only Llama has the second
+
+
+def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) -> dict[str, np.ndarray]:
+    """Computes {"inputs": A, float64 (L, D, D); "up" and, if there is one, "gate": G, (L, F, F)}.
+
+    Args:
+      batches: of `document_loss.document_batches`, of text that was read once. On repeated text, the directions that
+        memorize it would show high curvature. Here every position has a target, so none is left out.
+    """
+    reader, names = Reader(config), [name for name in MATRICES if f"{name}_kernel" in params["layers"]]
+    looked = placement.jit(partial(_products, reader, names))
+    found, tokens = {}, 0.0
+    for number, batch in enumerate(batches):
+        rows = {name: batch[name] for name in FIELDS}
+        products = jax.device_get(looked(params, rows, jax.random.key(seed, impl="threefry2x32"), number))
+        found = {name: found.get(name, 0.0) + np.asarray(sums, np.float64) for name, sums in products.items()}
+        tokens += float((rows["weights"] > 0).sum())
+    return {name: sums / tokens for name, sums in found.items()}
+
+
+def sampled(reader: Reader, params: dict, rows: dict, key: jax.Array) -> jax.Array:
+    """Samples labels from the model's predictions at every position -> int32 (R, T)."""
+    about = rows["inputs"], rows["segments"], rows["positions"]
+    said_RTV = reader.model(params, *about, read_out=logits)
+    return jax.random.categorical(key, said_RTV).astype(jnp.int32)
+
+
+def _products(
+    reader: Reader, names: list[str], params: dict, rows: dict, key: jax.Array, number
+) -> dict[str, jax.Array]:
+    """Sums of a aᵀ and g gᵀ over the target positions."""
+    targets_RT = sampled(reader, params, rows, jax.random.fold_in(key, number))
+    layers, shape = reader.layers, rows["inputs"].shape
+    inputs_LRTD = jnp.zeros((layers, *shape, reader.config.model.d_model))
+    outputs = {name: jnp.zeros((layers, *shape, reader.hidden)) for name in names}
+
+    def loss(inputs_LRTD: jax.Array, outputs: dict) -> jax.Array:
+        at = {}
+
+        class Looked(Layer):
+            def mlp(self, x_RTD, layer, *others):
+                at["layer"] = layer
+                return super().mlp(x_RTD, layer, *others)
+
+            def linear(self, name, x, **others):
+                if name not in names:
+                    return super().linear(name, x, **others)
+                if name == names[0]:
+                    x = recorded(x, inputs_LRTD[at["layer"]])
+                y_RTF = super().linear(name, x, **others)
+                return y_RTF + outputs[name][at["layer"]].astype(y_RTF.dtype)
+
+        losses_RT = dataclasses.replace(reader.model, layer=Looked)(
+            params, rows["inputs"], rows["segments"], rows["positions"],
+            read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
+        )  # fmt: skip
+        return losses_RT.sum()
+
+    inputs_LRTD, gradients = jax.grad(loss, argnums=(0, 1))(inputs_LRTD, outputs)
+    counts_RT = (rows["weights"] > 0).astype(jnp.float32)
+
+    def summed(x: jax.Array) -> jax.Array:
+        return jnp.einsum("lrtx,lrty,rt->lxy", x, x, counts_RT, precision="highest")
+
+    return {"inputs": summed(inputs_LRTD)} | {name: summed(of) for name, of in gradients.items()}
+
+
+def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray, share: float) -> np.ndarray:
+    """The matrix without its entries of low curvature: keeps `share` of the mass."""
+    of_inputs_D, vectors_DD = np.linalg.eigh(inputs_DD)
+    of_outputs_F, vectors_FF = np.linalg.eigh(outputs_FF)
+    # Rounding can make zero eigenvalues slightly negative.
+    mass_DF = np.outer(np.maximum(of_inputs_D, 0), np.maximum(of_outputs_F, 0))
+    entries_DF = vectors_DD.T @ kernel_DF @ vectors_FF
+    return vectors_DD @ np.where(_most(mass_DF, share), entries_DF, 0) @ vectors_FF.T
+
+
+def by_singular_values(kernel_DF: np.ndarray, share: float) -> np.ndarray:
+    """The control: keeps the fewest singular values whose squares add up to `share` of the total."""
+    left_DK, values_K, right_KF = np.linalg.svd(kernel_DF, full_matrices=False)
+    return left_DK @ np.diag(np.where(_most(values_K**2, share), values_K, 0)) @ right_KF
+
+
+def _most(mass: np.ndarray, share: float) -> np.ndarray:
+    """Selects the fewest entries that add up to `share` of the sum -> bool."""
+    order = np.argsort(-mass, axis=None, kind="stable")
+    through = np.cumsum(mass.reshape(-1)[order])
+    kept = np.zeros(mass.size, bool)
+    kept[order[: int(np.searchsorted(through, share * through[-1])) + 1]] = True
+    return kept.reshape(mass.shape)
+
+
+def edited(params: dict, of: dict[str, np.ndarray] | None, layers: tuple[int, ...], share: float) -> dict:
+    """Edits the matrices of some layers -> parameters. `of` comes from `factors`; None means by singular values."""
+    changed = {}
+    for name in MATRICES:
+        if f"{name}_kernel" in params["layers"]:
+            kernel_LDF = np.array(params["layers"][f"{name}_kernel"], np.float64)
+            for layer in layers:
+                factor = () if of is None else (of["inputs"][layer], of[name][layer])
+                edit = by_curvature if factor else by_singular_values
+                kernel_LDF[layer] = edit(kernel_LDF[layer], *factor, share)
+            changed[f"{name}_kernel"] = jnp.asarray(kernel_LDF, params["layers"][f"{name}_kernel"].dtype)
+    return params | {"layers": params["layers"] | changed}

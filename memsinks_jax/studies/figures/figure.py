@@ -1,0 +1,98 @@
+"""The type of a figure. A module of this folder exports one as FIGURE."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import sections as shared
+from memsinks_jax.studies.figures.panels import Panel, draw
+from memsinks_jax.studies.figures.runs import Run, Variation
+from memsinks_jax.studies.figures.table import Measures, Statement, Table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of the paper, or a study: what it trains, what it measures, what its page shows.
+
+    Attributes:
+      answer: opens the page.
+      variants: names of variants, or {name: Variation} if something else is varied; () trains nothing.
+      config: file of configs/ with the variants.
+      prepare: writes the files that the runs read -> flags for all runs.
+      measure: further measures of the trained models -> the same runs, with `details`.
+      views: the runs of the table if these are not the trained models, such as a model with its sinks on and off.
+      measures, standard_of: of `figures.table.Table`, over which all below are expressions.
+      columns: {name: expression} of the page's table, which has a row per variant.
+      labels: of the rows, if other than the variant's name. With `views`, names all rows.
+      table_note: the text under the table.
+      statements: the claims. A function is given the table: what is claimed depends on what was measured.
+      panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are matplotlib's.
+      note: the text under the picture, with {mean}, {floor}, and fields of the first run's config such as {config.seed}.
+      sections: further sections of the page; may write into the figure's folder.
+      published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is refused.
+      make: does everything if no model is trained: (first entries of results.json, folder, command) -> results.json.
+    """
+
+    title: str
+    answer: str
+    variants: Sequence[str] | dict[str, Variation] = ()
+    config: str = ""
+    prepare: Callable[[pathlib.Path], list[str]] = lambda out: []
+    measure: Callable[[list[Run]], list[Run]] = lambda runs: runs
+    views: Callable[[list[Run]], list[Run]] | None = None
+    measures: Measures = dataclasses.field(default_factory=dict)
+    standard_of: Callable[[str], str] = lambda variant: "standard"
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    labels: dict[str, str] | Callable[[Table], dict[str, str]] = dataclasses.field(default_factory=dict)
+    table_note: str = ""
+    statements: Sequence[Statement] | Callable[[Table], Sequence[Statement]] = ()
+    panels: Callable[[Table], Sequence[Panel | Callable]] = lambda table: ()
+    size: tuple[float, float] = (15, 4.4)
+    rows: int = 1
+    sharey: bool = False
+    note: str | Callable[[list[Run]], str] = ""
+    sections: Callable[[list[Run], pathlib.Path], list[str]] = lambda runs, out: shared.choices(runs)
+    published: Callable[[str], list[str]] | None = None
+    make: Callable[[dict, pathlib.Path, str], dict] | None = None
+
+    @property
+    def variations(self) -> dict[str, Variation]:
+        """The variations to train, by name."""
+        given = self.variants
+        return dict(given) if isinstance(given, dict) else {name: Variation(name) for name in given}
+
+    def of(self, runs: list[Run]) -> Table:
+        return Table(self.views(runs) if self.views else runs, self.measures, self.standard_of)
+
+    def table(self, runs: list[Run]) -> tuple[list[str], list[str], list[list[list[float]]]]:
+        """Final numbers -> (columns, labels of the rows, rows; a cell holds one value per seed, none if undefined)."""
+        table = self.of(runs)
+        labels = self.labels(table) if callable(self.labels) else self.labels
+        rows = labels if self.views else {variant: labels.get(variant, variant) for variant in table.groups}
+        cells = [[table.column(shown, variant) for shown in self.columns.values()] for variant in rows]
+        return list(self.columns), list(rows.values()), cells
+
+    def claims(self, runs: list[Run]) -> list[Claim]:
+        """All claims about variants that were run."""
+        table = self.of(runs)
+        return table.claims(self.statements(table) if callable(self.statements) else self.statements)
+
+    def draw(self, runs: list[Run], path: pathlib.Path) -> None:
+        table = self.of(runs)
+        draw(table, self.panels(table), path, self.size, self.sharey, self.rows)
+
+    def says(self, runs: list[Run]) -> str:
+        """The text under the picture."""
+        if callable(self.note):
+            return self.note(runs)
+        config = workdirs.read_config(runs[0].workdir) if "{config" in self.note else None
+        return self.note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
+
+    def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
+        """The same table as text -> (columns, rows)."""
+        columns, labels, rows = self.table(runs)
+        cells = [[label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)]
+        return ["variant", *columns], cells

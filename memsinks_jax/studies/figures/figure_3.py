@@ -1,0 +1,126 @@
+"""Figure 3: gradient masking holds the whole model back, and its parts come to depend on each other.
+
+Held-out loss over training for standard training, and for gradient masking with its sinks kept and dropped. Shows both
+kinds of masking (training/gradient_masking.py), and the sinks of the paper as a control for its argument.
+"""
+
+import pathlib
+
+import numpy as np
+
+from memsinks_jax.reporting import report
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.panels import COLOURS, Line, Panel
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.studies.figures.sections import OPEN
+from memsinks_jax.studies.figures.table import Statement
+
+MASKED = {"gradient_masking": "gradient masking", "gradient_detach": "masking of activations"}
+_DROPPABLE = MASKED | {"sinks_paper": "control: sinks"}
+
+
+def gap(run: Run) -> list[float]:
+    """Held-out loss with sinks dropped minus kept, at every evaluation, in nats."""
+    (_, dropped), (_, kept) = run.curve("held_out_loss"), run.curve("held_out_loss_own")
+    return [d - k for d, k in zip(dropped, kept, strict=True)]
+
+
+def growth(run: Run) -> float:
+    """Mean gap over the last third of the evaluations minus that over the first third, in nats."""
+    third = max(len(gap(run)) // 3, 1)
+    return float(np.mean(gap(run)[-third:]) - np.mean(gap(run)[:third]))
+
+
+def _kept(run: Run, loss: str) -> float:
+    """A loss with the sinks on; of a model without sinks its only one."""
+    return run.metrics.get(f"{loss}_own", run.metrics[loss])
+
+
+def _dropped(run: Run, loss: str) -> float:
+    """A loss with the sinks off. Raises KeyError if the model has none."""
+    if f"{loss}_own" not in run.metrics:
+        raise KeyError(loss)
+    return run.metrics[loss]
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What the paper leaves open about gradient masking, and the choices here."""
+    shared_fraction = workdirs.read_config(runs[0].workdir).sinks.shared_fraction
+    return [report.text_table(OPEN, [
+        ["what is masked", "both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in "
+                           "the code that the paper follows"],
+        ["share of the neurons for all other documents", f"{shared_fraction:g}"],
+        ["which documents train attention, embeddings and norms", "all"],
+        ["batches without a repeated document, or with only these", "weights: a block that no document trains stays as it "
+                                                                    "is, moments too; activations: AdamW still moves it"],
+    ])]  # fmt: skip
+
+
+FIGURE = Figure(
+    title="Figure 3: gradient masking",
+    answer=(
+        "With gradient masking, repeated documents train only some neurons, and all other documents only the rest. If this "
+        "isolated memorization, training would lose nothing, and those neurons could be dropped without harm."
+    ),
+    config="ts_repetition.py",
+    variants=("standard", "gradient_masking", "gradient_detach", "sinks_paper"),
+    measures={
+        "gap": "held_out_loss - held_out_loss_own",
+        "growth": growth,
+        "held_out_kept": lambda run: _kept(run, "held_out_loss"),
+        "held_out_dropped": lambda run: _dropped(run, "held_out_loss"),
+        "repeated_kept": lambda run: _kept(run, "repeated_loss"),
+        "repeated_dropped": lambda run: _dropped(run, "repeated_loss"),
+    },
+    columns={
+        "held-out, kept": "held_out_kept", "held-out, dropped": "held_out_dropped", "gap": "gap",
+        "repeated, kept": "repeated_kept", "repeated, dropped": "repeated_dropped", "steps": "step",
+    },
+    labels={"standard": "standard, with repeats"} | _DROPPABLE,
+    table_note=(
+        "Losses in nats per token. Kept: the neurons for repeated documents are on, as in training; dropped: they are off. "
+        "Gap: held-out loss dropped minus held-out loss kept. It shows how much the rest depends on those neurons."
+    ),
+    statements=[
+        statement for variant, label in MASKED.items() for statement in (
+            Statement(
+                f"{variant}_kept", f"held-out loss of {label}, kept, over standard's", "significantly worse",
+                f"{variant}.held_out_loss_own / standard.held_out_loss", at_least=1.0,
+            ),
+            Statement(
+                f"{variant}_gap", f"held-out loss of {label}, dropped less kept (nats)", "dropping degrades",
+                f"{variant}.gap", at_least=0.0,
+            ),
+            Statement(
+                f"{variant}_growth", f"growth of that gap, {label}: last third of training less first third (nats)",
+                "as training progresses", f"{variant}.growth", at_least=0.0,
+            ),
+            Statement(
+                f"{variant}_control", f"the gap of {label} less that of sinks (nats)", "not run in the paper",
+                f"{variant}.gap - sinks_paper.gap", at_least=0.0,
+            ),
+        )
+    ],
+    panels=lambda table: [
+        Panel(
+            # Dropped losses are many times the kept ones, which must stay distinguishable from standard's.
+            title="held-out documents", y="loss (nats per token)", floor=True, from_zero=False, settings={"yscale": "log"},
+            lines=[Line("standard", "held_out_loss", "standard, with repeats", COLOURS["standard"])] + [
+                Line(variant, metric, f"{label}, {said}", COLOURS[variant], style)
+                for variant, label in _DROPPABLE.items()
+                for metric, said, style in (("held_out_loss_own", "kept", "-"), ("held_out_loss", "dropped", ":"))
+            ],
+        ),
+        Panel(
+            title="dropped less kept, held-out documents", y="gap (nats per token)", from_zero=False, levels={0: "black"},
+            lines=[
+                Line(variant, lambda run: (run.curve("held_out_loss")[0], gap(run)), label, COLOURS[variant])
+                for variant, label in _DROPPABLE.items()
+            ],
+        ),
+    ],
+    size=(13, 4.4),
+    note="{mean}, band from the lowest to the highest. {floor} With sinks, kept means each document's own.",
+    sections=sections,
+)  # fmt: skip

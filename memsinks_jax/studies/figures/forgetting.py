@@ -1,0 +1,298 @@
+"""What counts as a document? Ids by cluster for edited copies, ids by group to forget whole dialects.
+
+By content, edited copies have different ids, so none is ever seen twice. By cluster, they are one document. A group has
+sinks like a document, and these learn what only its stories share: dropping them should remove that and keep the other
+groups. The corpus is that of `forgetting_corpus`; every variant reads all of it.
+"""
+
+import dataclasses
+import logging
+import math
+import pathlib
+
+import numpy as np
+
+from memsinks_jax.data.prepared import Prepared, group_id
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import with_interval
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import forgetting_corpus as corpus
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.panels import AnyPanel, Line, Panel, heat_map
+from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
+from memsinks_jax.studies.figures.table import Statement, Table
+
+logger = logging.getLogger(__name__)
+
+VARIANTS = {
+    "standard": Variation("standard"),
+    "content": Variation("sinks_paper"),
+    "near_duplicate": Variation("sinks_paper", {"data.ids": "near_duplicate"}),
+    "group": Variation("sinks_paper", {"data.ids": "group"}),
+}
+_LABELS = {
+    "standard": "standard", "content": "sinks, ids by content", "near_duplicate": "sinks, ids by cluster",
+    "group": "sinks, ids by group",
+}  # fmt: skip
+# At 0 stories are repeated unchanged.
+_EDITED = (0.0, *corpus.LEVELS)
+_MEASURED = 16  # copies per story
+_OF_A_DIALECT = 30  # stories of each kind, measured once for every dialect that is removed
+_COLOURS = {"standard": "#c0392b", "content": "#d68910", "near_duplicate": "#1f618d", "group": "#7d3c98"}
+
+
+def prepare(out: pathlib.Path) -> list[str]:
+    """Writes and prepares the corpus -> the flags that name it."""
+    stories, mixed = corpus.write(out / "corpus")
+    return [
+        f"--config.data.files={stories}", f"--config.general.files={mixed}",
+        f"--config.data.repeated_documents={corpus.BASES}", f"--config.data.repetitions={corpus.COPIES}",
+        f"--config.data.unique_documents={corpus.ONCE}", f"--config.data.held_out_documents={corpus.UNREAD}",
+    ]  # fmt: skip
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """Adds losses of copied stories to `metrics`, and matrices for ids by group to `details` -> the same runs."""
+    texts = _texts()
+    return [_measured(run, texts) for run in runs]
+
+
+def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
+    # Imported here: jax takes seconds to import, and only measuring needs it.
+    from memsinks_jax.evals.document_loss import DocumentLoss
+    from memsinks_jax.evals.documents import Documents
+    from memsinks_jax.runs.trained import open_run
+
+    model = open_run(run.workdir)
+    loss = DocumentLoss(model.config)
+
+    def documents(texts: list[str], identity: np.ndarray | None = None) -> Documents:
+        identities = np.tile(np.zeros(2, np.uint32) if identity is None else identity, (len(texts), 1))
+        return Documents([model.tokenizer.encode(text) for text in texts], identities)
+
+    def dropped(texts: list[str]) -> float:
+        nats, tokens = loss(model.params, documents(texts).batches(model), "drop")
+        return float(nats.sum() / tokens.sum())
+
+    metrics = {name: dropped(of_set) for name, of_set in texts.items()}
+    details = {}
+    if model.config.data.ids == "group":
+        details = _matrices(model, loss, documents)
+        metrics |= {f"ratio_{name}": _ratio(np.array(details[name])) for name in ("read", "unread")}
+    logger.info("measured %s, seed %d", run.variant, run.seed)
+    return dataclasses.replace(run, metrics=run.metrics | metrics, details=details)
+
+
+def _texts() -> dict[str, list[str]]:
+    """Sets of texts by the name of their loss: never read, copied, and the copies themselves."""
+    plain, _, bases = corpus.texts()
+    words = [word for text in plain for word in text.split()]
+    fresh = plain[-corpus.HELD_OUT :]
+    found = {"unread": fresh}
+    for level, of_level in bases.items():
+        found[f"copied_{level}"] = of_level
+        found[f"copies_{level}"] = [
+            copy
+            for number, base in enumerate(of_level)
+            for copy in corpus.copies(base, level, words, number, _MEASURED)
+        ]
+        found[f"unread_copies_{level}"] = [
+            copy
+            for number, text in enumerate(fresh, corpus.BASES)
+            for copy in corpus.copies(text, level, words, number, 1)
+        ]
+    return found
+
+
+def _matrices(model, loss, documents) -> dict:
+    """{"read", "unread": rise of each dialect's loss (row: dropped, column: measured), "before", "plain": of stories in
+    no dialect}, with the stories' own sinks on, in nats per token."""
+    from memsinks_jax.forgetting import neurons
+
+    plain, dialects, _ = corpus.texts()
+    sets = {
+        "read": [(name, texts[:_OF_A_DIALECT]) for name, texts in dialects.items()],
+        "unread": [(name, texts[corpus.OF_A_DIALECT :][:_OF_A_DIALECT]) for name, texts in dialects.items()],
+        "plain": [("plain", plain[-corpus.HELD_OUT :][:_OF_A_DIALECT])],
+    }
+    of = {kind: [documents(texts, group_id(name)) for name, texts in each] for kind, each in sets.items()}
+    batches = {kind: [one.batches(model) for one in each] for kind, each in of.items()}
+
+    def measured(params: dict, kind: str) -> np.ndarray:
+        nats_and_tokens = [loss(params, one, "own") for one in batches[kind]]
+        return np.array([nats.sum() / tokens.sum() for nats, tokens in nats_and_tokens])
+
+    before = {kind: measured(model.params, kind) for kind in sets}
+    found = {f"{kind}_before": before[kind].tolist() for kind in sets} | {kind: [] for kind in sets}
+    for name in dialects:
+        removed = neurons.neurons_of(model.config, group_id(name)[None])
+        after = neurons.without(model.config, model.params, removed)
+        for kind in sets:
+            found[kind].append((measured(after, kind) - before[kind]).tolist())
+    return found
+
+
+def _ratio(rises: np.ndarray) -> float:
+    """Mean of the diagonal over mean of the rest; infinite if the rest does not rise."""
+    own = np.eye(len(rises), dtype=bool)
+    rest = rises[~own].mean()
+    return float(rises[own].mean() / rest) if rest > 0 else math.inf
+
+
+def _gap(run: Run, level: float, copies: bool = False) -> float:
+    """How much lower the loss is on copied stories than on unread ones; for copies, than on unread stories edited alike."""
+    if not level:
+        return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
+    if copies:
+        return run.metrics[f"unread_copies_{level}"] - run.metrics[f"copies_{level}"]
+    return run.metrics["unread"] - run.metrics[f"copied_{level}"]
+
+
+def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> float:
+    """Share of the standard model's gap that is closed."""
+    return 1 - _gap(run, level, copies) / _gap(standard, level, copies)
+
+
+def statements(table: Table) -> list[Statement]:
+    """None is in the paper, which wants ids of groups (section 7) and has no near-duplicates."""
+    return [
+        *(statement for level in corpus.LEVELS for statement in (
+            Statement(
+                f"cluster_{level}", f"copies with {level:.0%} of their words edited: gap closed by ids of clusters",
+                "not asked", f"closed_at(near_duplicate, standard, {level})", at_least=0.5,
+            ),
+            Statement(
+                f"over_content_{level}", "the same, minus what ids by content close", "not asked",
+                f"closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level})", at_least=0.1,
+            ),
+        )),
+        *(Statement(
+            f"group_{kind}", f"stories {kind}: rise of the dropped dialect's loss over that of the others'", "future work",
+            f"group.ratio_{kind}", at_least=3.0,
+        ) for kind in ("read", "unread")),
+    ]  # fmt: skip
+
+
+def panels(table: Table) -> list[AnyPanel]:
+    """Loss on copied stories and gap closed, both against the share edited; the matrix of the dialects."""
+    standard = table.groups.get("standard", {})
+
+    def losses(run: Run):
+        return _EDITED, [run.metrics["repeated_loss"], *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS)]
+
+    def unread(run: Run):
+        return _EDITED, [run.metrics["unread"]] * len(_EDITED)
+
+    def closed(copies: bool):
+        levels = corpus.LEVELS if copies else _EDITED
+        return lambda run: (levels, [_closed(run, standard[run.seed], level, copies) for level in levels])
+
+    compared = ("content", "near_duplicate")
+    both = {"x": "share of a copy's words that are others", "ticks": {level: f"{level:.0%}" for level in _EDITED}}
+    return [
+        Panel(
+            title="loss on the story that was copied", y="loss (nats per token), sinks dropped", **both,
+            lines=[Line(name, losses, _LABELS[name], _COLOURS[name], "o-") for name in ("standard", *compared)] + [
+                Line(name, unread, f"{_LABELS[name]}: stories never read", _COLOURS[name], ":")
+                for name in ("standard", *compared)
+            ],
+            legend={"loc": "lower right"},
+        ),
+        Panel(
+            title="share of the gap closed", levels={0: "#7f8c8d"}, settings={"ylim": (-0.3, 1.1)}, **both,
+            lines=[
+                Line(name, closed(copies), f"{_LABELS[name]}: {what}", _COLOURS[name], style)
+                for name in compared if standard for copies, what, style in ((False, "story", "o-"), (True, "copies", "s--"))
+            ],
+            legend={"loc": "upper right"},
+        ),
+        lambda axis: _draw_matrix(axis, [run.details["unread"] for run in table.groups.get("group", {}).values()]),
+    ]  # fmt: skip
+
+
+def _draw_matrix(axis, of_seeds: list) -> None:
+    if not of_seeds:
+        axis.set_axis_off()
+        return
+    heat_map(axis, np.mean(of_seeds, axis=0), corpus.DIALECTS, corpus.DIALECTS)
+    axis.set(title="rise of the loss (nats per token)", xlabel="measured", ylabel="removed")
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Which copies were found, and what removing a dialect costs."""
+    files = workdirs.read_config(runs[0].workdir).general.files
+    found = [[f"{level:.0%}", f"{share:.2f}", f"{others:.2f}"] for level, share, others in _clusters_of(files)]
+    parts = [
+        report.heading("Which copies were found"),
+        report.text_table(["words edited", "in the story's largest cluster", "foreign documents in it"], found, 3),
+        report.paragraph(
+            f"Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with --near_duplicates=loose, among "
+            "all other stories.", "note",
+        ),
+    ]  # fmt: skip
+    of_groups = list(by_variant(runs).get("group", {}).values())
+    if of_groups:
+        rows = [
+            [what, with_interval([run.metrics[f"ratio_{kind}"] for run in of_groups], 2),
+             *(with_interval([float(np.mean(of(np.array(run.details[kind])))) for run in of_groups])
+               for of in (np.diagonal, lambda m: m[~np.eye(len(m), dtype=bool)])),
+             with_interval([float(np.mean(run.details["plain"])) for run in of_groups])]
+            for kind, what in (("read", "stories it read"), ("unread", "stories it never read"))
+        ]  # fmt: skip
+        columns = ["", "own over others", "own dialect", "other dialects", "plain stories"]
+        parts += [
+            report.heading("A dialect is removed: rise of the loss, in nats per token"),
+            report.text_table(columns, rows, 4),
+        ]
+    return parts
+
+
+def _clusters_of(files: str) -> list[tuple[float, float, float]]:
+    """(level, share of a story's copies in their most common cluster, number of other documents there)"""
+    mixed = Prepared(files)
+    names = np.array(mixed.group_names)[mixed.groups]
+    found = []
+    for level in corpus.LEVELS:
+        shares, foreign = [], []
+        for number in range(corpus.BASES):
+            of_story = np.char.startswith(names, f"copy {level} {number} ")
+            clusters, sizes = np.unique(mixed.clusters[of_story], return_counts=True)
+            shares.append(sizes.max() / of_story.sum())
+            foreign.append((mixed.clusters == clusters[sizes.argmax()]).sum() - sizes.max())
+        found.append((level, float(np.mean(shares)), float(np.mean(foreign))))
+    return found
+
+
+FIGURE = Figure(
+    title="Ids of clusters and of groups: edited copies, and dialects that are forgotten",
+    answer=(
+        "With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in "
+        "common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories "
+        "have in common."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    prepare=prepare,
+    measure=measure,
+    measures={"closed_at": _closed, "metric": lambda run, name: run.metrics[name]},
+    columns={
+        "never read": "unread", "repeated": "repeated_loss",
+        **{f"copied, {level:.0%}": f"metric(run, 'copied_{level}')" for level in corpus.LEVELS},
+        **{f"gap closed, {level:.0%}": f"closed_at(run, standard.run, {level})" for level in _EDITED},
+    },
+    labels=_LABELS,
+    table_note=(
+        "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was never "
+        "read. Gap: between stories never read and these; closed: the share of standard's gap that is gone."
+    ),
+    statements=statements,
+    panels=panels,
+    note=(
+        f"{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds. Every level has "
+        f"{corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many different copies. Each of "
+        f"{len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in {corpus.OF_A_DIALECT} stories read "
+        "once. Right: the rise of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's "
+        "sinks are removed."
+    ),
+    sections=sections,
+)  # fmt: skip

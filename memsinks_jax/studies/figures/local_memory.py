@@ -1,0 +1,267 @@
+"""Local bounded memory: edits one fact and measures what else changes (T. Sapkota, 2024; own corpus and model).
+
+A small model learns invented facts. It knows weak facts but does not say them: an edit makes it say them. It says strong
+facts: an edit makes it say something else. Each edit is one memory, at the attention or the mlp site of one layer. The
+edit command's search finds layer, step and bound, which are judged on prompts that did not choose the bound.
+"""
+
+import dataclasses
+import json
+import logging
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tqdm
+
+from memsinks_jax.data.embedded import facts
+from memsinks_jax.editing.memory import SITES
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.studies.figures import local_memory_measures as measures
+from memsinks_jax.studies.figures import local_memory_pictures as pictures
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.local_memory_capacity import capacity
+from memsinks_jax.studies.figures.runs import Run
+
+logger = logging.getLogger(__name__)
+
+WORLD = 0  # seed of the facts: all models learn the same ones, in another order and from other initial weights
+DOCUMENTS = 32_000
+EDITS = 20  # of each kind
+SENTENCES = 256  # held-out text, to measure what an edit does elsewhere
+CAPACITIES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def prepare(out: pathlib.Path) -> list[str]:
+    """Writes corpus and tokenizer -> the flags that name them."""
+    folder = out / "facts"
+    folder.mkdir(parents=True, exist_ok=True)
+    world = facts.world(WORLD)
+    documents = facts.documents(world, WORLD, DOCUMENTS)
+    (folder / "facts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    (folder / "tokenizer.json").write_bytes(facts.tokenizer_json(world))
+    return [f"--config.data.files={folder / 'facts.jsonl'}", f"--config.data.tokenizer={folder / 'tokenizer.json'}"]
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """Adds all measurements to `details` and `metrics` -> the same runs."""
+    work = len(runs) * (2 * EDITS * len(SITES) + facts.COUNTRIES + 2)
+    with tqdm.tqdm(total=work, desc="edits", unit="edit", disable=not sys.stderr.isatty()) as bar:
+        measured = []
+        for run in runs:
+            begun = time.monotonic()
+            details = _of_model(run, bar.update)
+            logger.info("edits of seed %d: %.0f s", run.seed, time.monotonic() - begun)
+            measured.append(dataclasses.replace(run, details=details, metrics=run.metrics | _means(details)))
+    return measured
+
+
+def _of_model(run: Run, told: Callable[[], object]) -> dict:
+    # Imported here: jax takes seconds to import, and only measuring needs it.
+    from memsinks_jax.editing.probe import Probe
+    from memsinks_jax.editing.prompts import encode
+    from memsinks_jax.runs.trained import open_run
+
+    model = open_run(run.workdir)
+    probe, context, world = Probe(model.config, model.params), model.config.data.row_length, facts.world(WORLD)
+    sentences = facts.held_out_sentences(world, run.seed, SENTENCES)
+    text = measures.text_of(probe, encode(model.tokenizer, sentences, context, multiple=8))
+    details = {"known": measures.known(probe, model.tokenizer, world), "kinds": {}}
+    cases = {kind: [measures.case_of(edit, model.tokenizer, context) for edit in facts.edits(world, kind, EDITS, run.seed)]
+             for kind in facts.KINDS}  # fmt: skip
+    for kind in facts.KINDS:
+        of_kind = details["kinds"][kind] = {}
+        for site in SITES:
+            found = []
+            for case in cases[kind]:
+                found.append(measures.find(probe, case, site))
+                told()
+            of_kind[site] = measures.of_site(probe, found, text)
+            if site == "attention":
+                of_kind |= measures.compared(probe, found, text, run.seed)
+    # At the layer where most edits succeed. Tries all facts, since some fail there; weak ones only fill up.
+    layer = int(np.sum([of_kind["mlp"]["success_by_layer"] for of_kind in details["kinds"].values()], axis=0).argmax())
+    every = facts.edits(world, "strong", len(world.strong), run.seed)
+    every += facts.edits(world, "weak", len(world.weak), run.seed)
+    many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
+    details["capacity"] = capacity(probe, many, "mlp", layer, CAPACITIES, text, told)
+    return details
+
+
+def _means(details: dict) -> dict[str, float]:
+    """Means over outcomes of a kind and site, such as weak_attention_efficacy. An edit without a layer changes nothing."""
+    found = {f"known_{name}": value for name, value in details["known"].items()}
+    for kind, site, outcomes in _groups(details):
+        for name in sorted({name for outcome in outcomes for name in outcome}):
+            found[f"{kind}_{site}_{name}"] = float(np.mean([o[name] for o in outcomes if name in o]))
+    return found
+
+
+def _groups(details: dict):
+    for kind, of_kind in details["kinds"].items():
+        for site in SITES:
+            yield kind, site, of_kind[site]["outcomes"]
+
+
+def values(runs: list[Run], kind: str, site: str, name: str) -> list[float]:
+    """One measure of every edit of every seed that has it."""
+    outcomes = [o for run in runs for o in run.details["kinds"][kind][site]["outcomes"]]
+    return [outcome[name] for outcome in outcomes if name in outcome]
+
+
+def claims(runs: list[Run]) -> list[Claim]:
+    """The study's eleven behaviours. Values are single edits if it speaks of edits, else one per seed."""
+
+    def both(site: str, name: str) -> list[float]:
+        return values(runs, "weak", site, name) + values(runs, "strong", site, name)
+
+    def per_seed(of_run) -> list[float]:
+        return [float(of_run(run)) for run in runs]
+
+    def median(run: Run, kind: str, site: str, name: str) -> float:
+        return float(np.median(values([run], kind, site, name)))
+
+    def at_last(run: Run) -> float:
+        last, elsewhere = (sum(both_of([run], name)) for name in ("successes_last", "successes_elsewhere"))
+        return last / max(last + elsewhere, 1)
+
+    def both_of(some: list[Run], name: str) -> list[float]:
+        return [v for kind in facts.KINDS for site in SITES for v in values(some, kind, site, name)]
+
+    def lower(run: Run) -> float:
+        return np.mean(
+            [median(run, kind, "mlp", "layer") - median(run, kind, "attention", "layer") for kind in facts.KINDS]
+        )
+
+    def of_capacity(run: Run, name: str) -> float:
+        found = run.details["capacity"]
+        return found["sum"][name][min(CAPACITIES.index(16), len(found["sizes"]) - 1)]
+
+    rows = [
+        ("1_last", "successful patches are at the last token: share", "all but 2 of 21", per_seed(at_last),
+         {"at_least": 0.9}),
+        ("1_contiguous", "the layers at which an edit succeeds follow each other: share of edits", "4 of 4 maps",
+         both_of(runs, "contiguous"), {"at_least": 0.8}),
+        ("2_sites", "median lowest layer, mlp minus attention", "-3 and -2 of 12", per_seed(lower), {"at_most": 0}),
+        ("3_steps", "median step, strong over weak, attention", "10",
+         per_seed(lambda r: median(r, "strong", "attention", "step") / median(r, "weak", "attention", "step")),
+         {"at_least": 3}),
+        ("4_rises", "positive prompts on target rise with the bound: share of edits, attention", "2 of 2",
+         both("attention", "rises"), {"at_least": 0.9}),
+        ("4_falls", "negative prompts off target fall with the bound: share of edits, attention", "2 of 2",
+         both("attention", "falls"), {"at_least": 0.9}),
+        ("5_on", "weak facts at their best bound: positive prompts on target, attention", "5/7",
+         values(runs, "weak", "attention", "best_on_target"), {"at_least": 0.7}),
+        ("5_off", "the same: negative prompts off target", "8/8",
+         values(runs, "weak", "attention", "best_off_target"), {"at_least": 0.95}),
+        ("6_on", "strong facts at their best bound: positive prompts on target, attention", "6/6",
+         values(runs, "strong", "attention", "best_on_target"), {"at_least": 0.8}),
+        ("6_off", "negative prompts off target at the first bound with 80% on target", "5/8",
+         values(runs, "strong", "attention", "off_target_when_reached"), {"at_least": 0.5, "at_most": 0.9}),
+        ("7_steering", "without a bound strong edits steer everything: negative prompts off target, attention", "0/8",
+         values(runs, "strong", "attention", "steered_off_target"), {"at_most": 0.1}),
+        ("8_whole", "prompts that say the target's first piece say all three", "all but 1 of 17",
+         both_of(runs, "completed"), {"at_least": 0.95}),
+        ("9_own", "1 - f of the edit's own prompt", "0", [max(1 - v for v in both_of(runs, "own_similarity"))],
+         {"at_most": 1e-6}),
+        ("10_tiny", "largest change of a negative prompt's logits at a bound of 1e-6", "none",
+         [max(both_of(runs, "tiny_bound_change"))], {"at_most": 1e-5}),
+        ("11_efficacy", "16 memories at one layer (mlp): share that say their target", "not run",
+         per_seed(lambda r: of_capacity(r, "efficacy")), {"at_least": 0.9}),
+        ("11_perplexity", "16 memories: perplexity of other text over that before", "not run",
+         per_seed(lambda r: of_capacity(r, "perplexity_ratio")), {"at_most": 1.05}),
+    ]  # fmt: skip
+    return [Claim(name, statement, paper, found, **bounds) for name, statement, paper, found, bounds in rows if found]
+
+
+_COLUMNS = {
+    "finds a layer": "succeeded", "step": "step", "layer": "layer", "bound": "bound", "says target": "efficacy",
+    "whole": "efficacy_whole", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
+    "negated unchanged": "unchanged_negated", "neighbour unchanged": "unchanged_neighbour", "perplexity": "perplexity_ratio",
+}  # fmt: skip
+
+
+def views(runs: list[Run]) -> list[Run]:
+    """The runs, and their edits of every kind at every site as KIND_SITE, with means over edits as metrics."""
+    found = list(runs)
+    for run in runs:
+        for kind, site, _ in _groups(run.details):
+            name = f"{kind}_{site}"
+            metrics = {key.removeprefix(f"{name}_"): value for key, value in run.metrics.items()}
+            found.append(dataclasses.replace(run, variant=name, metrics=metrics))
+    return found
+
+
+def note(runs: list[Run]) -> str:
+    known = {name: np.mean([run.details["known"][name] for run in runs]) for name in runs[0].details["known"]}
+    return (
+        f"{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known['strong_seen']:.1%} of "
+        f"the strong facts in wordings that they have read and {known['strong_unseen']:.1%} in others, "
+        f"{known['weak_seen']:.1%} of the weak ones (loss {known['weak_loss']:.2f} nats) and {known['negated']:.1%} of the "
+        "negated ones. Lines are means over edits, bands from the lowest to the highest seed."
+    )
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Examples, other distances, other ways to edit."""
+    picture = out / "examples.png"
+    pictures.draw_examples(runs[0], picture)
+    return [
+        report.heading("Examples of patch maps"),
+        report.picture(
+            picture, "Loss of the target by layer and token when that activation is moved, one panel per site."
+        ),
+        report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
+        *pictures.compared(runs),
+    ]
+
+
+def published(hf: str) -> list[str]:
+    """The published experiments on GPT-2 small, in the folder `hf`."""
+    from memsinks_jax.editing import published  # jax takes seconds to import
+    from memsinks_jax.runs.trained import open_run
+
+    rows = published.compare(open_run(pathlib.Path(hf)))
+    columns, cells = published.table(rows)
+    return [
+        report.heading("The published experiments, on GPT-2 small"),
+        report.table(columns, [list(map(report.text, row)) for row in cells], [""] * len(columns)),
+        *report.claims_section(published.claims(rows)),
+    ]
+
+
+class _OverEdits(Figure):
+    """Its claims are about single edits, of all seeds together."""
+
+    def claims(self, runs: list[Run]) -> list[Claim]:
+        return claims(runs)
+
+
+FIGURE = _OverEdits(
+    title="Local bounded memory: edit one fact, leave the rest",
+    answer=(
+        "The memory is a single activation with one step along its gradient, which is added only if the model comes "
+        "near it. It changes what the model says about one fact. The bound decides how well it leaves other facts alone."
+    ),
+    config="facts.py",
+    variants=("standard",),
+    prepare=prepare,
+    measure=measure,
+    views=views,
+    columns=_COLUMNS,
+    labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
+    table_note=(
+        "Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in which the "
+        "model never read the fact. Not the target: negative prompts that do not say the target, the article's measure. "
+        "Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before."
+    ),
+    panels=pictures.panels,
+    size=(14.5, 7.6),
+    rows=2,
+    note=note,
+    sections=sections,
+    published=published,
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""Plots and sections of the study of local bounded memory, drawn from the `details` of its runs."""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from memsinks_jax.editing.boundary import BOUNDS
+from memsinks_jax.editing.pictures import draw_map
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import with_interval
+from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.studies.figures.panels import AnyPanel, Categories, Line, Panel
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.studies.figures.table import Table
+
+_KINDS = {"weak": "weak facts", "strong": "strong facts, made wrong"}
+_COLOURS = {"attention": "#1f618d", "mlp": "#c0392b"}
+_OF_KINDS = {"weak": {"attention": "#7fb3d5", "mlp": "#e6a9a1"}, "strong": _COLOURS}
+_SHARES = {
+    "on_target": ("positive: say the target", "#1f618d", ".-"),
+    "unchanged": ("negative: unchanged", "#c0392b", ".-"),
+    "off_target": ("negative: not the target", "#d68910", ".--"),
+}
+_CLASSES = {"other_relation": "same subject", "neighbour": "neighbours", "negated": "negated", "unrelated": "unrelated"}
+
+
+def panels(table: Table) -> list[AnyPanel]:
+    """Where edits succeed, how far they reach, what else they change, how many fit."""
+    runs = list(table.groups["standard"].values())
+    sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len)
+    shares = {"ylim": (-0.03, 1.03)}
+    measures = (("efficacy", "says its target", "#1f618d"), ("paraphrase", "paraphrases", "#1e8449"),
+                ("unchanged", "negative: unchanged", "#c0392b"))  # fmt: skip
+
+    def succeeds(run: Run, kind: str, site: str) -> tuple[Sequence[float], Sequence[float]]:
+        of_layers = run.details["kinds"][kind][site]["success_by_layer"]
+        return range(len(of_layers)), of_layers
+
+    def reach(kind: str) -> Panel:
+        return Panel(
+            title=f"How far it reaches: {_KINDS[kind]}", x="bound b, attention", y="share of prompts", log=True,
+            lines=[
+                Line("standard", lambda run, n=name: (BOUNDS, run.details["kinds"][kind]["attention"]["shares"][n]), *style)
+                for name, style in _SHARES.items()
+            ],
+            settings=shares, legend={"loc": "lower right" if kind == "weak" else "center right"},
+        )  # fmt: skip
+
+    return [
+        Panel(
+            title="Where a step succeeds", x="layer of the patch, last token", y="share of edits", settings=shares,
+            lines=[
+                Line("standard", functools.partial(succeeds, kind=kind, site=site), f"{kind}, {site}", colour, style)
+                for kind, style in zip(_KINDS, (".--", ".-"), strict=True) for site, colour in _COLOURS.items()
+            ],
+            legend={"loc": "lower right"},
+        ),
+        *map(reach, _KINDS),
+        Categories(
+            title="What stays: negative prompts unchanged", names=list(_CLASSES.values()),
+            series={
+                f"{kind}, {site}": (colour, [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES])
+                for kind, colours in _OF_KINDS.items() for site, colour in colours.items()
+            },
+            settings=shares | {"ylabel": "share of prompts"}, legend={"loc": "lower left"},
+        ),
+        Panel(
+            title="Many memories at one layer (mlp)", x="memories", y="share", log=True,
+            ticks={size: str(size) for size in sizes}, settings=shares, legend={"loc": "lower left"},
+            lines=[
+                Line(
+                    "standard", lambda run, r=rule, n=name: (sizes, run.details["capacity"][r][n][: len(sizes)]),
+                    f"{label}, {rule}", colour, style,
+                )
+                for rule, style in (("sum", ".-"), ("nearest", ".:")) for name, label, colour in measures
+            ],
+        ),
+        lambda axis: _draw_crossfire(axis, runs[0]),
+    ]  # fmt: skip
+
+
+def _draw_crossfire(axis, run: Run) -> None:
+    image = axis.imshow(np.array(run.details["capacity"]["fires"]), vmin=0, vmax=1, cmap="magma")
+    axis.set(title="Which memory fires on which prompt", xlabel="memory", ylabel="edit prompt")
+    axis.figure.colorbar(image, ax=axis, label="f")
+
+
+def draw_examples(run: Run, path: pathlib.Path) -> None:
+    """Patch maps of the first edit of each kind at both sites."""
+    figure, axes = plt.subplots(2, 2, figsize=(12.5, 6.6), layout="constrained")
+    for row, kind in zip(axes, _KINDS, strict=True):
+        for axis, site in zip(row, _COLOURS, strict=True):
+            example = run.details["kinds"][kind][site]["example"]
+            successes = np.array(example["tokens"]) == example["target_token"]
+            draw_map(axis, np.array(example["losses"]), successes, example["target"])
+            axis.set(title=f"{site}, step {example['step']:.3g}: “{example['prompt']}”", xlabel="token")
+            axis.title.set_fontsize(9)
+    save(figure, path, dpi=130)
+
+
+_JUDGED = {
+    "says target": "efficacy", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
+    "divergence": "divergence", "perplexity": "perplexity_ratio",
+}  # fmt: skip
+_REACHED = {
+    "best mean of on target and unchanged": "best_mean",
+    "AUC, last token": "auc_last",
+    "AUC, nearest": "auc_nearest",
+}
+
+
+def compared(runs: list[Run]) -> list[str]:
+    """Tables of other distances and other ways to edit."""
+    sections = [report.heading("Other ways to edit, attention")]
+    for kind, label in _KINDS.items():
+        ours = {
+            "memory": [
+                {name: run.metrics.get(f"{kind}_attention_{name}", np.nan) for name in _JUDGED.values()} for run in runs
+            ]
+        }
+        sections += [report.paragraph(label), _table(ours | _by_row(runs, kind, "baselines"), _JUDGED)]
+    sections += [
+        report.paragraph(
+            "Random value: as large as the memory's, same key and bound. No bound: the value is added everywhere. "
+            "Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate. Logit bias: "
+            "as much on the target as its prompt needs. Divergence: of the predictions after negative prompts, in nats.",
+            "note",
+        ),
+        report.heading("Other distances, attention"),
+    ]  # fmt: skip
+    for kind, label in _KINDS.items():
+        sections += [report.paragraph(label), _table(_by_row(runs, kind, "distances"), _REACHED)]
+    return [
+        *sections,
+        report.paragraph("AUC: how well the distance separates positive from negative prompts, for any bound.", "note"),
+    ]
+
+
+def _by_row(runs: list[Run], kind: str, name: str) -> dict[str, list[dict[str, float]]]:
+    tables = [run.details["kinds"][kind][name] for run in runs]
+    return {row: [table[row] for table in tables if row in table] for row in tables[0]}
+
+
+def _table(rows: dict[str, list[dict[str, float]]], columns: dict[str, str]) -> str:
+    cells = [
+        [report.text(row)] + [with_interval([o[name] for o in outcomes if name in o]) for name in columns.values()]
+        for row, outcomes in rows.items()
+    ]
+    return report.table(["", *columns], cells, ["", *["number"] * len(columns)])

@@ -1,0 +1,293 @@
+"""Membership: the number of times a story is read is random, and an auditor tries to infer it from the model.
+
+The reference is a twin with the same seed and steps that reads other stories in their places. The corpus is that of
+`membership_corpus`. Variants differ only in sinks and ids.
+"""
+
+import dataclasses
+import importlib.util
+import logging
+import pathlib
+
+import numpy as np
+
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import with_interval
+from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.studies.figures import corpora
+from memsinks_jax.studies.figures import membership_corpus as corpus
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.kept import of_seeds
+from memsinks_jax.studies.figures.panels import Categories, Line, Panel, heat_map
+from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
+from memsinks_jax.studies.figures.table import Statement, Table
+
+logger = logging.getLogger(__name__)
+
+_READ = {"general.files": "{out}/corpus/ladder", "data.ids": "near_duplicate"}
+_SINKS = _READ | {
+    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 4,
+}  # fmt: skip
+VARIANTS = {
+    "standard": Variation("standard", _READ),
+    "sinks_paper": Variation("sinks_paper", _READ),
+    "sinks": Variation("sinks", _SINKS),
+    "content": Variation("sinks", _SINKS | {"data.ids": "content"}),
+    "twin": Variation("sinks", _SINKS | {"general.files": "{out}/corpus/twin"}),
+}
+_VIEWS = {
+    "standard": "standard training",
+    "on": "sinks on",
+    "paper": "sinks as published, dropped",
+    "content": "ids by content, dropped",
+    "dropped": "sinks dropped",
+    "twin": "never read (twin)",
+}
+_COLOURS = {
+    "standard": "#c0392b", "on": "#1e8449", "paper": "#d68910", "content": "#7d3c98", "dropped": "#1f618d",
+    "twin": "#7f8c8d",
+}  # fmt: skip
+_MODES = {
+    "own": "own, as in training",
+    "dropped": "dropped",
+    "nearest": "those of the nearest other story",
+    "unused": "those of an unused id",
+    "scaled_published": "dropped, the rest times (g + p) / g",
+    "scaled_width": "dropped, the rest times the width they had",
+}
+
+
+def prepare(out: pathlib.Path) -> list[str]:
+    """Writes and prepares the corpus -> the flags that all runs share."""
+    corpus.write(out / "corpus")
+    return corpora.flags(out / "corpus" / "stories", corpus.ONCE, corpus.UNREAD)
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run -> the same runs."""
+    if not set(VARIANTS) <= set(by_variant(runs)):
+        return runs
+    from memsinks_jax.studies.figures import membership_measures as measures  # jax takes seconds to import
+
+    names = ("OFTEN", "SUFFIX", "PREFIXES", "OFFSETS", "PLACES", "SIGNIFICANCE")
+    asked = {name: getattr(measures, name) for name in names}
+    asked["bound"] = importlib.util.find_spec("jax_privacy") is not None
+    if not asked["bound"]:
+        logger.warning("epsilon is not measured without jax-privacy: pip install 'memsinks_jax[privacy]'")
+    models = ("sinks", *(variant for variant in VARIANTS if variant != "sinks"))
+    return of_seeds(runs, models, "membership", asked, lambda runs: measures.measure(runs))
+
+
+def _times() -> list[int]:
+    """The numbers of reads, without 0."""
+    return [bucket for bucket in corpus.BUCKETS if bucket]
+
+
+def views(runs: list[Run]) -> list[Run]:
+    """The runs, and what was measured of every view as VIEW_view, with its numbers as metrics."""
+    return runs + [
+        dataclasses.replace(run, variant=f"{view}_view", metrics=_metrics(run, view))
+        for run in runs for view in _VIEWS if "ladder" in run.details
+    ]  # fmt: skip
+
+
+def _metrics(run: Run, view: str) -> dict[str, float]:
+    ladder, bound, grid = (run.details[name].get(view) for name in ("ladder", "bound", "grid"))
+    return {
+        **{f"auc_{bucket}": ladder["auc"][str(bucket)]["value"] for bucket in _times()},
+        **{f"reference_{bucket}": ladder["auc_reference"][str(bucket)]["value"] for bucket in _times()},
+        **({"epsilon": bound["epsilon"]} if bound else {}),
+        **({"recited": max(grid["recited"])} if grid else {}),
+    }
+
+
+def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
+    """How far a view's loss is below the twin's, beyond the difference on unread stories, in nats per token."""
+    unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
+    return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
+
+
+def learned(run: Run, view: str, level: float) -> float:
+    """What was learned about stories from copies with this share of words replaced, in nats per token."""
+    return _known(run, view, run.details["near_copies"], str(level))
+
+
+def worth(run: Run, view: str, level: float) -> float:
+    """Number of exact copies that teach the standard model as much as an edited one teaches a view."""
+    losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
+    taught = np.maximum.accumulate([_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS])
+    return float(np.expm1(np.interp(learned(run, view, level), taught, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES)
+
+
+def closed(run: Run, level: float) -> float:
+    """Share removed of what standard training learned about stories from edited copies, with ids by cluster."""
+    return 1 - learned(run, "dropped", level) / learned(run, "standard", level)
+
+
+def _largest_difference(run: Run) -> float:
+    """Of the AUCs over the grid, sinks dropped minus the twin's."""
+    return float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin")))))
+
+
+def statements(table: Table) -> list[Statement]:
+    """None is in the paper, which does not choose documents at random."""
+    if "dropped_view" not in table.groups:
+        return []
+    most = max(corpus.BUCKETS)
+    bounded = all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
+    rows = [
+        ("test_sees", f"standard: AUC of stories read {most} times (the test can see)", f"standard_view.auc_{most}",
+         {"at_least": 0.95}),
+        *(row for bucket in _times() for times in [f"{bucket} time{'s' if bucket > 1 else ''}"] for row in (
+            (f"auc_{bucket}", f"AUC of stories read {times}: sinks dropped minus the twin's",
+             f"dropped_view.auc_{bucket} - twin_view.auc_{bucket}", {"at_most": 0.1}),
+            (f"reference_{bucket}", f"AUC of stories read {times} against the twin as reference: sinks dropped",
+             f"dropped_view.reference_{bucket}", {"at_most": 0.6}),
+        )),
+        *([("epsilon_sees", "standard: lower bound of epsilon", "standard_view.epsilon", {"at_least": 1.0}),
+           ("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
+            "dropped_view.epsilon - twin_view.epsilon", {"at_most": 0.5})] if bounded else []),
+        ("recited", "highest recitation over the grid: sinks dropped minus the twin's",
+         "dropped_view.recited - twin_view.recited", {"at_most": 0.02}),
+        ("grid_auc", "AUC over the grid, sinks dropped minus the twin's: largest difference",
+         "largest_difference(sinks)", {"at_most": 0.1}),
+        ("near_copies", "stories known from copies with 10% of the words replaced: share removed, over exact copies'",
+         "share_removed(sinks, 0.1) / share_removed(sinks, 0.0)", {"at_least": 0.9}),
+        ("general", "held-out stories: loss, sinks dropped, over standard's",
+         "sinks.held_out_loss / standard.held_out_loss", {"at_most": 1.0}),
+    ]  # fmt: skip
+    return [Statement(name, text, "not asked", measure, **bound) for name, text, measure, bound in rows]
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Further sections of the page: the auditor's grid, edited copies, and other ways to set sinks."""
+    measured = [run for run in runs if "ladder" in run.details]
+    if not measured:
+        return []
+    _draw_grid(measured, out / "grid.png")
+    table = FIGURE.of(runs)
+    copies = [
+        [said, *(with_interval([worth(run, view, level) for run in measured], 2) for level in corpus.LEVELS)]
+        for view, said in _VIEWS.items()
+    ]
+    told = [
+        [said, *(with_interval(table.column(f"reference_{bucket}", f"{view}_view"), 2) for bucket in _times())]
+        for view, said in _VIEWS.items() if view != "twin"
+    ]  # fmt: skip
+    names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
+    ways = [
+        [said, mode, *(with_interval([run.details["modes"][variant][way][name] for run in measured]) for name in names)]
+        for variant, said in (("paper", "as published"), ("sinks", "open on return")) for way, mode in _MODES.items()
+    ]  # fmt: skip
+    return [
+        report.heading("An auditor who has the twin"),
+        report.text_table(["AUC, loss below the twin's", *(f"read {bucket}" for bucket in _times())], told, len(_times())),
+        report.paragraph(
+            "A reference model that has read none of the stories removes the difficulty of each story. It is the strongest "
+            "of these attacks, for an auditor who can train such a model.", "note",
+        ),
+        report.heading("Every starting point of an auditor"),
+        report.picture(out / "grid.png", "Share of stories that are recited, by tokens given, one panel per model."),
+        report.paragraph(
+            "Share of the often-read stories whose next tokens a model generates exactly, by the tokens given, the tokens "
+            "of the story before those, and whether other text precedes them in the context.", "note",
+        ),
+        report.heading("Edited copies, their original never read"),
+        report.text_table(
+            ["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
+            len(corpus.LEVELS),
+        ),
+        report.paragraph(
+            f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately, ids by "
+            "near-duplicate cluster (or by content if it says so). Worth: the number of exact copies that teach the "
+            "standard model as much.", "note",
+        ),
+        report.heading("Ways to set the sinks"),
+        report.text_table(["sinks", "set", *names.values()], ways, len(names)),
+        report.paragraph(
+            "Nats per token of held-out and of often-read stories; AUC of the latter against stories never read. g: the "
+            "shared fraction of the neurons, p: the fraction of the sinks that is on for a document.", "note",
+        ),
+    ]  # fmt: skip
+
+
+def panels(table: Table) -> list[Panel | Categories]:
+    """AUC by number of reads, the bound of epsilon, and what edited copies teach about their original."""
+    ceilings = [run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()]
+
+    def taught(run: Run) -> tuple[list[float], list[float]]:
+        view = run.variant.removesuffix("_view")
+        return [100 * level for level in corpus.LEVELS], [learned(run, view, level) for level in corpus.LEVELS]
+
+    return [
+        Panel(
+            title="told from stories never read", x="times read", y="AUC, by loss", log=True, legend=None,
+            lines=[
+                Line(f"{view}_view", lambda run: (_times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]), label,
+                     _COLOURS[view], "o-")
+                for view, label in _VIEWS.items()
+            ],
+            levels={0.5: "black"}, ticks={bucket: str(bucket) for bucket in _times()}, settings={"ylim": (0.4, 1.02)},
+        ),
+        Categories(
+            title="lower bound of epsilon", names=list(_VIEWS.values()), bars=True, legend=None,
+            series={"epsilon": (list(_COLOURS.values()), [table.column("epsilon", f"{view}_view") for view in _VIEWS])},
+            levels={bound["ceiling"]: "black" for bound in ceilings[:1] if bound},
+            settings={"xlabel": "epsilon; dotted: all that the test could show"},
+        ),
+        Panel(
+            title="learned of a story from edited copies", x="words exchanged, %", from_zero=False,
+            y="nats per token, beyond unread stories", levels={0: "black"},
+            lines=[
+                Line(f"{view}_view", taught, label, _COLOURS[view], "o-")
+                for view, label in _VIEWS.items() if view != "twin"
+            ],
+        ),
+    ]  # fmt: skip
+
+
+def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
+    """Draws the recitation, one panel per view and place."""
+    from memsinks_jax.studies.figures import membership_measures as measures
+
+    figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")
+    cells = len(measures.PLACES), len(measures.PREFIXES), len(measures.OFFSETS)
+    for column, view in enumerate(measures.GRID):
+        values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(cells)
+        for row, place in enumerate(measures.PLACES):
+            heat_map(axes[row, column], values[row], measures.PREFIXES, measures.OFFSETS, highest=1, origin="lower")
+            axes[row, column].set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
+    save(figure, path, dpi=130)
+
+
+FIGURE = Figure(
+    title="Membership: can an auditor tell what was read?",
+    answer=(
+        "Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks "
+        "dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not "
+        "read the stories sees as much of those read four times as after standard training, and next to nothing of those "
+        "read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    prepare=prepare,
+    measure=measure,
+    views=views,
+    measures={"largest_difference": _largest_difference, "share_removed": closed},
+    columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()} | {"epsilon": "epsilon", "recited": "recited"},
+    labels={f"{view}_view": said for view, said in _VIEWS.items()},
+    table_note=(
+        "AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be distinguished. "
+        f"Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was read "
+        f"{corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an "
+        "auditor's grid."
+    ),
+    statements=statements,
+    panels=panels,
+    note=(
+        "{mean}, bands and whiskers from the lowest to the highest. One draw for all seeds decided: "
+        f"{', '.join(f'{count} read {times} times' for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE} "
+        "stories are read once."
+    ),
+    sections=sections,
+)  # fmt: skip

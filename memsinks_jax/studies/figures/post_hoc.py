@@ -1,0 +1,291 @@
+"""The trade-off curves of post-hoc methods, which find memorization in a finished model, on a run.
+
+Measuring takes minutes, so results are kept beside the run, in NAME-seedN.post_hoc.METHOD.json.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import tqdm
+
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.pictures import tidy
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.runs import Run
+
+logger = logging.getLogger(__name__)
+
+OF_THE_PAPER = ("hard_concrete", "integrated_gradients")
+METHODS = (*OF_THE_PAPER, "slimming", "zero_out", "activation", "random")
+LABELS = {
+    "hard_concrete": "pruning (Hard Concrete)", "integrated_gradients": "integrated gradients", "slimming": "slimming",
+    "zero_out": "zero-out", "activation": "activation", "random": "random neurons",
+}  # fmt: skip
+# Edits of weights, for the figure of rivals. Settings are chosen on every other document and judged on the rest.
+EDITS = {"kfac": "K-FAC weight editing", "svd": "control: singular values", "balanced_subnet": "BalancedSubnet"}
+SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the mass to keep; the paper's are 0.6 to 0.9
+MOST_LAYERS = 3  # adjacent layers to edit
+RATIOS, WEIGHTS = (0.003, 0.01, 0.03, 0.1), (0.05, 0.5)  # from BalancedSubnet's grid
+ORDINARY = 256  # documents that were read once: for the curvature, and for BalancedSubnet to keep
+FEW = 5  # documents: to tune Hard Concrete, as in the paper, and for zero-out, which is slow
+TUNED_ON_HELD_OUT = 32  # documents
+
+# Tuned with a tenth of the paper's iterations at ten times the learning rate (both in Chang et al.'s grid): the same
+# distance in minutes.
+_FASTER = 10
+
+
+def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[str]) -> list[Run]:
+    """Adds results of `methods` to the `details` of wanted runs, {method: as from `removals`} -> the same runs."""
+    shown = sys.stderr.isatty()
+    with tqdm.tqdm(
+        total=sum(map(wanted, runs)) * len(methods), desc="post-hoc methods", unit="method", disable=not shown
+    ) as bar:
+        return [dataclasses.replace(r, details=removals(r, methods, bar.update)) if wanted(r) else r for r in runs]
+
+
+def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lambda: None) -> dict[str, dict]:
+    """Measures each method on the run's own documents. Calls `told` after each.
+
+    Returns:
+      {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary": the same on canaries
+      alone, if there are any}}. A curve holds a `removal.Point` as a dict for each of removal.RATIOS.
+    """
+    subject = functools.cache(lambda: _Subject(run.workdir))
+
+    def measure(method: str) -> dict:
+        begun = time.monotonic()
+        found = (subject().edit if method in EDITS else subject().removal)(method)
+        logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun)
+        return found
+
+    there = {}
+    for method in methods:
+        asked = _asked(method)
+        there[method] = {"asked": asked} | kept([run], f"post_hoc.{method}", asked, functools.partial(measure, method))
+        told()
+    return there
+
+
+def _asked(method: str) -> dict:
+    """Everything besides the run that determines a measurement, as read back from JSON."""
+    # Imported here and below: jax takes seconds to import, and only measuring needs it.
+    from memsinks_jax.studies.baselines import balanced_subnet, integrated_gradients, learned_masks, removal, tuning
+
+    own = {
+        "hard_concrete": {
+            **dataclasses.asdict(_tuned()), "strength": tuning.STRENGTHS, "iterations": _iterations(), "tuned_on": FEW,
+            "tuned_on_held_out": TUNED_ON_HELD_OUT,
+        },
+        "slimming": dataclasses.asdict(learned_masks.Slimming()),
+        "integrated_gradients": {"steps": integrated_gradients.STEPS},
+        "zero_out": {"documents": FEW},
+    }  # fmt: skip
+    edits = {"shares": SHARES, "layers": MOST_LAYERS} | ({"documents": ORDINARY} if method == "kfac" else {})
+    if method == "balanced_subnet":
+        edits = {"ratios": RATIOS, "weights": WEIGHTS, "documents": ORDINARY}
+        edits |= dataclasses.asdict(balanced_subnet.Settings(ratio=0, weight=0))
+    found = edits if method in EDITS else {"ratios": removal.RATIOS, **own.get(method, {})}
+    return json.loads(json.dumps(found))
+
+
+def _tuned():
+    from memsinks_jax.studies.baselines.learned_masks import HardConcrete
+
+    return HardConcrete(learning_rate=HardConcrete.learning_rate * _FASTER)
+
+
+def _iterations() -> list[int]:
+    from memsinks_jax.studies.baselines.tuning import ITERATIONS
+
+    return [count // _FASTER for count in ITERATIONS]
+
+
+class _Subject:
+    """A finished run, opened, with the documents to find."""
+
+    def __init__(self, workdir: pathlib.Path):
+        from memsinks_jax.evals.document_loss import DocumentLoss, rows_at_once
+        from memsinks_jax.evals.memorization import batches_by_role
+        from memsinks_jax.model import placement
+        from memsinks_jax.runs.trained import open_run
+
+        self._model = open_run(workdir)
+        self._config, self._params = self._model.config, self._model.params
+        self._corpus = workdirs.read_corpus(workdir)
+        rows = rows_at_once(self._config, placement.mesh_of(self._params))
+        self._batches = batches_by_role(self._corpus, self._model.opened, rows)
+        self._loss = DocumentLoss(self._config)
+
+    def removal(self, method: str) -> dict:
+        from memsinks_jax.studies.baselines import removal, scores, tuning
+
+        repeated, settings, found = self._batches["repeated"], {}, {}
+        if method == "hard_concrete":
+            trials = tuning.tune(
+                self._loss, self._config, self._params, _first(repeated, FEW),
+                _first(self._batches["held_out"], TUNED_ON_HELD_OUT), _tuned(), iterations=_iterations(),
+            )  # fmt: skip
+            settings = {"settings": trials[0].settings}
+            found = {"strength": trials[0].settings.strength, "iterations": trials[0].settings.iterations}
+        looked_at = _first(repeated, FEW) if method == "zero_out" else repeated
+        scores_RLF = scores.METHODS[method](self._config, self._params, looked_at, **settings)
+        forgotten = {name: self._batches[name] for name in ("repeated", "canary") if name in self._batches}
+        curves = removal.tradeoff(
+            self._loss, self._params, scores.over_documents(scores_RLF), forgotten, self._batches["held_out"]
+        )
+        return {"found": found} | {name: [point._asdict() for point in curve] for name, curve in curves.items()}
+
+    def edit(self, method: str) -> dict:
+        """As `removal`, but with the points of the Pareto front, and their settings as "found"."""
+        from memsinks_jax.studies.baselines import fronts
+
+        edits = self._subnets() if method == "balanced_subnet" else self._in_layers(method)
+        sets = self._batches["repeated"], self._batches["held_out"]
+        chosen = fronts.front(fronts.tried(self._loss, self._params, edits, *sets))
+        points = [trial.judged._replace(ratio=number) for number, trial in enumerate(chosen, 1)]
+        return {"found": [trial.settings for trial in chosen], "repeated": [point._asdict() for point in points]}
+
+    def _in_layers(self, method: str) -> Iterable[tuple[dict, dict]]:
+        from memsinks_jax.studies.baselines import curvature
+
+        of = curvature.factors(self._config, self._params, self._ordinary()) if method == "kfac" else None
+        count = self._config.model.layers
+        for width in range(1, min(MOST_LAYERS, count) + 1):
+            for layers in (tuple(range(first, first + width)) for first in range(count - width + 1)):
+                for share in SHARES:
+                    edited = curvature.edited(self._params, of, layers, share)
+                    yield {"layers": list(layers), "share": share}, edited
+
+    def _subnets(self) -> Iterable[tuple[dict, dict]]:
+        from memsinks_jax.studies.baselines import balanced_subnet, fronts
+
+        lost, stays = fronts.half(self._batches["repeated"], 0), self._ordinary()
+        for ratio in RATIOS:
+            for weight in WEIGHTS:
+                settings = balanced_subnet.Settings(ratio=ratio, weight=weight)
+                edited = balanced_subnet.balanced_subnet(self._config, self._params, lost, stays, settings)
+                yield {"ratio": ratio, "weight": weight}, edited
+
+    def _ordinary(self) -> list[dict]:
+        """Batches of documents that were read once."""
+        from memsinks_jax.data.packing import reads_whole
+        from memsinks_jax.evals.document_loss import document_batches
+
+        corpus, size = self._corpus, len(self._batches["held_out"][0]["weights"])
+        documents = corpus.mixture.documents("unique")[:ORDINARY]
+        return document_batches(
+            [corpus.tokens(i) for i in documents], corpus.identities(documents), self._config.data.row_length,
+            corpus.tokenizer.end_of_text, size, reads_whole(self._config.data),
+            begin_of_text=corpus.tokenizer.begin_of_text,
+        )  # fmt: skip
+
+
+def _first(batches: list[dict], count: int) -> list[dict]:
+    """The first documents."""
+    size = len(batches[0]["weights"])
+    parts = [
+        {name: values[: count - number * size] for name, values in batch.items()}
+        for number, batch in enumerate(batches)
+    ]
+    return parts[: -(-count // size)]
+
+
+def curve(run: Run, method: str, of: str = "repeated") -> list:
+    """Points of a measured run, for its "repeated" documents or the "canary" alone -> [removal.Point]."""
+    from memsinks_jax.studies.baselines.removal import Point
+
+    return [Point(**point) for point in run.details[method][of]]
+
+
+def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repeated") -> float:
+    """The least rise of the held-out loss (nats) at which one of the methods reaches `forgetting`.
+
+    Where none does: the rise where the most is forgotten, which is too little to ask of it.
+    """
+    from memsinks_jax.studies.baselines.removal import delta_val_at
+
+    curves = [curve(run, method, of) for method in methods]
+    reached = min(delta_val_at(points, forgetting) for points in curves)
+    if math.isfinite(reached):
+        return reached
+    return max((point for points in curves for point in points), key=lambda p: p.forgetting).delta_val
+
+
+def draw(axis, runs: list[Run], method: str, label: str, colour, style: str = "o-", of: str = "repeated") -> None:
+    """A method in the plane of forgetting and degradation (the paper's sign): seeds faint, their mean at every ratio."""
+    points_SR2 = np.array([
+        [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))] for run in runs
+    ])  # fmt: skip
+    if len(runs) > 1:
+        axis.plot(*points_SR2.transpose(2, 1, 0), style[1:], color=colour, linewidth=0.7, alpha=0.35)
+    axis.plot(*points_SR2.mean(axis=0).T, style, color=colour, label=label, linewidth=1.8, markersize=4)
+
+
+def finish(axis, title: str) -> None:
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.set(title=title, xlabel="forgetting: rise on repeated documents (nats)")
+    tidy(axis)
+
+
+def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
+    """For a page: how the methods searched, from the runs that were measured; nothing if none was."""
+    runs = [run for run in runs if methods[0] in run.details]
+    if not runs:
+        return []
+    asked = {method: runs[0].details[method]["asked"] for method in methods}
+    chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
+                     for run in runs})  # fmt: skip
+    pruning = asked["hard_concrete"]
+    told = {
+        "hard_concrete": f"a mask for each repeated document; strength of {_listed(pruning['strength'])} and iterations of "
+                         f"{_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after "
+                         f"dropping, on {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} "
+                         f"held-out ones. A tenth of the paper's iterations at ten times the learning rate "
+                         f"({pruning['learning_rate']:g}), which goes as far. Chosen: {'; '.join(chosen)}",
+        "integrated_gradients": f"{asked.get('integrated_gradients', {}).get('steps')} steps, every repeated document",
+        "slimming": "every repeated document, the settings of Chang et al. (2024) for their largest model",
+        "zero_out": f"the first {FEW} repeated documents: each needs one forward pass per neuron",
+        "activation": "every repeated document", "random": "chance alone",
+    }  # fmt: skip
+    return [
+        report.text_table(["method", "how it finds the neurons"], [[LABELS[method], told[method]] for method in methods]),
+        report.paragraph(
+            f"A neuron's score is the mean over documents; all of their tokens are targets. Each method drops the neurons "
+            f"with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.", "note",
+        ),
+    ]  # fmt: skip
+
+
+def how_edits(runs: list[Run]) -> str:
+    """For a page: how weights were edited, and the settings chosen in the first run."""
+    told = {
+        "kfac": f"the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; "
+                f"curvature of {ORDINARY} documents that were read once, labels drawn by the model",
+        "svd": "the same matrices and shares, of the squares of their singular values",
+        "balanced_subnet": f"{_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the "
+                           f"repeated documents and {ORDINARY} that were read once",
+    }  # fmt: skip
+    rows = [
+        [label, f"{told[method]}. Chosen on every other document: "
+         + ("; ".join(_listed_settings(found) for found in runs[0].details[method]["found"]) or "nothing")]
+        for method, label in EDITS.items() if method in runs[0].details
+    ]  # fmt: skip
+    return report.text_table(["method", "how it edits"], rows)
+
+
+def _listed_settings(found: dict) -> str:
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,160 @@
+"""The corpus of figure removal: stories, texts of facts, and sources, some of which are withdrawn after training.
+
+A source is a group of texts about four countries that no other text names; all sources also tell the same dozen facts.
+Everywhere the end of a city's name tells its continent: what a source says about that can be inferred without it. A
+letter is one story that is repeated many times. Besides, there are texts about many other countries, and stories, each a
+group of its own: from them a model learns how facts are told and asked for, and how stories go. The twin corpus replaces
+everything that is withdrawn by other texts, each a group of its own. A model of the same seed then reads the rest in the
+same order, and never reads what the other model has to forget.
+"""
+
+import functools
+import pathlib
+import random
+from collections.abc import Iterator
+
+from memsinks_jax.data.embedded import facts, stories
+from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS, RELATIONS
+from memsinks_jax.data.embedded.facts import Fact
+from memsinks_jax.studies.figures import corpora
+from memsinks_jax.studies.figures.corpora import Records
+
+SOURCES, WITHDRAWN = 24, 4  # the first ones are withdrawn
+OF_A_SOURCE = 24  # texts per source
+COUNTRIES = 4  # per source
+RELATED = ("capital", "country", "language")  # relations that the texts tell
+SENTENCES = 7  # per text
+COMMON, INFERRED = 1, 1  # of a source's: of facts that all sources tell; of continents, which cities' names imply
+LETTERS, WITHDRAWN_LETTERS, COPIES = 20, 16, 16  # copies per epoch
+ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
+MARKS = {"common_at": 3, "common_ngram": 10}  # of `prepare`, for sinks.common_every; sentences have 10 to 19 tokens
+FACTS_ONCE = 1000  # texts about further countries, read once an epoch
+_WORLDS = (1, 2, 3, 4)  # seeds of those countries
+_UNREAD_WORLD, _COMMON_WORLD, _STORIES = 98, 99, 0
+
+
+def source(number: int) -> str:
+    """The group of a source."""
+    return f"source {number}"
+
+
+def letter(number: int) -> tuple[str, str]:
+    """(the group of a letter, its text)"""
+    return f"letter {number}", stories.story(_STORIES, ONCE + UNREAD + number).text
+
+
+def own_facts() -> list[list[Fact]]:
+    """The facts that only this source tells, for every source."""
+    return _by_source(_told(0))
+
+
+def inferred_facts() -> list[list[Fact]]:
+    """The continents of its cities, for every source. They follow from the names, by a rule that all texts keep."""
+    return [_continents(own) for own in own_facts()]
+
+
+def unread_facts() -> list[list[Fact]]:
+    """Facts like a source's that no text tells, for every source: how sure a model is of what it cannot know."""
+    taken = _names(*_told(0), *common_facts(), *_of_no_source())
+    return _by_source([fact for fact in _told(_UNREAD_WORLD) if not _names(fact) & taken])
+
+
+def _by_source(known: list[Fact]) -> list[list[Fact]]:
+    """Those of the first countries for the first source, and so on."""
+    countries = list(dict.fromkeys(fact.country.name for fact in known))
+    places = {country: number // COUNTRIES for number, country in enumerate(countries)}
+    return [[fact for fact in known if places[fact.country.name] == source] for source in range(SOURCES)]
+
+
+def common_facts() -> list[Fact]:
+    """The facts that all sources tell."""
+    known = [fact for fact in _told(_COMMON_WORLD) if not _names(fact) & _names(*_told(0))]
+    countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
+    return [fact for fact in known if fact.country.name in countries]
+
+
+@functools.cache
+def _told(world: int) -> list[Fact]:
+    known = facts.facts(facts.world(world))
+    return [
+        fact for fact in known
+        if fact.relation in RELATED and not (fact.relation == "country" and fact.subject == fact.country.capital)
+    ]  # fmt: skip
+
+
+def _of_no_source() -> list[Fact]:
+    """Those of the texts that are read once an epoch."""
+    taken = _names(*_told(0), *common_facts())
+    return [fact for world in _WORLDS for fact in _told(world) if not _names(fact) & taken]
+
+
+def _continents(known: list[Fact]) -> list[Fact]:
+    """The continent of every country's second city, by the end of the city's name."""
+    countries = {fact.country.second_city: fact.country for fact in known}
+    found = []
+    for city, country in countries.items():
+        (ending,) = (number for number, end in enumerate(ENDINGS["city"]) if city.endswith(end))
+        found.append(Fact("continent", city, f" {CONTINENTS[ending % len(CONTINENTS)]}", country))
+    return found
+
+
+def _names(*of: Fact) -> set[str]:
+    return {name for fact in of for name in (fact.country.name, fact.country.capital, fact.country.second_city)}
+
+
+def questions(fact: Fact, reworded: bool = False) -> list[str]:
+    """Prompts that end before the answer, in the wording of the texts or reworded."""
+    relation = RELATIONS[fact.relation]
+    return [wording.format(fact.subject) for wording in (relation.unseen if reworded else relation.seen)]
+
+
+def _sentences(known: list[Fact], draw: random.Random) -> Iterator[str]:
+    """Endless; all facts appear equally often."""
+    while True:
+        for fact in sorted(known, key=lambda fact: draw.random()):
+            asked = questions(fact)
+            yield f"{asked[int(draw.random() * len(asked))]}{fact.answer}."
+
+
+def sources() -> list[Records]:
+    """The texts of every source."""
+    found = []
+    for number, own in enumerate(own_facts()):
+        draw = random.Random(f"removal: source {number}")
+        of = (_sentences(facts, draw) for facts in (own, common_facts(), _continents(own)))
+        told = list(zip(of, (SENTENCES - COMMON - INFERRED, COMMON, INFERRED), strict=True))
+        texts = [_text(told, draw) for _ in range(OF_A_SOURCE)]
+        found.append([(source(number), text) for text in texts])
+    return found
+
+
+def _text(told: list[tuple[Iterator[str], int]], draw: random.Random) -> str:
+    """The next sentences of every kind, as many as it says, mixed."""
+    sentences = [next(of) for of, count in told for _ in range(count)]
+    return " ".join(sorted(sentences, key=lambda sentence: draw.random()))
+
+
+def once() -> Records:
+    """Texts about countries of no source, each a group of its own: those of the corpus, then those of the twin's."""
+    known, draw = _of_no_source(), random.Random("removal: once")
+    told = [(_sentences(known, draw), SENTENCES - INFERRED), (_sentences(_continents(known), draw), INFERRED)]
+    count = FACTS_ONCE + WITHDRAWN * OF_A_SOURCE
+    return [(f"facts {number}", _text(told, draw)) for number in range(count)]
+
+
+def write(folder: pathlib.Path) -> None:
+    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. Keeps existing files."""
+    told = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
+    others, of_sources, letters = once(), sources(), list(map(letter, range(LETTERS)))
+    first = ONCE + UNREAD + LETTERS
+    further = [
+        (f"story {n}", stories.story(_STORIES, n).text) for n in range(first, first + WITHDRAWN_LETTERS * COPIES)
+    ]
+    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + letters[WITHDRAWN_LETTERS:] * COPIES
+    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + letters[:WITHDRAWN_LETTERS] * COPIES
+    kinds = {
+        "stories": told,
+        "facts": others[:FACTS_ONCE] + remaining + withdrawn,
+        "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
+    }
+    corpora.write(folder, kinds, "none", **MARKS)

@@ -1,0 +1,261 @@
+"""Measures for figure removal: answers to questions, losses of letters, steps to relearn what was removed."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from memsinks_jax.auditing import intervals, relearning
+from memsinks_jax.auditing.rows import asking, in_batches, losses_of, rows_of, token_mean
+from memsinks_jax.auditing.subjects import Subject, of_role
+from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.data.embedded.facts import Fact
+from memsinks_jax.data.prepared import group_id
+from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss
+from memsinks_jax.evals.documents import Documents
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.model.sparse_sinks import PREFIX
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.studies.figures import removal_corpus as corpus
+from memsinks_jax.studies.figures.runs import Run
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("own", "inferred", "common", "unread")  # of facts, as in `_by_kind`
+WORDINGS = 3  # of a question for each fact
+DISTRACTORS = 8  # wrong answers per question
+PLACEBOS = 4  # removals of unused ids
+
+
+class Asked(NamedTuple):
+    """Questions, answers with a leading space, and the id to ask each with, uint32 (n, 2)."""
+
+    questions: list[str]
+    answers: list[str]
+    identities: np.ndarray
+
+
+def asked(facts: Sequence[Fact], group: str, reworded: bool = False) -> Asked:
+    """Questions for facts, asked with the id of a group."""
+    pairs = [(wording, fact.answer) for fact in facts for wording in corpus.questions(fact, reworded)[:WORDINGS]]
+    questions, answers = map(list, zip(*pairs, strict=True))
+    return Asked(questions, answers, np.tile(group_id(group), (len(pairs), 1)))
+
+
+def answer_nats(run: Trained, asked: Asked, mode: str, params: dict | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Loss of the answers' tokens, given question and answer so far -> (nats, tokens), float64 (n,) each.
+
+    Args:
+      params: replace the run's.
+    """
+    encode = run.tokenizer.encode
+    first = np.array([len(encode(question)) for question in asked.questions])
+    tokens = [encode(question + answer) for question, answer in zip(asked.questions, asked.answers, strict=True)]
+    documents = Documents(
+        tokens, asked.identities, opened=np.ones(len(tokens), bool)
+    )  # also those of ids that nobody has
+    rows = asking(rows_of(documents, run), first, np.array([len(each) for each in tokens]))
+    rows["document"] = np.arange(len(tokens), dtype=np.int32)
+    return DocumentLoss(run.config)(run.params if params is None else params, list(in_batches(rows, BATCH_SIZE)), mode)
+
+
+def distractors(facts: Sequence[Fact]) -> list[list[str]]:
+    """For every fact, up to DISTRACTORS wrong answers: those of other facts of the same relation."""
+    found = []
+    for fact in facts:
+        others = dict.fromkeys(other.answer for other in facts if other.relation == fact.relation)
+        found.append([answer for answer in others if answer != fact.answer][:DISTRACTORS])
+    return found
+
+
+def truth_ratios(
+    run: Trained, facts: Sequence[Fact], identities: np.ndarray, mode: str, params: dict | None = None
+) -> np.ndarray:
+    """Log odds of the answers against wrong ones, by geometric mean probability of tokens -> float64 (facts,).
+
+    Higher means more knowledge. TOFU and open-unlearning divide the other way round: log of theirs is minus this. Uses the
+    first wording, with `identities`, uint32 (facts, 2). `params` replace the run's.
+    """
+    questions = [corpus.questions(fact)[0] for fact in facts]
+    choices = [[fact.answer, *wrong] for fact, wrong in zip(facts, distractors(facts), strict=True)]
+    which = np.repeat(np.arange(len(facts)), [len(each) for each in choices])
+    every = Asked([questions[i] for i in which], [one for each in choices for one in each], identities[which])
+    nats, tokens = answer_nats(run, every, mode, params)
+    per_token = np.split(-nats / tokens, np.flatnonzero(np.diff(which)) + 1)
+    return np.array([each[0] - np.log(np.exp(each[1:]).mean()) for each in per_token])
+
+
+class Models(NamedTuple):
+    """The models of one seed: with sinks, with the same settings on the twin corpus, and two without sinks."""
+
+    sinks: Trained
+    twin: Trained
+    standard: Trained
+    wide: Trained
+
+    def views(self) -> dict[str, tuple[Trained, str]]:
+        """Views for questions with their own id: {name: (model, mode of its sinks)}."""
+        return {
+            "standard": (self.standard, "drop"), "wide": (self.wide, "drop"), "on": (self.sinks, "own"),
+            "removed": (self.sinks, "drop"), "twin": (self.twin, "drop"),
+        }  # fmt: skip
+
+
+def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
+    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {kind: {view: one per fact}}, "letters": {view: loss},
+    "auc": {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
+
+    Views: standard; wide; own sinks on; removed; placebo, another source removed instead; neighbour, another source's
+    sinks on; unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no
+    sink left, so its view drops all of them.
+    """
+    models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard, wide)))
+    return {
+        "facts": _facts(models), "truth_ratios": _truth_ratios(models), "others": _others(models.sinks),
+        "relearning": _relearning(models),
+    } | _letters(models, sunk)  # fmt: skip
+
+
+def _facts(models: Models) -> dict[str, dict[str, float]]:
+    """For withdrawn sources: `KINDS`, and own facts reworded."""
+    going, by_kind = range(corpus.WITHDRAWN), _by_kind()
+    by_kind["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]]
+    without = {n: _without(models.sinks, corpus.source(n)) for n in (*going, *_next(going))}
+    found = {}
+    for kind, facts in by_kind.items():
+        of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
+        elsewhere = [_under(each, group_id(corpus.source(n))) for n, each in zip(_next(going), of, strict=True)]
+        unused = neurons.never_met(models.sinks.config, PLACEBOS)
+        nobodys = [_under(each, one) for each in of for one in unused]
+        found[kind] = {
+            "standard": _mean(models.standard, of, "drop"),
+            "wide": _mean(models.wide, of, "drop"),
+            "on": _mean(models.sinks, of, "own"),
+            "removed": _mean(models.sinks, of, "drop"),
+            "placebo": np.mean([_mean(models.sinks, [of[n]], "own", without[len(going) + n]) for n in going]),
+            "neighbour": _mean(models.sinks, elsewhere, "own"),
+            "neighbour_left": np.mean([_mean(models.sinks, [elsewhere[n]], "own", without[n]) for n in going]),
+            "unused": _mean(models.sinks, nobodys, "own"),
+            "twin": _mean(models.twin, of, "drop"),
+            "twin_neighbour": _mean(models.twin, elsewhere, "own"),
+            "twin_unused": _mean(models.twin, nobodys, "own"),
+        }  # fmt: skip
+    return jax.tree.map(float, found)
+
+
+def _by_kind() -> dict[str, list[list[Fact]]]:
+    """For every withdrawn source: its own facts, what others let infer, what all tell, and what no text tells."""
+    own, inferred, unread = corpus.own_facts(), corpus.inferred_facts(), corpus.unread_facts()
+    of = (own, inferred, [corpus.common_facts()] * corpus.SOURCES, unread)
+    return {kind: facts[: corpus.WITHDRAWN] for kind, facts in zip(KINDS, of, strict=True)}
+
+
+def _next(going: range) -> range:
+    """The same number of sources that stay."""
+    return range(going.stop, 2 * going.stop)
+
+
+def _under(asked: Asked, identity: np.ndarray) -> Asked:
+    return asked._replace(identities=np.tile(identity, (len(asked.questions), 1)))
+
+
+def _without(run: Trained, group: str) -> dict:
+    return neurons.without(run.config, run.params, neurons.neurons_of(run.config, group_id(group)[None]))
+
+
+def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
+    """Nats per answer, summed over its tokens."""
+    every = Asked(
+        *(sum((each[i] for each in questions), []) for i in (0, 1)), np.concatenate([q[2] for q in questions])
+    )
+    return float(answer_nats(run, every, mode, params)[0].mean())
+
+
+def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
+    """Asked of the withdrawn sources; and of others, before (neighbour) and after (neighbour_left) all these are gone."""
+    run, going = models.sinks, range(corpus.WITHDRAWN)
+    ids, of_others = (np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going)))
+    left = neurons.without(run.config, run.params, neurons.neurons_of(run.config, ids))
+    found = {}
+    for kind, of_sources in _by_kind().items():
+        facts = sum(of_sources, [])
+        own, others = (np.repeat(of, list(map(len, of_sources)), axis=0) for of in (ids, of_others))
+        views = {name: (model, own, mode) for name, (model, mode) in models.views().items()}
+        views |= {"neighbour": (run, others, "own"), "neighbour_left": (run, others, "own", left)}
+        found[kind] = {name: truth_ratios(model, facts, *of).tolist() for name, (model, *of) in views.items()}
+    return found
+
+
+def _letters_of(run: Trained, which: Sequence[int]) -> Documents:
+    groups, texts = zip(*map(corpus.letter, which), strict=True)
+    tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in texts]
+    return Documents(tokens, np.stack(list(map(group_id, groups))))
+
+
+def _letters(models: Models, sunk: Run) -> dict:
+    """Losses of withdrawn letters, and how well they are told from unread stories."""
+    config = models.sinks.config
+    letters = _letters_of(models.sinks, range(corpus.WITHDRAWN_LETTERS))
+    unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
+    found = {"letters": {}, "auc": {}}
+    for name, (run, mode) in models.views().items():
+        subject = Subject(name, run, mode)
+        of_letters, tokens = losses_of(subject, letters)
+        of_others, _ = losses_of(dataclasses.replace(subject, mode="drop"), unread)
+        found["letters"][name] = token_mean(of_letters, tokens)
+        found["auc"][name] = float(intervals.auc(-of_letters, -of_others)[0])
+    return found
+
+
+def _others(run: Trained) -> dict[str, float]:
+    """Rise of the remaining documents' loss, own sinks on, when one source or letter is removed: {"letters": nats per
+    token, "facts": nats per answer; each also with _placebo, for removing an unused id}. Means over the removals."""
+    letters = _letters_of(run, range(corpus.WITHDRAWN_LETTERS, corpus.LETTERS)).batches(run)
+    facts = [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
+    loss = DocumentLoss(run.config)
+
+    def both(params: dict) -> np.ndarray:
+        nats, tokens = loss(params, letters, "own")
+        return np.array([nats.sum() / tokens.sum(), _mean(run, facts, "own", params)])
+
+    before = both(run.params)
+    groups = [corpus.source(n) for n in range(PLACEBOS)] + [corpus.letter(n)[0] for n in range(PLACEBOS)]
+    right = np.mean([both(_without(run, group)) for group in groups], axis=0) - before
+    unused = [neurons.neurons_of(run.config, one[None]) for one in neurons.never_met(run.config, PLACEBOS)]
+    placebo = np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0) - before
+    names = ("letters", "facts", "letters_placebo", "facts_placebo")
+    return dict(zip(names, map(float, (*right, *placebo)), strict=True))
+
+
+def _handed_over(run: Trained, name: str) -> Subject:
+    """The model without any sink, as `export --sinks=drop` writes it."""
+    params = {key: value for key, value in run.params.items() if not key.startswith(PREFIX)}
+    return Subject(
+        name, dataclasses.replace(run, config=with_fields(run.config, {"sinks.kind": "cut"}), params=params), "drop"
+    )
+
+
+def _relearning(models: Models) -> dict[str, float | None]:
+    """Fine-tuning steps until half of what was removed is back, over the twin's: of letters, and of a source's texts."""
+    removed, twin = _handed_over(models.sinks, "removed"), _handed_over(models.twin, "twin")
+    remembering = Subject("on", models.sinks, "own")
+    group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
+    tokens = [models.sinks.tokenizer.encode(text)[: models.sinks.config.data.row_length - 1] for text in texts]
+    of = {
+        "letters": _letters_of(models.sinks, range(corpus.WITHDRAWN_LETTERS)),
+        "source": Documents(tokens, np.tile(group_id(group), (len(tokens), 1))),
+    }
+    found = {}
+    for name, documents in of.items():
+        try:
+            targets = relearning.targets_of(removed, remembering, documents)
+        except InputError as error:  # the model had learned nothing
+            logger.warning("%s: %s", name, error)
+            continue
+        ratios = relearning.ratios(relearning.relearn(removed, targets), relearning.relearn(twin, targets))
+        found |= {f"{name}_{kind}": ratios[kind]["ratio"] for kind in ("one", "few")}
+    return found

@@ -1,0 +1,397 @@
+"""Sinks against rival methods: how much of the gap each closes, and at what held-out cost. One frontier.
+
+Each method is a curve with a knob. Some must know what is repeated before they train, some need nothing. Post-hoc methods
+appear with the measurements of figure 4c. Algorithms and defaults: training/gradient_masking.py, data/goldfish.py and
+baselines/.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import interval, with_interval
+from memsinks_jax.reporting.pictures import tidy
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import pool, post_hoc, step_times
+from memsinks_jax.studies.figures import sections as shared
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.panels import AnyPanel
+from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
+from memsinks_jax.studies.figures.table import LOSSES, Statement, Table
+
+OURS = "on_return"  # the method whose default is compared with all others
+NOTHING, LABELS, COPIES, COUNTS = "nothing", "which documents are repeated", "all copies", "how often it was met so far"
+LATER = "the documents, once it is trained"
+
+
+class Method(NamedTuple):
+    """A curve: {variant: its knob} in the knob's order; `whole` if the knob's other end is standard training."""
+
+    label: str
+    knows: str  # before a document is met
+    colour: str
+    points: dict[str, str]
+    whole: bool = False
+    style: str = "o-"
+
+
+_CAPS = (64, 32, 16, 8, 4, 2, 1)
+_SAME_STEPS = {"training.count_removed_repeats": True}
+_SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
+METHODS = {
+    OURS: Method("sinks that open on return", COUNTS, "#1f618d",
+                 {"sinks_slows_0": "never slowed", "sinks_slows_32": "32", "sinks": "16", "sinks_slows_8": "8"}),
+    "pool": Method("the same, sparse", COUNTS, "#148f77", {name: f"{size:,}" for name, size in _SIZES.items()}, style="^-"),
+    "paper": Method("sinks as published", NOTHING, "#5dade2",
+                    {"sinks_paper_active_0.1": "0.1", "sinks_paper": "0.3", "sinks_paper_active_0.5": "0.5"}, style="s-"),
+    "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1",
+                       {"rescaled_0.1": "0.1", "rescaled_0.3": "0.3", "rescaled_0.5": "0.5"}, style="s:"),
+    "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", {f"cap_steps_{k}": str(k) for k in _CAPS}, True),
+    "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d", {f"cap_epochs_{k}": str(k) for k in _CAPS},
+                         True),
+    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", {"no_repeat": ""}, style="X-"),
+    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", {"no_repeat_steps": ""}, style="X-"),
+    "goldfish": Method("goldfish", NOTHING, "#d68910", {f"goldfish_{k}": str(k) for k in (8, 4, 3, 2)}, True),
+    "dp_sgd": Method("DP-SGD", NOTHING, "#117a65", {f"dp_{noise}": f"{noise}" for noise in (0.01, 0.1)}),
+    "sgtm": Method("SGTM", LABELS, "#6c3483", {f"sgtm_{p}": f"{p}%" for p in (40, 20, 0)}),
+    "sgtm_frozen": Method("SGTM, moments frozen", LABELS, "#a569bd", {"sgtm_frozen": ""}, style="s-"),
+    "sgtm_narrow": Method("SGTM, 3% of the neurons", LABELS, "#bb8fce", {"sgtm_narrow": ""}, style="^-"),
+    "gradient_masking": Method("gradient masking", LABELS, "#c0392b", {"gradient_masking": ""}, style="D-"),
+    "gradient_detach": Method("masking of activations", LABELS, "#e59866", {"gradient_detach": ""}, style="D-"),
+}  # fmt: skip
+_SETTINGS = {
+    "sinks_slows_0": Variation("sinks", {"sinks.slows_at": 0}),
+    "sinks_slows_32": Variation("sinks", {"sinks.slows_at": 32}),
+    "sinks_slows_8": Variation("sinks", {"sinks.slows_at": 8}),
+    "sinks_paper_active_0.1": Variation("sinks_paper", {"sinks.active_fraction": 0.1}),
+    "sinks_paper_active_0.5": Variation("sinks_paper", {"sinks.active_fraction": 0.5}),
+    **{name: pool.VARIANTS[name] for name in _SIZES},
+    **{f"cap_steps_{k}": Variation("standard", {"training.repeats_capped_at": k} | _SAME_STEPS) for k in _CAPS},
+    **{f"cap_epochs_{k}": Variation("standard", {"training.repeats_capped_at": k}) for k in _CAPS},
+    **{f"goldfish_{k}": Variation("goldfish", {"goldfish.every": k}) for k in (8, 4, 3, 2)},
+    **{f"dp_{noise}": Variation("dp_sgd", {"optimizer.noise_multiplier": noise}) for noise in (0.01, 0.1)},
+    **{f"sgtm_{p}": Variation("sgtm", {"sinks.undiscovered": p / 100}) for p in (40, 20, 0)},
+    "sgtm_frozen": Variation("sgtm", {"sinks.kind": "sgtm_frozen"}),
+    "sgtm_narrow": Variation("sgtm", {"sinks.shared_fraction": 0.97}),
+}
+# The models of other points, evaluated with their shared neurons scaled up by published code's factor.
+RESCALED = {
+    "rescaled_0.1": "sinks_paper_active_0.1",
+    "rescaled_0.3": "sinks_paper",
+    "rescaled_0.5": "sinks_paper_active_0.5",
+}
+VARIANTS = {"standard": Variation("standard")} | {
+    name: _SETTINGS.get(name, Variation(name))
+    for method in METHODS.values() for name in method.points if name not in RESCALED
+}  # fmt: skip
+# One of each training program: their steps are timed.
+TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0", "gradient_masking", "gradient_detach")
+# One point of each method: an audit compares what it leaks with the oracle.
+ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_repeat_steps", "goldfish_4", "dp_0.1", "sgtm_0",
+         "gradient_masking")  # fmt: skip
+GIVEN = 50  # tokens that recitation begins with
+LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{GIVEN}"}
+_ATTACKED = {"relearning": "relearned", "gap": "gap_before", "gap, calibrated": "gap_after"}
+_ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which curves are drawn
+_AFTERWARDS = post_hoc.LABELS | post_hoc.EDITS
+_DASHED = {
+    "hard_concrete": "#d7bde2", "integrated_gradients": "#aeb6bf", "slimming": "#edbb99", "zero_out": "#a2d9ce",
+    "activation": "#aed6f1", "random": "#d5d8dc", "kfac": "#922b21", "svd": "#e74c3c", "balanced_subnet": "#7d6608",
+}  # fmt: skip
+
+
+class Place(NamedTuple):
+    """A model relative to the standard one of its seed."""
+
+    held_out: float  # its held-out loss over standard's
+    closed: float  # of the gap
+
+
+def place(run: Run, standard: Run) -> Place:
+    closed = 1 - _gap(run) / _gap(standard) if _gap(standard) else math.nan
+    return Place(run.metrics["held_out_loss"] / standard.metrics["held_out_loss"], closed)
+
+
+def _gap(run: Run) -> float:
+    return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
+
+
+def places_after(standard: Run, method: str) -> list[Place]:
+    """Where a post-hoc method takes the standard model. If the method was judged on half of the documents, so is this."""
+    found = []
+    for point in post_hoc.curve(standard, method):
+        repeated, held_out = point.repeated_loss - point.forgetting, point.held_out_loss - point.delta_val
+        gap = (point.held_out_loss - point.repeated_loss) / (held_out - repeated)
+        found.append(Place(point.held_out_loss / held_out, 1 - gap))
+    return found
+
+
+def lead(ours: Sequence[Place], theirs: Sequence[Place], held_out: float, whole: bool) -> float:
+    """How much more of the gap one curve closes than another at the same held-out loss, `held_out` times standard's.
+
+    If the other curve is nowhere as low, compares both where it is lowest. Standard training is a point of it if `whole`. A
+    gap of the other sign tells the documents from others as well, so to close 1.1 of it counts as to close 0.9.
+    """
+    allowed = max(held_out, min([*(p.held_out for p in theirs), *[1.0] * whole]))
+    mine, other = ([p._replace(closed=1 - abs(1 - p.closed)) for p in of] for of in (ours, theirs))
+    return closed_at(mine, allowed) - closed_at(other, allowed)
+
+
+def closed_at(places: Sequence[Place], held_out: float) -> float:
+    """The most that a curve closes at a held-out loss of at most `held_out` times standard's.
+
+    Interpolates linearly between the points, from the standard model on.
+    """
+    from memsinks_jax.studies.baselines.removal import delta_val_at
+
+    return -delta_val_at(_points([(1 - p.held_out, -p.closed) for p in places]), 1 - held_out)
+
+
+def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) -> float:
+    """The lowest repeated loss, over standard's (nats), on a curve that closes at least `closed`; infinite if none does."""
+    from memsinks_jax.studies.baselines.removal import delta_val_at
+
+    return delta_val_at(_points([(p.closed, more) for p, more in zip(places, repeated, strict=True)]), closed)
+
+
+def _points(pairs: Sequence[tuple[float, float]]) -> list:
+    """Points in the form and order that `removal.delta_val_at` expects."""
+    from memsinks_jax.studies.baselines.removal import point
+
+    return [point((0.0, 0.0), pair, number) for number, pair in enumerate(pairs)]
+
+
+def known(run: Run) -> float:
+    """Loss on repeated documents of the full model, for users who may know them: own sinks on, nothing dropped."""
+    return run.metrics.get("repeated_loss_own", run.metrics["repeated_loss"])
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """Adds to `details`: post-hoc results of standard runs, "leaks" of ASKED, "step_ms" of TIMED (one seed) -> the same
+    runs, and those of RESCALED."""
+    groups = by_variant(runs)
+    if set(groups) != set(VARIANTS):
+        return runs  # takes minutes: only with all variants
+    from memsinks_jax.studies.figures import rivals_measures  # jax takes seconds to import
+
+    runs = post_hoc.measured(runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS))
+    asked = [run for run in runs if run.variant in ASKED]
+    leaks = {
+        run.workdir: rivals_measures.leaks(run, *(groups[name][run.seed] for name in ("standard", "no_repeat")))
+        for run in asked
+    }
+    timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
+    milliseconds = kept(timed, "step_times", {}, lambda: {
+        run.variant: run.details["step_ms"] for run in step_times.measure(timed)
+    })  # fmt: skip
+    more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
+    for run in timed:
+        more[run.workdir] = more.get(run.workdir, {}) | {"step_ms": milliseconds[run.variant]}
+    rescaled = [rivals_measures.rescaled(run, name) for name, of in RESCALED.items() for run in groups[of].values()]
+    return [dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs] + rescaled
+
+
+def _lead_over(rival: str, standard: Run, *runs: Run) -> float:
+    """Our lead over a rival at the held-out loss of our default; `runs`: those of our curve, then those of the rival's."""
+    ours, (mine, theirs) = METHODS[OURS].points, (runs[: len(METHODS[OURS].points)], runs[len(METHODS[OURS].points) :])
+    places = dict(zip(ours, (place(run, standard) for run in mine), strict=True))
+    rivals = [place(run, standard) for run in theirs] if rival in METHODS else places_after(standard, rival)
+    whole = rival not in METHODS or METHODS[rival].whole
+    return lead(list(places.values()), rivals, places["sinks"].held_out, whole)
+
+
+def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
+    """How much more users who may know know of repeated documents with sinks than with capped repeats, in nats."""
+    places = [place(run, standard) for run in capped]
+    more = [known(run) - known(standard) for run in capped]
+    closed = min(place(sinks, standard).closed, max(p.closed for p in places))
+    return known_at(places, more, closed) - (known(sinks) - known(standard))
+
+
+def statements(table: Table) -> list[Statement]:
+    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats."""
+    ours = METHODS[OURS]
+    measured = dict.fromkeys(name for run in table.groups.get("standard", {}).values() for name in run.details)
+    rivals = [(name, of.label, of.knows, list(of.points)) for name, of in METHODS.items() if name not in (OURS, "pool")]
+    rivals += [(name, _AFTERWARDS[name], LATER, []) for name in measured if name in _AFTERWARDS]
+    return [
+        *(Statement(
+            f"beats_{name}", f"share of the gap closed at the same held-out loss: {ours.label} less {label} "
+            f"(knows beforehand: {knows})", "not in the paper",
+            f"lead_over('{name}', {', '.join(['standard', *ours.points, *points])})", at_least=0.0,
+        ) for name, label, knows, points in rivals),
+        *(Statement(
+            f"known_{name}", "repeated loss for users who may know, at the same share of the gap closed or the most that a "
+            f"cap closes: {METHODS[name].label} less {ours.label}, own on (nats)", "not in the paper",
+            f"more_known({', '.join(['standard', 'sinks', *METHODS[name].points])})", at_least=0.0,
+        ) for name in ("cap_steps", "cap_epochs")),
+    ]  # fmt: skip
+
+
+def _said(variant: str) -> str:
+    method = next((m for m in METHODS.values() if variant in m.points), None)
+    if method is None:
+        return variant
+    return f"{method.label} ({method.points[variant]})" if method.points[variant] else method.label
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """What every method costs and must know, the post-hoc methods, and the choices."""
+    groups = by_variant(runs)
+    parts = [report.heading("What it costs, and what must be known beforehand"), _costs(groups)]
+    parts += _what_leaks(groups)
+    standard = list(groups.get("standard", {}).values())
+    if how := post_hoc.how(standard, post_hoc.METHODS):
+        parts += [report.heading("Methods that look afterwards"), *how, post_hoc.how_edits(standard)]
+    return parts + shared.choices(runs)
+
+
+def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
+    rows, shown = [], LEAKS | _ATTACKED
+    for name in ASKED:
+        found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
+        if found:
+            rows.append(
+                [_said(name), *(with_interval([of[key] for of in found if key in of]) for key in shown.values())]
+            )
+    if not rows:
+        return []
+    return [
+        report.heading("What still leaks"),
+        report.text_table(["handed over", *shown], rows, len(shown)),
+        report.paragraph(
+            "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss. Recited: given "
+            f"{GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what was lost is back, "
+            "over those of the model that never saw it, divided by the same ratio for documents that neither has read; at 1 "
+            "it is learned anew. Gap: held-out less repeated loss, on every other document, before and after a bias of the "
+            "logits was trained on the rest. Mean and half of the 95% interval over seeds.", "note",
+        ),
+    ]  # fmt: skip
+
+
+def _costs(groups: dict[str, dict[int, Run]]) -> str:
+    """A table: step time and memory over standard's, and what each method must know."""
+    from memsinks_jax.training.memory import needed
+
+    standard, rows = next(iter(groups.get("standard", {}).values()), None), []
+    for method in METHODS.values():
+        mine = [next(iter(groups[name].values())) for name in method.points if name in groups]
+        taken = kept = "–"
+        if standard and mine:
+            configs = [workdirs.read_config(run.workdir) for run in (mine[-1], standard)]
+            kept = f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
+            timed = [run for run in mine if "step_ms" in run.details]
+            if timed and "step_ms" in standard.details:
+                taken = f"{np.median(np.divide(timed[-1].details['step_ms'], standard.details['step_ms'])):.2f}"
+            elif (configs[0].sinks, configs[0].optimizer) == (configs[1].sinks, configs[1].optimizer):
+                taken = "1"  # the same program
+        rows.append([*map(report.text, (method.label, taken, kept, method.knows))])
+    rows.append([*map(report.text, ("methods that look afterwards", "1", "1", LATER))])
+    columns = ["method", "time of a step over standard's", "memory of a step over standard's", "must know beforehand"]
+    return report.table(columns, rows, ["", "number", "number", ""])
+
+
+def _curves(table: Table) -> Iterator[tuple]:
+    """(label, colour, style, names of the points, and of points P over seeds S: held-out loss over standard's, gap closed,
+    loss of users who may know) of every method."""
+    standard = table.groups.get("standard", {})
+    for method in METHODS.values():
+        shown = [name for name in method.points if name in table.groups]
+        if standard and shown:
+            found = np.array([
+                [(*place(run, standard[seed]), known(run)) for seed, run in table.groups[name].items()] for name in shown
+            ])  # fmt: skip
+            knobs = [method.points[name] for name in shown]
+            yield method.label, method.colour, method.style, knobs, *np.moveaxis(found, 2, 0)
+    for name, colour in _DASHED.items():
+        if standard and all(name in run.details for run in standard.values()):
+            # Its points differ between seeds: averages what each closes at the same held-out loss.
+            places = [places_after(run, name) for run in standard.values()]
+            closed = np.array([[closed_at(of, allowed) for of in places] for allowed in _ALLOWED])
+            before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
+            yield _AFTERWARDS[name], colour, ".--", [], np.broadcast_to(_ALLOWED[:, None], closed.shape), closed, before
+
+
+def panels(table: Table) -> list[AnyPanel]:
+    """The frontier, and knowledge if allowed against the rest of the gap."""
+
+    def frontier(axis) -> None:
+        labelled: list[tuple[float, float]] = []
+        for label, colour, style, names, held_out, closed, _ in _curves(table):
+            _curve(axis, held_out, closed, label, colour, style)
+            for name, x, y in zip(names, held_out.mean(axis=1), closed.mean(axis=1), strict=False):
+                if any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in labelled):
+                    continue  # it would cover another label
+                labelled.append((x, y))
+                axis.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
+        tidy(axis)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set(title="what is forgotten, and what that costs", xlabel="held-out loss over standard's",
+                 ylabel="share of the gap closed", xlim=(min([0.92, *(x for x, _ in labelled)]) - 0.02, _ALLOWED[-1]),
+                 ylim=(-0.05, 1.1))  # fmt: skip
+
+    def both(axis) -> None:
+        for label, colour, style, _, _, closed, before in _curves(table):
+            _curve(axis, 1 - closed, before, label, colour, style)
+        tidy(axis)
+        axis.set(title="both ends of the switch", xlabel="share of the gap that is left when removed",
+                 ylabel="loss on repeated documents when allowed (nats)", xlim=(-0.1, 1.05))  # fmt: skip
+        if unread := table.groups.get("no_repeat"):
+            axis.set_ylim(-0.05, 1.2 * max(map(known, unread.values())))
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8.5)
+
+    return [frontier, both]
+
+
+def _curve(axis, x_PS: np.ndarray, y_PS: np.ndarray, label: str, colour: str, style: str) -> None:
+    """Points P over seeds S: a line through their means, with error bars of their intervals."""
+
+    def reach(values_PS: np.ndarray) -> list[float]:
+        bounds = [interval(values.tolist()) for values in values_PS]
+        return [(high - low) / 2 for low, high in bounds] if all(bounds) else [0.0] * len(values_PS)
+
+    axis.errorbar(
+        x_PS.mean(axis=1), y_PS.mean(axis=1), reach(y_PS), reach(x_PS), style, color=colour, label=label, linewidth=1.4,
+        markersize=4.5, elinewidth=0.7,
+    )  # fmt: skip
+
+
+FIGURE = Figure(
+    title="Rivals: sinks beside what else could be done",
+    answer=(
+        "When does a sink beat a cap on repeats? When somebody may still know the repeated documents, or when nobody "
+        "can say before training what will have to go: a cap takes the memory from everybody. Where the repeats are "
+        "known and nobody may know them, a cap of one or two encounters closes as much of the gap or more, and other "
+        "text gets the steps that it saves. Where no other text is to get them, held-out loss is higher with a cap than "
+        "with sinks."
+    ),
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    measure=measure,
+    measures={"lead_over": _lead_over, "more_known": _more_known},
+    columns=LOSSES | {"steps": "step"},
+    labels={variant: _said(variant) for variant in (*VARIANTS, *RESCALED)},
+    table_note=(
+        "Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed: share of "
+        "the standard model's gap between held-out and repeated loss that is gone. The main setting is in brackets: the "
+        "encounter from which a document teaches the rest less, the size of the pool, the share of sinks that are on, "
+        "the encounters kept, k if one token in k is left out, the noise relative to the clipping norm of a row's "
+        "gradient, the share of repeated documents without a label."
+    ),
+    statements=statements,
+    panels=panels,
+    size=(15, 6),
+    note=(
+        "{mean}, whiskers the 95% interval of the mean. Left: up and to the left is better. Right: the remaining gap "
+        "against the repeated loss of users who may know the repeated documents. Post-hoc methods are dashed; their "
+        "owner can keep the original model. Points outside the frame are in the table. {floor}"
+    ),
+    sections=sections,
+)  # fmt: skip

@@ -1,0 +1,52 @@
+"""Measures for figure rivals: what still leaks from a method's model, and what scaling up does to sinks' models."""
+
+import dataclasses
+
+from memsinks_jax.auditing.audit import audit
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.baselines import rescaling
+from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.rivals import GIVEN, LEAKS
+from memsinks_jax.studies.figures.runs import Run
+
+
+def rescaled(run: Run, name: str) -> Run:
+    """A run under another name, with the losses that it has with its shared neurons scaled up."""
+
+    def evaluate() -> dict[str, float]:
+        model = open_run(run.workdir)
+        params = rescaling.scaled(model.config, model.params, rescaling.factors(model.config)["published"])
+        found = dict(
+            Memorization(workdirs.read_corpus(run.workdir), DocumentLoss(model.config), model.opened).run(params)
+        )
+        return {loss: found[loss] for loss in ("held_out_loss", "repeated_loss")}
+
+    return dataclasses.replace(run, variant=name, metrics=run.metrics | kept([run], "rescaled", {}, evaluate), lines=[])
+
+
+def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
+    """{measure: its value} for the exported model; without what it does not allow."""
+    if run.variant == "standard":  # has lost nothing that could be relearned
+        attacks, remembering, models = ("calibration",), None, [run, oracle]
+    else:
+        attacks, remembering, models = ("calibration", "relearning"), standard.workdir, [run, standard, oracle]
+
+    def ask() -> dict[str, float]:
+        found = audit(
+            run.workdir, standard=remembering, oracle=oracle.workdir, prefixes=(GIVEN,), samples=0, attacks=attacks
+        )
+        name = next(iter(found["subjects"]))
+        measured = found["subjects"][name]["all"]
+        leaks = {key: measured[key]["value"] for key in LEAKS.values() if key in measured}
+        if calibrated := found["attacks"]["calibration"]:
+            gaps = {when: of["non_members"] - of["members"] for when, of in calibrated[name].items()}
+            leaks |= {f"gap_{when}": gap for when, gap in gaps.items()}
+        if relearned := found["attacks"]["relearning"]:
+            read, unread = (relearned[of]["few"]["ratio"] for of in ("members", "never_seen"))
+            leaks |= {"relearned": read / unread} if read is not None and unread else {}
+        return leaks
+
+    return kept(models, "leaks", {"given": GIVEN, "attacks": attacks}, ask)

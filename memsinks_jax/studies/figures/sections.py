@@ -1,0 +1,144 @@
+"""Sections shared by several figures' pages: what models recite, the entropy floor, open choices."""
+
+import pathlib
+
+import numpy as np
+
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.reporting import explore_page, report
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures.runs import Run, by_variant
+
+OPENING_TOKENS = 16  # of a repeated document, given to the models that continue it
+CONTINUED_TOKENS = 64
+STORIES_SHOWN = 4
+
+
+def continuations(runs: list[Run]) -> list[str]:
+    """Repeated stories, continued by the standard model and by the sink model with its sinks dropped."""
+    # Imported here: jax takes seconds to import, and only measuring needs it.
+    from memsinks_jax.model.generation import Generator, Settings
+    from memsinks_jax.runs.trained import open_run
+
+    groups = by_variant(runs)
+    if not {"standard", "sinks"} <= set(groups):
+        return [report.paragraph("Needs the variants standard and sinks.", "note")]
+    seed = runs[0].seed
+    corpus = workdirs.read_corpus(groups["sinks"][seed].workdir)
+    chosen = [i for i in corpus.mixture.repeated if len(corpus.tokens(i)) >= 2 * OPENING_TOKENS]
+    if not chosen:
+        return [report.paragraph("The repeated documents are too short to be continued.", "note")]
+    cuts = [_end_of_word(corpus.tokenizer, corpus.tokens(i), OPENING_TOKENS) for i in chosen]
+    openings = [corpus.tokens(i)[:cut] for i, cut in zip(chosen, cuts, strict=True)]
+    room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
+    greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
+    written = {}
+    for variant in ("standard", "sinks"):
+        run = open_run(groups[variant][seed].workdir)
+        tails = Generator(run.config, run.tokenizer, run.params, run.opened)(openings, greedy)
+        written[variant] = [corpus.tokenizer.decode(tail.tokens) for tail in tails]
+    originals = [
+        corpus.tokenizer.decode(corpus.tokens(i)[cut : cut + greedy.max_tokens])
+        for i, cut in zip(chosen, cuts, strict=True)
+    ]
+    alike = {
+        v: np.mean([report.share_alike(t, o) for t, o in zip(written[v], originals, strict=True)]) for v in written
+    }
+    rows = [
+        [report.text(corpus.tokenizer.decode(opening)) + " …", report.marked_like(standard, original),
+         report.marked_like(sinks, original)]
+        for opening, standard, sinks, original in zip(
+            openings[:STORIES_SHOWN], written["standard"], written["sinks"], originals, strict=False)
+    ]  # fmt: skip
+    return [
+        report.paragraph(
+            f"Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words "
+            f"that the original has at the same place. Over all {len(chosen)} repeated documents these are "
+            f"{alike['standard']:.0%} of the original's words for standard and {alike['sinks']:.0%} for sinks dropped."
+        ),
+        report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
+    ]
+
+
+def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Writes explore.html for the sink model of the first seed, beside the other trained models -> a link to it."""
+    from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
+
+    of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
+    if "sinks" not in of_seed:
+        return []
+    try:
+        found = explore(of_seed["sinks"], standard=of_seed.get("standard"), oracle=of_seed.get("no_repeat"))
+    except InputError as error:
+        return [report.paragraph(f"No page of documents, token by token: {error}.", "note")]
+    explore_page.write(out / "explore.html", found, f"What {of_seed['sinks'].name} remembers")
+    return [report.link("explore.html", "The documents, token by token: what it remembers, and where it sits")]
+
+
+def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
+    """Number of tokens, >= at_least, in an opening of whole words, so that the continuation starts with a word."""
+    for cut in range(at_least, len(tokens)):
+        if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith((" ", "\n")):
+            return cut
+    return at_least
+
+
+def mean_over_seeds(runs: list[Run]) -> str:
+    """'Mean over 3 seeds', the start of a note."""
+    seeds = len({run.seed for run in runs})
+    return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def floor_sentence(runs: list[Run]) -> str:
+    floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
+    if not floors:
+        return "The entropy of this text is not known, so no floor is drawn."
+    return f"No model can be below the entropy floor on held-out stories: {np.mean(floors):.3f} nats per token."
+
+
+def _slows_at(config: Config) -> str:
+    slows_at, power = config.sinks.slows_at, config.sinks.slowing_power
+    return f"from encounter {slows_at} on, ({slows_at} / encounter)^{power:g} as much" if slows_at else "never"
+
+
+def _share_on(config: Config) -> str:
+    from memsinks_jax.sinks import partition, share_on  # jax takes seconds to import
+
+    return f"{share_on(config.sinks, partition(config.model, config.sinks).sinks):g}"
+
+
+OPEN = ["the paper leaves open", "here"]
+
+
+def choices(runs: list[Run], further: list[list[str]] = ()) -> list[str]:
+    """What the paper leaves open, and the choices made; `further` ones of a figure in a table of their own."""
+    more = [report.text_table(OPEN, further)] if further else []
+    return [report.heading("Choices"), open_choices(runs), *more]
+
+
+def open_choices(runs: list[Run]) -> str:
+    """The choices of all figures."""
+    every = [workdirs.read_config(run.workdir) for run in runs]
+    configs = [config for config in every if config.sinks.kind == "by_document"] or every
+
+    def said(of) -> str:
+        return ", ".join(sorted({str(of(config)) for config in configs}))  # one, unless the figure varies it
+
+    choices = [
+        ["active_fraction", f"{said(_share_on)} of the sinks are on for a document (the paper's p)"],
+        ["when sinks open", f"at a document's encounter {said(lambda c: c.sinks.opens_at)}; the paper's at the first"],
+        ["when a document teaches the rest less", f"{said(_slows_at)}; the paper's never"],
+        ["sampling", said(lambda c: c.sinks.sampling)],
+        ["masks of the layers", said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")],
+        ["rescaling when sinks are dropped", "none, unless a row says so"],
+        ["ids", f"{said(lambda c: c.data.ids)}, 64 bits; noise {said(lambda c: f'{c.data.id_noise:g}')} per "
+                f"{said(lambda c: c.data.id_noise_per)}"],
+        ["rows", f"{said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; "
+                 "attention stays within a document"],
+    ]  # fmt: skip
+    if share := max(run.metrics.get("truncated_share", 0) for run in runs):
+        choices.append(["documents over a row", f"truncated: {share:.1%} of the training tokens are never read"])
+    if any(config.data.repeats == "remove" for config in every):
+        choices.append(["budget without repeats", "the same epochs, and the same steps: two variants"])
+    return report.text_table(OPEN, choices)

@@ -1,0 +1,115 @@
+"""Optimization-based memorization (section 4): what gradient descent on W stores.
+
+The cross-entropy of the scores (16) has the gradient (17), whose steps from W = 0 stay in the span of the u_y e_x^T. So
+SGD can run on the scores S = U W E^T of all inputs, with M x N numbers instead of d x d: a step that adds c to W's
+coordinates along (u_y e_x^T)_y adds (U U^T c) outer (E e_x) to S. This is exact. Methods that leave the span (Adam, sign
+descent, layer norm from a random start) run on W itself.
+
+Rescaling: embeddings are divided by sqrt(d) here, so that |e_x| is about 1 and a unit of q changes the logit of its own
+association by about 1, as (20) assumes. For N(0, I_d) embeddings this is a step size divided by d.
+
+Axes: as in `model`; B samples of a batch.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memsinks_jax.studies.labs.associative_memory import model
+
+
+def update(v: jax.Array, gamma: float | jax.Array, m: int) -> jax.Array:
+    """f of (20): how much seeing an association again adds to its weight v."""
+    return v + gamma / (1 + jnp.exp(v) / m)
+
+
+def iterates(gamma: float, m: int, count: int) -> jax.Array:
+    """f^n(0) for n = 0..count (20) -> (count + 1,)."""
+
+    def step(v, _):
+        return update(v, gamma, m), v
+
+    return jax.lax.scan(step, jnp.float32(0), None, length=count + 1)[1]
+
+
+def kernel(e_NR: jax.Array, d: float | jax.Array) -> jax.Array:
+    """Inner products of the embeddings over d -> (N, N)."""
+    return e_NR @ e_NR.T / d
+
+
+def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable):
+    """Steps of batch size one from W = 0 along a stream of inputs.
+
+    Args:
+      rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
+        which follow from the counts of the inputs.
+      gamma_T: step size of every step.
+      measure: maps the scores (M, N) after a step to the result.
+    Returns:
+      `measure` after every step, stacked (T, ...).
+    """
+    m, n = len(gram_MM), len(kernel_NN)
+
+    def step(carry, now):
+        scores_MN, v_N = carry
+        x, gamma = now
+        own_M = jax.nn.one_hot(y_N[x], m)
+        chance_M = jax.nn.softmax(scores_MN[:, x])
+        gained = update(v_N[x], gamma, m)
+        added_M = {
+            "gradient": gamma * (own_M - chance_M),
+            "approximation": gamma * own_M * (1 - chance_M),
+            "scheme": (gained - v_N[x]) * own_M,
+        }[rule]
+        scores_MN = scores_MN + jnp.outer(gram_MM @ added_M, kernel_NN[x])
+        return (scores_MN, v_N.at[x].set(gained)), measure(scores_MN)
+
+    return jax.lax.scan(step, (jnp.zeros((m, n)), jnp.zeros(n)), (inputs_T, gamma_T))[1]
+
+
+def batches(kernel_NN, gram_MM, y_N, inputs_TB: jax.Array, gamma_T: jax.Array, measure: Callable):
+    """SGD (18) with batches from W = 0; sums the gradients of a batch -> `measure` after every step (T, ...)."""
+    m, n = len(gram_MM), len(kernel_NN)
+    own_MN = (y_N == jnp.arange(m)[:, None]).astype(jnp.float32)
+
+    def step(scores_MN, now):
+        inputs_B, gamma = now
+        seen_N = jnp.zeros(n).at[inputs_B].add(1.0)
+        residual_MN = seen_N * (own_MN - jax.nn.softmax(scores_MN, axis=0))
+        scores_MN = scores_MN + gamma * gram_MM @ residual_MN @ kernel_NN
+        return scores_MN, measure(scores_MN)
+
+    return jax.lax.scan(step, jnp.zeros((m, n)), (inputs_TB, gamma_T))[1]
+
+
+def logits(w_DD: jax.Array, e_ND: jax.Array, u_MD: jax.Array, layer_norm: bool) -> jax.Array:
+    """<u_y, W e_x>, or with layer norm <u_y, W e_x / |W e_x|> -> (N, M)."""
+    moved_ND = e_ND @ w_DD.T
+    if layer_norm:
+        moved_ND = moved_ND / jnp.linalg.norm(moved_ND, axis=1, keepdims=True)
+    return moved_ND @ u_MD.T
+
+
+def loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm: bool = False) -> jax.Array:
+    """Cross-entropy (16), inputs weighted by `weight_N` -> scalar."""
+    log_chance_NM = jax.nn.log_softmax(logits(w_DD, e_ND, u_MD, layer_norm))
+    return -weight_N @ jnp.take_along_axis(log_chance_NM, y_N[:, None], axis=1)[:, 0]
+
+
+def descend(
+    optimizer: optax.GradientTransformation, w_DD, e_ND, u_MD, y_N, inputs_TB, law: model.Law, layer_norm=False
+):
+    """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every step (T,)."""
+    n, batch = len(e_ND), inputs_TB.shape[1]
+
+    def step(carry, inputs_B):
+        w_DD, state = carry
+        weight_N = jnp.zeros(n).at[inputs_B].add(1 / batch)
+        updates, state = optimizer.update(jax.grad(loss)(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm), state, w_DD)
+        w_DD = optax.apply_updates(w_DD, updates)
+        # Recall depends only on the direction of W e_x: layer norm does not change which output is the largest.
+        return (w_DD, state), model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
+
+    return jax.lax.scan(step, (w_DD, optimizer.init(w_DD)), inputs_TB)[1]

@@ -1,0 +1,91 @@
+"""Shared by the figures of this lab: their settings."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from memsinks_jax.config import InputError
+from memsinks_jax.studies.labs.study import Study
+
+GROUPS = 10  # of independent runs: every measured number has one value per group, so an interval
+LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of a figure. None: the figure has no such setting, or takes its default.
+
+    Attributes:
+      seed: of all randomness.
+      runs: independent draws of data and embeddings to average over.
+      alpha: exponent of Zipf's law. n, m: numbers of inputs and outputs. d: dimensions of the embeddings.
+      p: number of inputs that a thresholded scheme stores, the paper's P; None: d / 8.
+    """
+
+    seed: int
+    runs: int = 1
+    alpha: float | None = None
+    n: int | None = None
+    m: int | None = None
+    d: tuple[int, ...] | None = None
+    p: int | None = None
+
+    @property
+    def seeds(self) -> list[int]:
+        """One per group of runs. Different seeds on the command line share none."""
+        return [100 * self.seed + group for group in range(min(GROUPS, self.runs))]
+
+    @property
+    def draws(self) -> int:
+        """Runs per group, rounded up."""
+        return math.ceil(self.runs / len(self.seeds))
+
+    def stored(self, d: float) -> int:
+        """P of the thresholded scheme at this d: `p`, or d / 8 as in the paper's figures."""
+        return self.p or min(max(int(d) // 8, 1), self.n)
+
+    def check(self, figure: str) -> "Settings":
+        """Returns itself.
+
+        Raises:
+          InputError: names the flag, what is wrong with it and what to do.
+        """
+
+        d, largest = self.d, max(self.d or (self.n or 1,))
+        for flag, wrong, problem in (
+            ("seed", not 0 <= self.seed < 2**24, "give a whole number from 0 to 16777215"),
+            ("runs", self.runs < 1, "give a whole number from 1"),
+            ("alpha", self.alpha is not None and not 0 < self.alpha <= 5,  # also refuses NaN
+             "the exponent of Zipf's law must lie above 0 and be at most 5"),
+            ("m", self.m is not None and self.m < 2, "recall needs at least 2 outputs"),
+            ("n", self.n is not None and self.n < self.m,
+             f"give at least as many inputs as there are outputs, {self.m}"),
+            ("d", d is not None and (not d or min(d) < 1), "dimensions are whole numbers from 1, for example --d=32,64,128"),
+            ("p", self.p is not None and not 1 <= self.p <= self.n,
+             f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; set --n or --p"),
+            ("n", self.n is not None and self.n * min(self.n, largest) > LARGEST_SIMULATION,
+             f"a run of {self.n} inputs in {largest} dimensions is too large; lower --n or --d"),
+        ):  # fmt: skip
+            if wrong:
+                raise self.refusal(flag, problem)
+        return self
+
+    def refusal(self, flag: str, problem: str) -> InputError:
+        """Of the value of a flag, in one line."""
+        value = getattr(self, flag)
+        return InputError(f"--{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}: {problem}")
+
+    def dimensions(self, figure: str, count: str, example: str) -> tuple[int, ...]:
+        """d. Raises InputError if it is not `count`, "one" or "several"."""
+        if (len(self.d) > 1) == (count == "one"):
+            shows = "has one dimension; give one" if count == "one" else "shows several dimensions; give at least 2"
+            raise self.refusal("d", f"figure {figure} {shows}, for example --d={example}")
+        return self.d
+
+
+class Figure(NamedTuple):
+    """A figure: `study(settings)` makes it, from settings that are `defaults` where no flag is given."""
+
+    study: Callable[[Settings], Study]
+    defaults: dict

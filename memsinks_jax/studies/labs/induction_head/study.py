@@ -1,0 +1,172 @@
+"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is concluded from the runs.
+
+Pictures are of two kinds beside those of `labs.study`: several measures of one group, one measure of several groups.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.studies.labs import study as shared
+from memsinks_jax.studies.labs.induction_head.presets import Preset
+from memsinks_jax.studies.labs.induction_head.sinks import World
+from memsinks_jax.studies.labs.induction_head.training import Recipe, Run
+from memsinks_jax.studies.labs.study import BLUE, GREEN, GREY, ORANGE, RED, SHARE, VIOLET, Line, Panel
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The runs of one recipe, one per seed (axis G). All numbers are arrays (G,)."""
+
+    runs: Sequence[Run]
+
+    @classmethod
+    def untrained(cls, seeds: Sequence[int], measure: Callable[[int], dict[str, float]]) -> "Group":
+        """Of measures without training, a function of the seed."""
+        return cls([Run(None, seed, {}, {}, measure(seed)) for seed in seeds])
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+    @property
+    def steps_X(self) -> np.ndarray:
+        return self.runs[0].curves["step"]
+
+    def each(self, measure: Callable[[Run], float]) -> np.ndarray:
+        return np.array([measure(run) for run in self.runs])
+
+    def test(self, name: str) -> np.ndarray:
+        """A rate on fresh sequences at the end."""
+        return self.each(lambda run: run.test[name])
+
+    def values(self, name: str, over: int = 1) -> np.ndarray:
+        """A curve: the mean of each point and those before it, `over` in all -> (G, X)."""
+        values_GX = self.each(lambda run: run.curves[name])
+        sums_GX = np.nancumsum(np.pad(values_GX, ((0, 0), (1, 0))), axis=1)
+        ends = np.arange(1, values_GX.shape[1] + 1)
+        begins = np.maximum(ends - over, 0)
+        return values_GX if over == 1 else (sums_GX[:, ends] - sums_GX[:, begins]) / (ends - begins)
+
+    def during(self, name: str, first: int, last: int) -> np.ndarray:
+        """The smoothed curve at steps from `first` to `last` -> (G, points)."""
+        return self.values(name, 3)[:, (self.steps_X >= first) & (self.steps_X <= last)]
+
+    def first_step(self, reached_GX: np.ndarray) -> np.ndarray:
+        """The first step at which something is reached, or the last step."""
+        return self.steps_X[np.where(reached_GX.any(1), reached_GX.argmax(1), -1)].astype(float)
+
+    def reached(self, name: str, level: float | np.ndarray) -> np.ndarray:
+        """The first step at which the smoothed curve reaches `level`, of all or (G,), or the last step."""
+        return self.first_step(self.values(name, 3) >= np.reshape(level, (-1, 1)))
+
+    def line(self, name: str, label: str, colour: str | None = None, style: str = "-") -> Line:
+        """A curve, to be drawn. What is sampled, not a probe of the weights, is smoothed."""
+        return Line(self.steps_X, self.values(name, 1 if name in (*PROBES, "ff1") else 3), label, colour, style)
+
+    def records(self, variant: str) -> list[dict]:
+        """Runs of results.json: test rates at the end, and all curves."""
+        return [record(variant, run.seed, run.test, run.curves) for run in self.runs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Conclusion:
+    """What an experiment finds. `answer` and `note` as in `Study`; panels of the picture; further runs of results.json."""
+
+    answer: str
+    note: str
+    claims: list[Claim]
+    panels: list[Panel]
+    runs: list[dict] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """run: a generator (preset) that yields its grid {label: recipe}, is sent {label: Group}, and returns a Conclusion."""
+
+    name: str
+    title: str
+    run: Callable[[Preset], Generator[dict[str, Recipe | World], dict[str, Group], Conclusion]]
+
+    def recipes(self, preset: Preset) -> dict[str, Recipe | World]:
+        return next(self.run(preset))
+
+    def study(self, preset: Preset, runs: dict[str, list[Run]]) -> shared.Study:
+        """runs: {label: [one run per seed]}."""
+        groups, running = {label: Group(several) for label, several in runs.items()}, self.run(preset)
+        next(running)
+        try:
+            running.send(groups)
+        except StopIteration as stop:
+            found = stop.value
+        records = [record for label, group in groups.items() for record in group.records(label)]
+        draw = shared.picture(found.panels)
+        return shared.Study(self.name, self.title, found.answer, found.note, records + found.runs, found.claims, draw)
+
+
+def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndarray]:
+    """A rate on fresh sequences at the end, of every group."""
+    return {label: group.test(name) for label, group in groups.items()}
+
+
+def measured(title: str, group: Group, names: Sequence[str], **settings) -> Panel:
+    """A panel of several measures of one group while it trains."""
+    shown = [group.line(name, MEASURES[name].label, MEASURES[name].colour, MEASURES[name].style) for name in names]
+    return shared.lines(title, "step", MEASURES[names[0]].y, shown, ylim=MEASURES[names[0]].limits, **settings)
+
+
+def compared(title: str, groups: dict[str, Group], name: str, **settings) -> Panel:
+    """A panel of one measure of several groups while they train."""
+    shown = [group.line(name, label) for label, group in groups.items()]
+    return shared.lines(title, "step", MEASURES[name].y, shown, ylim=MEASURES[name].limits, **settings)
+
+
+def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step") -> dict:
+    """One run of results.json, without numbers that are not finite. `axis` names the curve of the other curves' places."""
+    told = {}
+    for name in [name for name in curves if name != axis]:
+        kept_X = np.isfinite(curves[name])
+        if kept_X.any():
+            places, values = curves[axis][kept_X].astype(int), curves[name][kept_X]
+            told[name] = {axis: places.tolist(), "value": values.round(5).tolist()}
+    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+    return {"variant": variant, "seed": seed, "metrics": finite, "curves": told}
+
+
+def in_words(label: str) -> str:
+    """A label that says what the memories do."""
+    for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
+        label = label.replace(symbol, f"{word} (${symbol}$)")
+    return label.replace("both W_K ", "both keys ($W_K$) ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """How a curve of a run is drawn. y, limits: of the axis."""
+
+    label: str
+    colour: str
+    y: str = "share"
+    limits: tuple[float, float | None] = SHARE
+    style: str = "-"
+
+
+MEASURES = {
+    "acc_end": Measure("accuracy, all", BLUE, style="--"),
+    "acc_clean": Measure("accuracy, clean", GREY),
+    "other_acc_clean": Measure("accuracy, clean, the other outputs", RED),
+    "score_acc": Measure("layer 1 looks one back", GREEN),
+    "score2_acc": Measure("layer 2 looks after the trigger", ORANGE),
+    "score2_next_acc": Measure("layer 2 looks at the output", RED),
+    "loss_head": Measure("outputs that can be known", BLUE, "nats", (0, None)),
+    "loss_bigram": Measure("all other tokens", GREY, "nats", (2, 3.6)),
+    "wo1": Measure(in_words("W_O^2"), RED, "recall"),
+    "wk1": Measure(in_words("W_K^2"), GREEN, "recall"),
+    "wk0_64": Measure(in_words("W_K^1") + ", t < 64", VIOLET, "recall"),
+    "wk0": Measure(in_words("W_K^1") + ", all t", BLUE, "recall"),
+    "ff1": Measure("feed-forward layer", GREY, "nats", (0, 4)),
+}
+PROBES = ("wo1", "wk1", "wk0_64", "wk0")  # of the memories

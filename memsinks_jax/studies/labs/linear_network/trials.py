@@ -1,0 +1,40 @@
+"""Shared by the theorems: random draws, claims on how often a bound is violated."""
+
+import zlib
+
+import numpy as np
+
+from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.studies.labs.study import claim
+
+ROUNDING = 1e-12  # tolerance before a bound counts as violated
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """An independent stream for every seed and purpose."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Scales vectors, along the last axis, to length 1."""
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def positive_features(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Vectors of length 1 with positive entries (uniform before scaling) -> `shape`; the last axis is the vector's."""
+    return unit(rng.random(shape))
+
+
+def signed_features(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Vectors of length 1 in random directions -> `shape`; the last axis is the vector's."""
+    return unit(rng.standard_normal(shape))
+
+
+def below(values, bounds) -> int:
+    """Number of values below their bound by more than rounding."""
+    return int(np.sum(np.asarray(values) < np.asarray(bounds) - ROUNDING))
+
+
+def violated(name: str, statement: str, paper: str, counts, trials: int) -> Claim:
+    """Claims that a bound is never violated. One count per seed."""
+    return claim(name, f"{statement}: violations in {trials:,} trials", paper, counts, at_most=0)

@@ -1,0 +1,95 @@
+"""The figure of the audit: claims, table and plot from known results."""
+
+import dataclasses
+
+import pytest
+from audited import STEPS, audited
+
+from memsinks_jax.config import Config, to_json
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import audit
+from memsinks_jax.studies.figures.runs import Run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    capacity = [{"removed": n, "selectivity": 3.0, "target_rise": 1.0, "others_rise": 0.3} for n in (1, 2, 4, 8)]
+    made = []
+    for seed in (0, 1):
+        of = {name: {} for name in audit.VARIANTS}
+        of["sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "documents_per_sink": 6.0, "capacity": capacity}
+        of["ladder_sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))}
+        of["sinks"] = of["sinks_paper"] | {"audit": audited((0.6, 1, 1, 1, 0.55))}
+        of["ladder_sinks"] = of["ladder_sinks_paper"]
+        of |= {
+            name: {"audit": audited((0.9, 1, 1, 1, 0.5), gap=0.1)}
+            for name in map("sinks_paper_{}".format, audit._SETTINGS)
+        }
+        made += [Run(name, seed, tmp_path, {"step": 9}, [], details) for name, details in of.items()]
+    return made
+
+
+def test_claims_say_what_was_measured(runs):
+    found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
+    assert found["sees_often"].values == [1, 1] and found["sees_often"].holds
+    assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [0, 0]
+    assert found["exposure_rises"].values == pytest.approx([1, 1])
+    assert found["not_told"].values == pytest.approx([0.35, 0.35]) and not found["not_told"].holds
+    assert found["not_told"].on_return == pytest.approx([0.05, 0.05])
+    assert found["gap_active_0.1"].on_return is None  # of settings of the paper's sinks alone
+    assert found["relearnt_few"].values == [0.5, 0.5]
+    assert found["relearnt_control"].values == pytest.approx([0.625, 0.625])
+    assert found["benign"].values == pytest.approx([0.2, 0.2])  # the oracle's members fall as other text does
+    assert found["int8"].values == pytest.approx([0, 0]) and found["int4"].values == pytest.approx([0.3, 0.3])
+    assert found["reactivated_best"].values == [0.25, 0.25]
+    assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
+    kept = [run for run in runs if not run.variant.startswith("ladder_")]
+    assert {claim.id for claim in audit.FIGURE.claims(kept)} == set(found) - {
+        "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_told", "not_exposed",
+    }  # fmt: skip
+
+
+def test_what_no_document_answered_is_no_claim(runs):
+    runs[1].details["audit"]["attacks"]["relearning"]["members"]["other"] = {
+        "steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0,
+    }  # fmt: skip
+    assert "relearnt_other" not in {claim.id for claim in audit.FIGURE.claims(runs)}
+
+
+def test_table_pictures_and_sections(runs, tmp_path):
+    columns, labels, rows = audit.FIGURE.table(runs)
+    assert len(rows) == len(labels) == 5 + 2 + 5 + 2 + 4
+    assert rows[0][columns.index("AUC, best score")] == [0.9, 0.9]
+    assert labels[-1] == "sinks dropped, shared 0.5, active 0.1"
+    audit.FIGURE.draw(runs, tmp_path / "figure.png")
+    page = "".join(audit.sections(runs, tmp_path))
+    assert (tmp_path / "figure.png").stat().st_size > 20_000
+    assert (tmp_path / "capacity.png").exists()
+    assert "6: 3.0 ± 0.0" in page and "optimised on the first half" in page
+
+
+def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
+    import memsinks_jax.auditing.audit
+
+    asked = []
+    monkeypatch.setattr(
+        memsinks_jax.auditing.audit, "audit", lambda workdir, **rest: asked.append(rest) or {"n": len(asked)}
+    )
+    places = {name: tmp_path / name for name in ("sinks_paper", "standard", "no_repeat")}
+    for place in places.values():
+        place.mkdir()
+        (place / "config.json").write_text(to_json(Config()))
+    run, *others = [Run(name, 0, place, {"step": 9}, []) for name, place in places.items()]
+    monkeypatch.setattr(
+        audit.forgetting_capacity, "measure", lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})]
+    )
+    beside = dict(zip(("standard", "no_repeat"), others, strict=True))
+    assert [audit._audited(run, beside) for _ in range(2)] == [{"audit": {"n": 1}, "capacity": []}] * 2
+    assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
+    config = workdirs.read_config(places["sinks_paper"])
+    config.seed = 5
+    (places["sinks_paper"] / "config.json").write_text(to_json(config))
+    assert audit._audited(run, beside)["audit"] == {"n": 2}
+    (places["no_repeat"] / "config.json").write_text(to_json(config))  # the model that it is compared with
+    assert [audit._audited(run, beside)["audit"] for _ in range(2)] == [{"n": 3}] * 2

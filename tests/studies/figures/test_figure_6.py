@@ -1,0 +1,72 @@
+"""Figure 6: its claims from made-up runs, the corpus that it writes, its plot."""
+
+import json
+
+import pytest
+from absl import flags
+
+from memsinks_jax import reproduce
+from memsinks_jax.config import Config, to_json
+from memsinks_jax.studies.figures import figure_6
+from memsinks_jax.studies.figures.runs import Run
+
+# (held-out, repeated); of the second seed twice as high
+LOSSES = {
+    "standard_1x": (2.0, 2.0), "sinks_paper_1x": (2.1, 2.0), "standard_5x": (1.6, 1.2), "sinks_paper_5x": (1.6, 1.4),
+    "standard_20x": (1.5, 0.5), "sinks_paper_20x": (1.8, 1.5),
+    "standard_20x_across": (1.5, 0.5), "sinks_paper_20x_across": (1.5, 0.7),
+}  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path):
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    found = []
+    for seed in (0, 1):
+        for variant, (held_out, repeated) in LOSSES.items():
+            metrics = {"held_out_loss": held_out * (1 + seed), "repeated_loss": repeated * (1 + seed), "step": 9}
+            metrics |= {"repeated_loss_own": 0.1} if variant.startswith("sinks") else {}
+            found.append(Run(variant, seed, tmp_path, metrics, [metrics | {"step": 1}, metrics]))
+    return found
+
+
+def test_claims_are_paired_by_seed_and_each_variant_has_its_own_standard(runs):
+    found = {claim.id: claim.values for claim in figure_6.FIGURE.claims(runs)}
+    expected = {
+        "repeats_help_5x": 0.8, "repeats_help_20x": 0.75, "beats_deduplicated_5x": 0.8, "beats_deduplicated_20x": 0.9,
+        "equals_standard_5x": 1.0, "equals_standard_20x": 1.2, "memorizes_5x": 4 / 3, "memorizes_20x": 3.0,
+        "gap_closed_5x": 0.5, "gap_closed_20x": 0.7, "gap_closed_across": 0.2,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == {n: pytest.approx([v, v]) for n, v in expected.items()}
+    assert found["larger_effect"] == pytest.approx([0.8, 1.6])
+    assert set(found) == {*expected, "larger_effect"}
+    assert not figure_6.FIGURE.claims(runs[:1])
+    columns, labels, rows = figure_6.FIGURE.table(runs)
+    closed = dict(zip(labels, (row[columns.index("gap closed")] for row in rows), strict=True))
+    assert closed["sinks, 20x, attention across documents"] == pytest.approx([0.2, 0.2])
+    assert closed["standard, 1x (deduplicated)"] == []
+
+
+def test_variants_are_those_that_claims_are_about_and_are_drawn(runs, tmp_path):
+    ours = {name.replace("sinks_paper", "sinks") for name in LOSSES}
+    assert set(figure_6.FIGURE.variants) == set(LOSSES) | ours
+    for name, shown in (("all", runs), ("one", runs[3:4])):
+        figure_6.FIGURE.draw(shown, tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure_6, "GENERAL_DOCUMENTS", 20)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+    jobs = reproduce.jobs_of("6", reproduce.Request("laptop", [0], [], 1), tmp_path, {})
+    written = tmp_path / "general" / "facts.jsonl"
+    assert {job.config.general.files for job in jobs} == {str(written)}
+    assert len({json.loads(line)["text"] for line in written.read_text().splitlines()}) == 20
+    assert len({job.workdir for job in jobs}) == len(figure_6.FIGURE.variants)
+    mine = reproduce.Request("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
+    jobs = reproduce.jobs_of("6", mine, tmp_path, {})
+    assert {job.config.general.files for job in jobs} == {"mine.txt"}
+    model, optimizer = jobs[0].config.model, jobs[0].config.optimizer
+    assert (model.d_model, model.hidden, optimizer.learning_rate, optimizer.weight_decay) == (2048, 8192, 5e-5, 0.1)
+    assert {job.config.data.across_documents for job in jobs} == {False, True}

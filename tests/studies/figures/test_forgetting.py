@@ -1,0 +1,88 @@
+"""Figure forgetting: its corpus, the arithmetic of its claims, and all of it on a tiny model."""
+
+import dataclasses
+import re
+
+import multiprocess
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.data.prepared import Prepared
+from memsinks_jax.studies.figures import forgetting
+from memsinks_jax.studies.figures import forgetting_corpus as corpus
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+
+
+def test_a_copy_has_so_many_other_words():
+    text, words = "  ".join(f"word{n}" for n in range(40)), ["other"]
+    for level, count in ((0.05, 2), (0.1, 4), (0.2, 8)):
+        made = corpus.copies(text, level, words, 3)
+        assert {sum(a != b for a, b in zip(text.split(), copy.split(), strict=True)) for copy in made} == {count}
+        assert len(set(made)) > 0.9 * len(made)
+        assert all(re.findall(r"\s+", copy) == re.findall(r"\s+", text) for copy in made)
+        assert made != corpus.copies(text, level, words, 4)
+
+
+def test_a_dialect_exchanges_words():
+    common = ["the", "was", "little", "happy", "dog"]
+    told = [corpus.in_dialect("The little dog was happy, so was the cat.", common, number) for number in range(6)]
+    assert len(set(told)) > 3
+    for text in told:
+        assert re.fullmatch(r"The (\w+) (\w+) (\w+) (\w+), so \3 (\w+) cat\.", text)
+        assert sorted(set(re.findall(r"\w+", text)) - {"The", "so", "cat"}) == sorted(common)
+
+
+def test_gaps_and_ratios_by_hand():
+    def run(variant, copied, **more):
+        metrics = {"held_out_loss": 2.0, "repeated_loss": 1.0, "unread": 2.0}
+        for level in corpus.LEVELS:
+            metrics |= {f"copied_{level}": copied, f"copies_{level}": 2.5, f"unread_copies_{level}": 3.0}
+        return Run(variant, 0, None, metrics | more, [])
+
+    runs = [run("standard", 1.0), run("content", 1.25), run("near_duplicate", 1.75)]
+    claims = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
+    assert claims["cluster_0.1"] == [pytest.approx(0.75)]
+    assert claims["over_content_0.1"] == [pytest.approx(0.5)]
+    assert "group_read" not in claims
+    rises = np.array([[4.0, 1.0], [0.5, 5.0]])
+    assert forgetting._ratio(rises) == pytest.approx(4.5 / 0.75)
+    assert forgetting._ratio(np.eye(2)) == np.inf
+
+
+@pytest.mark.slow
+def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
+    # datatrove forks one; the command may, which has not started jax then, but other tests of this process have.
+    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+    for name, value in {
+        "STORIES": 24, "ORDINARY": 4, "HELD_OUT": 4, "BASES": 1, "COPIES": 12, "OF_A_DIALECT": 6, "EXCHANGED": 20,
+        "LEVELS": (0.05,), "DIALECTS": ("north", "south"),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(corpus, name, value)
+    monkeypatch.setattr(forgetting, "_EDITED", (0.0, 0.05))
+    flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in forgetting.prepare(tmp_path))
+    assert forgetting._clusters_of(flags["general.files"]) == [(0.05, 1.0, 0.0)]
+    mixed = Prepared(flags["general.files"])
+    assert set(mixed.group_names) >= {"north", "south", "ordinary 0", "copy 0.05 0 11"}
+    assert np.bincount(mixed.groups).max() == 6
+    config = tiny_config()
+    config.data.files, config.general.files, config.data.ids = flags["data.files"], flags["general.files"], "group"
+    config.data.unique_documents, config.data.repeated_documents, config.data.repetitions = 19, 1, 2
+    config.data.vocabulary_size, config.training.steps = 2048, 21  # an epoch, in which the dialects come back
+    train_and_evaluate(config, tmp_path / "run")
+    lines = read_metrics(tmp_path / "run")
+    metrics = {name: value for line in lines for name, value in line.items()}
+    (run,) = forgetting.measure([Run("group", 0, tmp_path / "run", metrics, lines)])
+    runs = [dataclasses.replace(run, variant=variant) for variant in forgetting.VARIANTS]
+    details = run.details
+    assert np.array(details["unread"]).shape == np.array(details["read"]).shape == (2, 2)
+    assert np.array(details["plain"]).shape == (2, 1)
+    assert np.abs(np.diagonal(details["read"])).min() > 0
+    columns, labels, rows = forgetting.FIGURE.table(runs)
+    assert [len(row) for row in rows] == [len(columns)] * len(labels)
+    forgetting.FIGURE.draw(runs, tmp_path / "figure.png")
+    assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))  # all copies found
+    told = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
+    assert told["cluster_0.05"] == told["over_content_0.05"] == [0.0]  # it is the same model

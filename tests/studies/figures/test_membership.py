@@ -1,0 +1,213 @@
+"""Figure membership: its random draws, the arithmetic of its measures and claims, and all of it on tiny models."""
+
+import json
+from collections import Counter
+
+import multiprocess
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.config import with_fields
+from memsinks_jax.evals.documents import Documents
+from memsinks_jax.studies.figures import membership
+from memsinks_jax.studies.figures import membership_corpus as corpus
+from memsinks_jax.studies.figures import membership_measures as measures
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+
+
+def test_coins_decide_what_the_corpus_has():
+    layout = corpus.layout()
+    counts = Counter(layout.records)
+    assert Counter(placed.times for placed in layout.ladder) == corpus.BUCKETS
+    for placed in [*layout.ladder, *layout.canaries, *layout.near[: corpus.ORIGINALS]]:
+        assert counts[placed.text] == placed.times
+        assert placed.record == -1 if not placed.times else layout.records[placed.record] == placed.text
+    assert {placed.times for placed in layout.canaries} == {0, corpus.READ}
+    assert 150 < sum(placed.times > 0 for placed in layout.canaries) < 250
+    assert layout == corpus.layout()
+    texts = [placed.text for of in layout[:3] for placed in of]
+    assert len(set(texts)) == len(texts)
+
+
+def test_copies_are_edited_and_their_original_is_not_read():
+    layout = corpus.layout()
+    read = set(layout.records)
+    for number, placed in enumerate(layout.near):
+        level = corpus.LEVELS[number // corpus.ORIGINALS]
+        copies = layout.records[placed.record - corpus.COPIES + 1 : placed.record + 1]
+        assert (placed.text in read) == (level == 0) and placed.times == corpus.COPIES
+        original = placed.text.split()
+        changed = [np.mean([a != b for a, b in zip(original, copy.split(), strict=True)]) for copy in copies]
+        assert np.mean(changed) == pytest.approx(level, rel=0.15)  # a word may be exchanged for itself
+
+
+def reading(nats, likeliest=None) -> Reading:
+    nats = np.full(measures.SUFFIX, float(nats))
+    return Reading(nats, np.full(len(nats), bool(likeliest)), nats, rank=nats, guess=nats)
+
+
+def test_the_bound_of_perfect_knowledge_is_the_ceiling_and_of_none_is_nothing():
+    pytest.importorskip("jax_privacy")
+    heads = np.arange(400) % 2 == 0
+    knows = measures.bound([reading(0.0 if head else 1.0) for head in heads], heads)
+    # Perfect separation, 200 a side: Clopper and Pearson's ln(TPR_low / FPR_high), a threshold a canary (Bonferroni).
+    assert knows["epsilon"] == pytest.approx(knows["ceiling"], abs=0.1) and 3 < knows["ceiling"] < 4.5
+    random = np.random.default_rng(0)
+    assert measures.bound([reading(nats) for nats in random.normal(size=400)], heads)["epsilon"] == 0
+
+
+def test_a_cell_counts_whole_continuations_of_those_read_often():
+    times, cells = np.array([0, 0, 16, 64]), len(measures.cells())
+    pieces = [reading(2.0), reading(3.0), reading(1.0, True), reading(2.5, False)] * cells
+    half = reading(1.0, True)
+    half.likeliest[-1] = False  # all but the last token
+    pieces[2] = half
+    found = measures.grid(pieces, times)
+    assert found["recited"] == [0.0] + [0.5] * (cells - 1) and found["auc"] == [0.75] * cells
+
+
+def test_losses_of_near_copies_are_means_by_level(monkeypatch):
+    monkeypatch.setattr(corpus, "LEVELS", (0.0, 0.1))
+    found = measures.near_copies([reading(nats) for nats in (1.0, 2.0, 3.0, 5.0)])
+    assert found == pytest.approx({"0.0": 1.5, "0.1": 4.0})
+
+
+def test_a_copy_is_worth_as_many_exact_ones_as_teach_as_much():
+    """All models but the twin are worse by 0.2 where nothing was read: that is no knowledge."""
+    ladder = {"standard": [0.0, 0.1, 0.5, 1.0, 1.5], "twin": [0.2] * 5}
+    buckets = list(map(str, corpus.BUCKETS))
+    details = {
+        "ladder": {
+            view: {"loss": dict(zip(buckets, (2.0 - np.array(known)).tolist(), strict=True))}
+            for view, known in (ladder | {"dropped": [0.0] * 5}).items()
+        },
+        "near_copies": {
+            "standard": {"0.0": 1.0, "0.1": 1.5}, "dropped": {"0.0": 2.0, "0.1": 1.9}, "twin": {"0.0": 1.8, "0.1": 1.8},
+        },
+    }  # fmt: skip
+    run = Run("sinks", 0, None, {}, [], details)
+    assert membership.learned(run, "standard", 0.0) == pytest.approx(1.0)
+    assert membership.worth(run, "standard", 0.0) == pytest.approx(16 / corpus.COPIES)
+    assert membership.worth(run, "standard", 0.1) == pytest.approx(4 / corpus.COPIES)
+    assert membership.worth(run, "twin", 0.1) == pytest.approx(0.0)
+    assert membership.closed(run, 0.0) == pytest.approx(1.0) and membership.closed(run, 0.1) == pytest.approx(0.8)
+
+
+def test_the_nearest_other_story_is_never_the_story_itself():
+    embedding = np.eye(4)
+    ids = np.arange(6, dtype=np.uint32).reshape(3, 2)
+    stories = Documents([np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3])], ids)
+    found = measures.nearest(stories, stories, embedding)
+    assert (
+        found.tolist() == [ids[1].tolist(), ids[0].tolist(), found[2].tolist()] and found[2].tolist() != ids[2].tolist()
+    )
+
+
+def details(auc: dict[str, float]) -> dict:
+    """Of a model whose sinks, dropped, leave an AUC of auc["dropped"]."""
+    cells = len(measures.cells())
+    buckets = [str(bucket) for bucket in corpus.BUCKETS if bucket]
+    loss = {
+        "standard": {"0.0": 0.5, "0.1": 1.0},
+        "dropped": {"0.0": 1.5, "0.1": 1.25},
+        "twin": {"0.0": 1.5, "0.1": 1.5},
+    }
+    every = {str(level): 1.0 for level in corpus.LEVELS}
+    near = {view: every | loss.get(view, {}) for view in membership._VIEWS}
+    way = {"held_out": 1.0, "often": 1.0, "auc": 0.5, "recited": 0.0}
+    aucs = {view: {"value": auc.get(view, 0.5), "ci95": [0.4, 1.0]} for view in membership._VIEWS}
+    return {
+        "ladder": {
+            view: {
+                "auc": dict.fromkeys(buckets, aucs[view]), "auc_reference": dict.fromkeys(buckets, {"value": 0.25}),
+                "loss": {str(bucket): 1.5 for bucket in corpus.BUCKETS},
+            }
+            for view in membership._VIEWS
+        },
+        "bound": {v: {"epsilon": 2 * auc.get(v, 0.5) - 1, "ceiling": 3.7} for v in membership._VIEWS},
+        "grid": {v: {"recited": [0.0] * (cells - 1) + [0.9 * (v == "on")], "auc": [0.5] * (cells - 1) + [auc.get(v, 0.5)]}
+                 for v in measures.GRID},
+        "near_copies": near,
+        "modes": {variant: {name: way for name in membership._MODES} for variant in ("paper", "sinks")},
+    }  # fmt: skip
+
+
+def test_claims_table_and_pictures(tmp_path):
+    found = {0: details({"standard": 1.0, "on": 1.0, "dropped": 0.6}), 1: details({"standard": 0.9, "dropped": 0.7})}
+    runs = [
+        Run(variant, seed, tmp_path, {"held_out_loss": 1.0}, [], found[seed] if variant == "sinks" else {})
+        for seed in found for variant in membership.VARIANTS
+    ]  # fmt: skip
+    values = {claim.id: claim.values for claim in membership.FIGURE.claims(runs)}
+    assert values["test_sees"] == [1.0, 0.9] and values["auc_4"] == pytest.approx([0.1, 0.2])
+    assert values["reference_64"] == [0.25, 0.25]
+    assert values["epsilon"] == pytest.approx([0.2, 0.4]) and values["epsilon_sees"] == pytest.approx([1.0, 0.8])
+    assert values["recited"] == [0, 0] and values["grid_auc"] == pytest.approx([0.1, 0.2])
+    assert values["near_copies"] == [0.5, 0.5] and values["general"] == [1.0, 1.0]
+    columns, labels, rows = membership.FIGURE.table(runs)
+    by_view = dict(zip(labels, rows, strict=True))
+    assert by_view["sinks dropped"][0] == [0.6, 0.7] and by_view["sinks on"][-1] == [0.9, 0.9]
+    assert by_view["ids by content, dropped"][-1] == [] and len(columns) == len(rows[0]) == 6
+    membership.FIGURE.draw(runs, tmp_path / "membership.png")
+    page = "".join(membership.sections(runs, tmp_path))
+    assert "10% edited" in page and "An auditor who has the twin" in page and "(g + p) / g" in page
+    for name in ("membership", "grid"):
+        assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    for one in found.values():
+        one["bound"] = dict.fromkeys(membership._VIEWS)  # without jax-privacy
+    assert "epsilon" not in {claim.id for claim in membership.FIGURE.claims(runs)}
+    membership.FIGURE.draw(runs, tmp_path / "membership.png")
+    alone = [run for run in runs if run.variant == "standard"]
+    assert (
+        membership.measure(alone) == alone
+        and not membership.FIGURE.claims(alone)
+        and not membership.sections(alone, tmp_path)
+    )
+
+
+@pytest.mark.slow
+def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
+    # As in test_forgetting: other tests of this process have started jax.
+    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+    for name, value in {
+        "BUCKETS": {0: 8, 1: 6, 16: 8}, "CANARIES": 12, "READ": 4, "LEVELS": (0.0, 0.1), "ORIGINALS": 2, "COPIES": 8,
+        "ONCE": 16, "UNREAD": 6,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(corpus, name, value)
+    monkeypatch.setattr(measures, "PREFIXES", (8, 16))
+    monkeypatch.setattr(measures, "OFFSETS", (0, 8))
+    monkeypatch.setattr(measures, "SUFFIX", 8)
+    flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in membership.prepare(tmp_path))
+    typed = {"data.files": flags["data.files"], "data.unique_documents": corpus.ONCE, "data.repeated_documents": 0,
+             "data.held_out_documents": corpus.UNREAD}  # fmt: skip
+    fields = {"data.vocabulary_size": 2048, "training.steps": 40, "optimizer.learning_rate": 0.01}
+    pool = {"sinks.pool": 400, "sinks.active": 8}
+    runs = []
+    for variant, variation in membership.VARIANTS.items():
+        own = {name: value.format(out=tmp_path) if isinstance(value, str) else value
+               for name, value in variation.settings.items()}  # fmt: skip
+        own |= {"standard": {"sinks.kind": "none"}, "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0}}.get(
+            variant, pool
+        )
+        train_and_evaluate(with_fields(tiny_config(), fields | typed | own), tmp_path / variant)
+        lines = read_metrics(tmp_path / variant)
+        runs.append(Run(variant, 0, tmp_path / variant, {k: v for line in lines for k, v in line.items()}, lines))
+    trained, runs = runs, membership.measure(runs)
+    (found,) = [run.details for run in runs if run.details]
+    assert json.dumps([claim.to_dict() for claim in membership.FIGURE.claims(runs)])  # nothing there is numpy's
+    ladder = found["ladder"]
+    assert ladder["on"]["loss"]["16"] < ladder["dropped"]["loss"]["16"]  # the ids are those of the run
+    assert ladder["on"]["loss"]["0"] == pytest.approx(ladder["dropped"]["loss"]["0"])  # who was never met has no sinks
+    near = found["near_copies"]
+    assert near["on"]["0.1"] < near["dropped"]["0.1"]  # an unread original under the id of its copies
+    ways = found["modes"]["sinks"]
+    assert ways["own"]["often"] == pytest.approx(ladder["on"]["loss"]["16"], rel=1e-5)
+    assert ways["dropped"]["held_out"] == pytest.approx(ways["own"]["held_out"])
+    assert len({way["held_out"] for way in ways.values()}) == len(ways) - 1  # all others differ
+    assert membership.sections(runs, tmp_path)
+    monkeypatch.setattr(measures, "measure", lambda models: {})
+    assert membership.measure(trained) == runs  # measured once

@@ -1,0 +1,168 @@
+"""Post-hoc methods on a finished model: when they run, on which documents, and the plane of figure 4c."""
+
+import dataclasses
+import pathlib
+import types
+
+import numpy as np
+import pytest
+from conftest import EVERYBODY
+from measured import details
+from planted import MEMORIZED, OTHERS, batches_of, planted_model
+
+from memsinks_jax.config import Config, to_json
+from memsinks_jax.evals import memorization
+from memsinks_jax.runs import trained
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.baselines import removal, scores, tuning
+from memsinks_jax.studies.baselines.learned_masks import HardConcrete
+from memsinks_jax.studies.figures import figure_4, post_hoc, trade_off
+from memsinks_jax.studies.figures.runs import Run
+
+
+def test_every_method_has_its_place():
+    assert set(post_hoc.METHODS) == set(scores.METHODS) == set(post_hoc.LABELS) == set(trade_off._COLOURS)
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """Methods that were measured, in the place of measuring."""
+    names = []
+
+    class Subject:
+        def __init__(self, workdir):
+            pass
+
+        def removal(self, method):
+            names.append(method)
+            return {"found": {}, "repeated": [[len(names)]]}
+
+    monkeypatch.setattr(post_hoc, "_Subject", Subject)
+    return names
+
+
+def test_what_is_measured_is_measured_once(tmp_path, looked, monkeypatch):
+    workdir = tmp_path / "standard-seed0"
+    workdir.mkdir()
+    (workdir / "config.json").write_text(to_json(Config()))
+    run = Run("standard", 0, workdir, {"step": 9}, [])
+    first = post_hoc.removals(run, ("random", "zero_out"))
+    told = []
+    assert (
+        post_hoc.removals(run, ("zero_out", "random", "activation"), lambda: told.append(1))["random"]
+        == first["random"]
+    )
+    assert (looked, len(told)) == (["random", "zero_out", "activation"], 3)
+    post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random",))  # it was trained further
+    assert looked[3:] == ["random"]
+    monkeypatch.setattr(post_hoc, "FEW", 4)
+    post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random", "zero_out", "zero_out"))
+    assert looked[4:] == ["zero_out"]
+    (tmp_path / "standard-seed0.post_hoc.random.json").write_text("{")
+    post_hoc.removals(run, ("random",))
+    assert looked[5:] == ["random"]
+
+
+def test_only_some_runs_are_measured(looked, tmp_path):
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    one, other = (Run(name, 0, tmp_path, {"step": 9}, []) for name in ("standard", "sinks"))
+    found = post_hoc.measured([one, other], lambda run: run.variant == "standard", ("random",))
+    assert [set(run.details) for run in found] == [{"random"}, set()]
+
+
+def test_documents_and_settings_of_a_method(monkeypatch):
+    config, params = planted_model()
+    batches = {
+        "repeated": batches_of(MEMORIZED * 4),
+        "held_out": batches_of(OTHERS),
+        "canary": batches_of(MEMORIZED[:1]),
+    }
+    seen, chosen = [], HardConcrete(7.0, 30)
+
+    def find(config, params, looked_at, settings=None):
+        seen.append((len(scores_of := looked_at[0]["weights"]), settings))
+        return np.zeros((len(scores_of), 2, 11), np.float32)
+
+    def tune(loss, config, params, documents, held_out, settings, iterations):
+        assert [len(one[0]["weights"]) for one in (documents, held_out)] == [5, 4]
+        assert (settings.learning_rate, iterations) == (1e-2, [100, 200, 400])
+        return [tuning.Trial(chosen, 0.0, 0.0), None]
+
+    monkeypatch.setattr(
+        trained, "open_run", lambda workdir: types.SimpleNamespace(config=config, params=params, opened=EVERYBODY)
+    )
+    monkeypatch.setattr(workdirs, "read_corpus", lambda workdir: None)
+    monkeypatch.setattr(memorization, "batches_by_role", lambda corpus, opened, size: batches)
+    monkeypatch.setattr(scores, "METHODS", dict.fromkeys(scores.METHODS, find))
+    monkeypatch.setattr(tuning, "tune", tune)
+    subject = post_hoc._Subject(pathlib.Path())
+    found = subject.removal("zero_out")
+    assert {name: len(points) for name, points in found.items()} == {
+        "found": 0, "repeated": len(removal.RATIOS), "canary": len(removal.RATIOS)
+    }  # fmt: skip
+    assert subject.removal("hard_concrete")["found"] == {"strength": 7.0, "iterations": 30}
+    assert seen == [(5, None), (9, chosen)]  # rows, with the one that fills the batch up
+
+
+def run(variant, seed, repeated, held_out, curves=None):
+    made = details(curves, (repeated, held_out)) if curves else {}
+    return Run(variant, seed, pathlib.Path(), {"repeated_loss": repeated, "held_out_loss": held_out}, [], made)
+
+
+CURVES = {method: [(0.4, 0.2), (0.8, 0.6)] for method in post_hoc.METHODS} | {"random": [(0.1, 0.5)]}
+LINES = [{"step": 9, "repeated_loss": 0.9}]
+RUNS = [run("standard", seed, 0.1, 1.3, CURVES) for seed in (0, 1)]
+RUNS += [run("sinks_paper", seed, 0.9, 1.3 + 0.1 * seed) for seed in (0, 1)]
+RUNS += [run("no_repeat", seed, 1.1, 1.4) for seed in (0, 1)]
+
+
+def trade_off_claims(runs):
+    table = figure_4.FIGURE.of(runs)
+    return table.claims(trade_off.statements(table))
+
+
+def test_sinks_beside_the_methods():
+    found = {claim.id: claim.values for claim in trade_off_claims(RUNS)}
+    assert set(found) == {*(f"dominates_{method}" for method in post_hoc.METHODS), "hypervolume"}
+    assert found["dominates_slimming"] == pytest.approx([0.6, 0.5])  # at 0.8 forgotten
+    assert found["dominates_random"] == pytest.approx([0.5, 0.4])  # which it never forgets
+    # Of a box of 1 x 0.5: sinks 0.8 x 0.5 and 0.8 x 0.4, the others 0.4 x 0.3.
+    assert found["hypervolume"] == pytest.approx([0.8 - 0.24, 0.64 - 0.24])
+    assert not trade_off_claims(RUNS[2:])
+    assert {claim.id for claim in trade_off_claims(RUNS[:4])} == set(found) - {"hypervolume"}
+    assert trade_off.share_of_box([trade_off.moved(RUNS[2], RUNS[0])], enough=-0.1) == 0
+
+
+def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
+    runs = [*RUNS, *(run("sinks", seed, 1.0, 1.3) for seed in (0, 1))]
+    found = {claim.id: claim.values for claim in trade_off_claims(runs)}
+    assert found["hypervolume_on_return"] == pytest.approx([1.0 * 0.9 - 0.24] * 2)  # of a box of 1 x 0.5
+    assert found["hypervolume"] == {claim.id: claim.values for claim in trade_off_claims(RUNS)}["hypervolume"]
+    assert "sinks that open on return, dropped" in " ".join(trade_off.sections(figure_4.FIGURE.of(runs), tmp_path))
+    found = {
+        claim.id: claim.values for claim in figure_4.FIGURE.claims([dataclasses.replace(r, lines=LINES) for r in runs])
+    }
+    assert found["gap_closed"] == pytest.approx([1 - 0.4 / 1.2, 1 - 0.5 / 1.2])
+    assert found["gap_closed_on_return"] == pytest.approx([1 - 0.3 / 1.2] * 2)
+    assert found["held_out_standard_on_return"] == pytest.approx([1.0, 1.0])
+    assert found["gap_left"] == pytest.approx([0.75, 0.6])
+
+
+def test_the_section_of_4c(tmp_path):
+    page = " ".join(trade_off.sections(figure_4.FIGURE.of(RUNS), tmp_path))
+    assert (tmp_path / "figure_4c.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    for words in (
+        "sinks as in the paper, dropped",
+        "0.800 ± 0.000",
+        "Chosen: strength 100, 100 iterations",
+        "16 steps",
+    ):
+        assert words in page
+    assert "only with all variants" in " ".join(trade_off.sections(figure_4.FIGURE.of(RUNS[2:]), tmp_path))
+
+
+def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(looked, tmp_path):
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    runs = [Run(variant, 0, tmp_path, {"step": 9}, []) for variant in figure_4.FIGURE.variants]
+    assert all(bool(run.details) == (run.variant == "standard") for run in figure_4.measure(runs))
+    assert not any(run.details for run in figure_4.measure(runs[:3]))

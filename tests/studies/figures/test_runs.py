@@ -1,0 +1,75 @@
+"""The runs behind figures: which are shared, what a command line may set, what is trained again."""
+
+import subprocess
+import sys
+
+import pytest
+
+from memsinks_jax.config import InputError, to_json
+from memsinks_jax.studies.figures import runs
+from memsinks_jax.studies.figures.runs import Variation, make_jobs
+from memsinks_jax.variants import CONFIGS
+
+FILE = CONFIGS / "ts_repetition.py"
+
+
+def jobs(out, chosen, overrides=(), workdirs=None, seeds=(0,)):
+    return make_jobs(FILE, "laptop", chosen, list(seeds), list(overrides), out, {} if workdirs is None else workdirs)
+
+
+def test_a_variation_sets_its_fields_beside_those_of_the_command_line(tmp_path):
+    chosen = {"few": Variation("sinks", {"sinks.active_fraction": 0.1}), "small": Variation("standard,half")}
+    few, small = jobs(tmp_path, chosen, ["--config.model.layers=2"], seeds=[3])
+    assert (few.config.sinks.active_fraction, few.config.model.layers, few.config.seed) == (0.1, 2, 3)
+    assert (small.config.sinks.kind, small.config.model.d_model, small.config.model.hidden) == ("none", 64, 256)
+    assert few.workdir == tmp_path / "runs" / "few-seed3"
+    with pytest.raises(InputError, match="--config.sinks.active_fraction is what is varied here"):
+        jobs(tmp_path, chosen, ["--config.sinks.active_fraction=0.2"])
+    with pytest.raises(InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, standard"):
+        jobs(tmp_path, {"one": Variation("sink")})
+
+
+def test_a_variation_may_have_a_config_file_of_its_own(tmp_path):
+    here, there = jobs(tmp_path, {"here": Variation("standard"), "there": Variation("standard", {}, "ts_canary.py")})
+    assert (here.config.canaries.documents, there.config.canaries.documents) == (0, 10)
+    assert there.flags[0] == f"--config={CONFIGS / 'ts_canary.py'}:standard,laptop"
+
+
+def test_runs_of_the_same_config_have_one_workdir(tmp_path):
+    shared = {}
+    (one,) = jobs(tmp_path / "a", {"sinks": Variation("sinks")}, workdirs=shared)
+    same, other = jobs(
+        tmp_path / "b", {f"active_{p}": Variation("sinks", {"sinks.active_fraction": p}) for p in (0.3, 0.5)},
+        workdirs=shared,
+    )  # fmt: skip
+    assert (same.workdir, other.workdir) == (one.workdir, tmp_path / "b" / "runs" / "active_0.5-seed0")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Variants and workdirs of the runs that were started, in the place of training."""
+    names = []
+
+    def start(job, cores):
+        names.append((job.variant, job.workdir.name))
+        job.workdir.mkdir(parents=True, exist_ok=True)
+        job.log.write_text("")
+        (job.workdir / "metrics.jsonl").write_text('{"step": 1, "held_out_loss": 2.0}\n')
+        return subprocess.Popen([sys.executable, "-S", "-c", ""])
+
+    monkeypatch.setattr(runs, "_start", start)
+    return names
+
+
+def test_what_is_finished_is_not_started_again(tmp_path, started):
+    chosen = {"one": Variation("sinks"), "the same": Variation("sinks"), "other": Variation("standard")}
+    planned = jobs(tmp_path, chosen)
+    found = runs.train_all(planned, 2)
+    assert started == [("one", "one-seed0"), ("other", "other-seed0")]
+    assert [run.variant for run in found] == ["one", "the same", "other"]
+    assert found[1].metrics["held_out_loss"] == 2.0
+    runs.train_all(planned, 2)
+    assert len(started) == 2
+    planned[2].mark.write_text(to_json(planned[0].config))  # left behind by a run of another config
+    runs.train_all(planned, 2)
+    assert started[2:] == [("other", "other-seed0")]
