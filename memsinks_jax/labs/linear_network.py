@@ -4,32 +4,14 @@ Measures each theorem as stated and as corrected. Writes results.json, theorem_N
 done.
 """
 
-import functools
 import pathlib
 
 from absl import flags
 
 from memsinks_jax.runs import command_line
 from memsinks_jax.studies.labs import study as shared
-from memsinks_jax.studies.labs.linear_network import (
-    accumulation,
-    coadaptation,
-    disentangled,
-    forgetting,
-    opening,
-    softmax,
-    threshold,
-)
+from memsinks_jax.studies.labs.linear_network.theorems import THEOREMS, measure
 from memsinks_jax.studies.labs.study import Study
-
-THEOREMS = {
-    "disentangled": disentangled, "coadaptation": coadaptation, "softmax": softmax, "forgetting": forgetting,
-    "accumulation": accumulation, "threshold": threshold, "opening": opening,
-}  # fmt: skip
-
-
-def measure(names: list[str], seeds: tuple[int, ...]) -> list[Study]:
-    return shared.measure("theorem", {name: functools.partial(THEOREMS[name].study, seeds) for name in names})
 
 
 def write(out: pathlib.Path, theorem: str, seeds: tuple[int, ...], studies: list[Study], command: str) -> dict:

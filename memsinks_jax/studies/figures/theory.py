@@ -4,7 +4,7 @@ import pathlib
 
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.labs import study
-from memsinks_jax.studies.labs.linear_network import THEOREMS, measure
+from memsinks_jax.studies.labs.linear_network.theorems import THEOREMS, measure
 
 TITLE = "The theorems of Memorization Sinks, as stated and as corrected"
 
