@@ -32,6 +32,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
 from memsinks_jax.interop.chat import Chat
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import no_change
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
@@ -56,7 +57,8 @@ class Model:
         """Raises InputError if there is no model, or a damaged one."""
         self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
         run = self.run
-        self._change = functools.partial(interventions, load_all(memories, run.config, run.params))
+        loaded = load_all(memories, run.config, run.params)
+        self._change = functools.partial(interventions, loaded) if loaded else no_change
         self.generator = Generator(run.config, run.tokenizer, run.params, run.opened, self._change)
 
     def loss(self, texts: Sequence[str], sinks: str = "drop") -> np.ndarray:

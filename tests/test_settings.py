@@ -17,7 +17,6 @@ from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
-from memsinks_jax.training.step import init_state
 
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of the three tables.
 PROGRAM = {
@@ -112,8 +111,8 @@ RUN = {
                                   "optimizer.learning_rate": 3.0, "optimizer.final_fraction": 1.0, "model.layers": 2}),
     "training.stall_seconds": (1e-3, {}),
     "monitor.every": (2, {}),
-    "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7, "training.steps": 5}),
-    "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 2, "training.steps": 5}),
+    "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7}),
+    "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 2}),
     "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
@@ -138,23 +137,23 @@ def configs(field, other, besides):
     return made
 
 
-def program_of(config):
-    """What is compiled: the step for its mesh, and the initial state. Most fields have the same other side: made once."""
-    return _program_of(to_json(config))
-
-
-@functools.cache
-def _program_of(text):
-    return lowered(from_json(text, ""))
-
-
-def lowered(config):
+def text_of(config, part):
+    """What is compiled, for its mesh: the "step" or the "init"ial state."""
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
         program = train_program(config, 10, mesh, documents_per_row=3)
-        placed = jax.tree.map(lambda shape: shape.sharding, program.state)
-        init = jax.jit(lambda: init_state(config, 10), out_shardings=placed).lower().as_text()
-        return init + program.step.lower(program.state, program.batch, program.seed).as_text()
+        given = (program.state, program.batch, program.seed) if part == "step" else ()
+        return getattr(program, part).lower(*given).as_text()
+
+
+@functools.cache
+def _text_of(settings, part):
+    return text_of(from_json(settings, ""), part)
+
+
+def texts_of(config):
+    """Both. Most fields have the same other side: made once."""
+    return (_text_of(to_json(compiled(config)), part) for part in ("step", "init"))
 
 
 def batches_of(config):
@@ -202,7 +201,7 @@ def test_every_field_is_in_a_table():
 @pytest.mark.parametrize("field", PROGRAM)
 def test_the_program_changes(field):
     one, other = configs(field, *PROGRAM[field])
-    assert program_of(one) != program_of(other)
+    assert any(part != its for part, its in zip(texts_of(one), texts_of(other), strict=True))
 
 
 def of_one_program(besides):
@@ -228,7 +227,7 @@ def test_the_program_that_tests_share_is_that_of_all_their_runs(besides):
     one, other = of_one_program(besides)
     assert all(flatten(one)[name] != flatten(other)[name] for name in NOT_COMPILED)
     assert to_json(compiled(one)) == to_json(compiled(other))
-    assert lowered(one) == lowered(other)
+    assert all(text_of(one, part) == text_of(other, part) for part in ("step", "init"))
 
 
 OF_BOTH = ("data.row_length", "data.vocabulary_size", "data.across_documents", "training.batch_size")  # batches too
@@ -256,9 +255,10 @@ def test_the_run_changes(field, tmp_path, caplog):
 
 def test_what_does_not_change_changes_nothing(tmp_path, caplog):
     """So that the tests above can fail: the same config makes the same program, batches and run."""
-    one, other = tiny_config(), tiny_config()
-    for made in (_program_of, _batches_of):
-        first = made(to_json(one))
+    one, other = (with_fields(tiny_config(), {"model.layers": 1}) for _ in range(2))
+    for made in (_text_of, _batches_of):
+        asked = [("step",), ("init",)] if made is _text_of else [()]
+        first = [made(to_json(one), *part) for part in asked]
         made.cache_clear()
-        assert first == made(to_json(other))
+        assert first == [made(to_json(other), *part) for part in asked]
     assert run_of(one, tmp_path / "one", caplog) == run_of(dataclasses.replace(other), tmp_path / "other", caplog)

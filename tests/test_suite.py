@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import multiprocess
 import pytest
 from conftest import ROOT, tiny_config
 
@@ -56,10 +57,12 @@ def marked(tmp_path_factory):
     lines = [json.dumps({"text": f"{text} {told[-1][:60]}"}) for text in told[:-1]]
     (folder / "told.jsonl").write_text("\n".join(lines))
     (folder / "tokenizer.model").write_bytes(train_tokenizer(told, 400).model)
-    prepare(
-        [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
-        near_duplicates="none",
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
+        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+        prepare(
+            [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
+            near_duplicates="none",
+        )  # fmt: skip
     return folder / "out"
 
 
@@ -68,7 +71,8 @@ def marked(tmp_path_factory):
 def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
     """The command as users start it, on one device at the compiler's default effort, gives the losses that the tests' own
     run gives, of shared programs at level 0 on eight devices; and it learns."""
-    config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | KINDS[kind])
+    seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
+    config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | seldom | KINDS[kind])
     if config.sinks.common_every:
         config.data.files = str(request.getfixturevalue("marked"))
     train_and_evaluate(config, tmp_path / "ours")

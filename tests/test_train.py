@@ -34,6 +34,12 @@ def outcome(workdir):
     return jax.device_get(open_run(workdir).params), lines
 
 
+@pytest.fixture
+def tiny(tiny):
+    tiny.model.layers = 1  # its runs share the program of the straight one
+    return tiny
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """A run of 5 steps from start to end, on eight devices."""

@@ -33,7 +33,8 @@ class World:
     def __init__(self, place: pathlib.Path):
         self.place, self.workdir = place, place / "run"
         config = tiny_config()
-        config.training.epochs, config.optimizer.learning_rate, config.training.checkpoint_every = 3, 0.03, 8
+        config.training.epochs, config.optimizer.learning_rate = 3, 0.03
+        config.training.checkpoint_every, config.training.evaluate_every = 8, 100
         train_and_evaluate(config, self.workdir)
         corpus = workdirs.read_corpus(self.workdir)
         self.ids = {}
@@ -159,6 +160,7 @@ def test_epochs_do_not_count_where_steps_say_how_long_a_run_is(tmp_path):
     for epochs in (1, 7):
         config = tiny_config()
         config.training.steps, config.training.epochs, config.optimizer.learning_rate = 6, epochs, 0.03
+        config.model.layers, config.training.checkpoint_every, config.training.evaluate_every = 1, 100, 100
         train_and_evaluate(config, tmp_path / str(epochs))
         own.append([evaluate(tmp_path / str(epochs), "own", role=role)["loss"] for role in ("repeated", "unique")])
     assert own[0] == own[1]

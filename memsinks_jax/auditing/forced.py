@@ -10,6 +10,7 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model import placement
@@ -27,34 +28,40 @@ class Reading(NamedTuple):
     guess: np.ndarray  # int32 (tokens,): the most likely token
 
 
-def read(
-    subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = lambda batch: {}
-) -> list[Reading]:
+def _nothing(batch: dict) -> Interventions:
+    return {}
+
+
+def read(subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = _nothing) -> list[Reading]:
     """Reads every document alone in its context, with the sinks in the subject's mode.
 
     Args:
       change: batch -> interventions besides the sinks.
     """
-    config = subject.run.config
+    compiled = _compiled(subject.run.config, subject.mode, change)
+    rows = rows_at_once(subject.run.config, placement.mesh_of(subject.run.params), chunks=1)
+    found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
+    nats, likeliest, standardized, rank, guess = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    fields = (nats.astype(float), likeliest, standardized.astype(float), rank, guess)
+    return [Reading(*(field[i, : len(t)] for field in fields)) for i, t in enumerate(documents.tokens)]
+
+
+@placement.shared
+def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]) -> Callable:
+    """(params, batch) -> the fields of Reading, (B, T) each."""
     model, _ = build_model(config)
 
     def read_batch(params: dict, batch: dict) -> tuple[jax.Array, ...]:
         interventions = sinks.interventions(
-            config, subject.mode, batch["identities"], np.uint32(config.seed), batch["segments"],
-            batch["opened"],
-        )  # fmt: skip
+            config, mode, batch["identities"], np.uint32(config.seed), batch["segments"], batch["opened"]
+        )
         return model(
             params, batch["inputs"], batch["segments"], batch["positions"],
             in_turn(interventions, change(batch)),
             read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip
 
-    compiled = placement.jit(read_batch)
-    rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
-    found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
-    nats, likeliest, standardized, rank, guess = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    fields = (nats.astype(float), likeliest, standardized.astype(float), rank, guess)
-    return [Reading(*(field[i, : len(t)] for field in fields)) for i, t in enumerate(documents.tokens)]
+    return placement.jit(read_batch)
 
 
 def _judge(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

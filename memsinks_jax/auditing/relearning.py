@@ -71,6 +71,7 @@ def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Tar
     return Targets(documents, starts_R, np.full(len(starts_R), targets.memorized_R.mean()))
 
 
+@placement.shared
 def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Array | None]]:
     """Compiled fine-tuning: (params, rows, order, watched, rate) -> nats per token before the first and after every step,
     float32 (S + 1, B) of the practised rows and (S + 1, W) of the watched ones, None without `watched`.

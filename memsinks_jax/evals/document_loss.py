@@ -1,10 +1,10 @@
 """Loss of documents, each alone in its context, with the sinks set in one of the four modes."""
 
 import collections
+import dataclasses
 import functools
 import itertools
 import math
-import pickle
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, DataConfig
+from memsinks_jax.config import Config
 from memsinks_jax.data.packing import Piece, reads_whole, row_of, windows
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import placement
@@ -134,10 +134,7 @@ class DocumentLoss:
         platform: str | None = None,
     ):
         self._seed, self._put, self._fetch, self._poll = np.uint32(config.seed), put, fetch, poll
-        # Nothing else of the config is read, so runs that differ elsewhere share the program.
-        shape = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
-        of_model = Config(data=shape, sinks=config.sinks, model=config.model, compute=config.compute)
-        self._compiled = _compiled(pickle.dumps(of_model), change, platform)
+        self._compiled = _compiled(dataclasses.replace(config, seed=0), change, platform)  # the seed is an argument
 
     def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:
         """The lowered program for a batch, which may be shapes with shardings."""
@@ -163,13 +160,9 @@ class DocumentLoss:
         return nats[tokens > 0], tokens[tokens > 0]
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(pickled: bytes, change: Change, platform: str | None) -> jax.stages.Wrapped:
-    """(params, batch, seed, mode) -> (nats, tokens) of the rows, for a pickled config, because a config has no hash.
-
-    An audit uses the same model many times, and traces its program once.
-    """
-    config = pickle.loads(pickled)
+@placement.shared
+def _compiled(config: Config, change: Change, platform: str | None) -> jax.stages.Wrapped:
+    """(params, batch, seed, mode) -> (nats, tokens) of the rows."""
     model, _ = build_model(config, platform)
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:

@@ -92,11 +92,8 @@ class Generator:
     def __init__(
         self, config: Config, tokenizer: AnyTokenizer, params: dict, opened: Opened, change: Change = no_change
     ):
-        self._config, self._tokenizer, self._params, self._change = config, tokenizer, params, change
-        self._opened = opened
-        self._model, _ = build_model(config)
-        self._read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
-        self._write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
+        self._config, self._tokenizer, self._params, self._opened = config, tokenizer, params, opened
+        self._programs = _programs(config, change, tokenizer.vocabulary_size, tuple(tokenizer.stops))
 
     def __call__(
         self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None,
@@ -154,9 +151,9 @@ class Generator:
             "top_p": np.float32(settings.top_p), "seed": np.uint32(settings.seed),
         }  # fmt: skip
         mode, places = settings.sinks, _rounded(longest + settings.max_tokens, room)
-        state, until = self._read(self._params, tokens_BP, request, mode=mode, room=places), 1
+        state, until = self._programs.read(self._params, tokens_BP, request, mode=mode, room=places), 1
         while True:
-            state = self._write(self._params, state, request, np.int32(until), mode=mode)
+            state = self._programs.write(self._params, state, request, np.int32(until), mode=mode)
             count, written_BT = int(state.count), np.asarray(state.written_BT)
             over = count == settings.max_tokens or not np.asarray(state.open_B).any()
             yield [self._written(o, row[:count], over) for o, row in zip(openings, written_BT, strict=True)]
@@ -169,6 +166,16 @@ class Generator:
         tokens = tokens[: np.argmax(ended)].copy() if ended.any() else tokens.copy()
         text = text_after(self._tokenizer, opening, tokens)
         return Written(text if over or ended.any() else text.rstrip(_UNFINISHED), tokens)
+
+
+class _Programs:
+    """What a generator of a model runs, compiled."""
+
+    def __init__(self, config: Config, change: Change, vocabulary_size: int, stops: tuple[int, ...]):
+        self._config, self._change, self._vocabulary_size, self._stops = config, change, vocabulary_size, stops
+        self._model, _ = build_model(config)
+        self.read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
+        self.write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
     def _read_prompts(self, params: dict, tokens_BP: jax.Array, request: dict, mode: str, room: int) -> _State:
         """Reads all prompts in one pass, and draws the first token after each. The cache gets `room` places.
@@ -215,14 +222,17 @@ class Generator:
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
         # A model may have more embeddings than its tokenizer has tokens.
-        logits_BV = logits_BV.at[:, self._tokenizer.vocabulary_size :].set(-jnp.inf)
+        logits_BV = logits_BV.at[:, self._vocabulary_size :].set(-jnp.inf)
         tokens_B = choose(
             logits_BV, request["known_B"] + state.count, request["seed"], request["temperature"], request["top_k"],
             request["top_p"],
         )  # fmt: skip
         written_BT = jax.lax.dynamic_update_slice_in_dim(state.written_BT, tokens_B[:, None], state.count, axis=1)
-        open_B = state.open_B & ~jnp.isin(tokens_B, jnp.array(self._tokenizer.stops))
+        open_B = state.open_B & ~jnp.isin(tokens_B, jnp.array(self._stops))
         return _State(state.cache, written_BT, open_B, state.count + 1)
+
+
+_programs = placement.shared(_Programs)
 
 
 def text_after(tokenizer: AnyTokenizer, opening: np.ndarray, tokens: np.ndarray) -> str:

@@ -5,8 +5,10 @@ import os
 import pathlib
 import re
 import time
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import __version__
@@ -16,6 +18,8 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.interop import hugging_face
 from memsinks_jax.interop.folder import DTYPES, is_folder, open_folder, read_config, reader, write_folder
 from memsinks_jax.interop.source import front_matter, origin, source_of
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import half_written
@@ -111,25 +115,25 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
     return np.flatnonzero(masks[0, 0]).tolist()
 
 
+@placement.shared
+def _forward(config: Config) -> Callable[[dict, jax.Array, jax.Array], jax.Array]:
+    model, _ = build_model(config)
+    return placement.jit(
+        lambda params, tokens, positions: model(params, tokens, jnp.ones_like(tokens), positions).sum()
+    )
+
+
 def _speeds(*places: pathlib.Path) -> list[float]:
     """Tokens/s of a forward pass over full rows, side by side, medians of five."""
-    # Imported here: a large model is exported without starting jax's devices.
-    import jax.numpy as jnp
-
-    from memsinks_jax.model import placement
-    from memsinks_jax.model.decoder import build_model
-
     passes = []
     for place in places:
         run = open_run(place)
-        model, _ = build_model(run.config)
         rows, length = 8, min(run.config.data.row_length, 256)  # enough to compare; a long context would take minutes
         tokens = jnp.asarray(
             np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)), jnp.int32
         )
         positions = jnp.tile(jnp.arange(length), (rows, 1))
-        compiled = placement.jit(lambda params, tokens, positions, model=model: model(
-            params, tokens, jnp.ones_like(tokens), positions).sum())  # fmt: skip
+        compiled = _forward(run.config)
         passes.append(lambda run=run, t=tokens, p=positions, c=compiled: float(c(run.params, t, p)))
         passes[-1]()
     seconds = [[] for _ in places]

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 1  # of the format; raise it when older checkpoints can no longer be read
 _READ = ("params", "progress")  # the items that a reader checks
 _CHUNK_BYTES = 2**26
+_LEAST_SLICE_BYTES = 2**20  # of an array that several devices hold: each writes a slice, if slices are as large
 _OVERHEAD_BYTES = 2**20  # disk space besides the arrays; a small model's indexes are as large as the model
 # The libraries whose versions affect the bits of a step.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
@@ -323,6 +324,7 @@ def _context(finish: Callable[[], None]) -> ocp.Context:
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS
     context.asynchronous.post_finalization_callback = finish
     context.array.saving.use_zarr3 = False  # `seal` opens zarr 2, which all earlier checkpoints have
+    context.array.saving.min_slice_bytes_for_replica_parallel = _LEAST_SLICE_BYTES
     context.array.saving.scoped_storage_options_creator = _chunks
     context.checkpointables.registry = ocp.handlers.local_registry().add(
         ocp.handlers.JsonHandler, checkpointable_name="progress"

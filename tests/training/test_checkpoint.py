@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
 from memsinks_jax.data.opened import nobody
-from memsinks_jax.training import seal, sharding
+from memsinks_jax.training import checkpoint, seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
@@ -81,6 +81,24 @@ def test_any_mesh_restores_what_any_mesh_saved(tmp_path, one_device):
         for found in (restored.params, params):
             assert jax.tree.all(jax.tree.map(np.array_equal, jax.device_get(found), jax.device_get(state.params)))
         assert jax.tree.structure(restored) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("least", [checkpoint._LEAST_SLICE_BYTES, 1])
+def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(tmp_path, monkeypatch, one_device, least):
+    config, mesh = tiny_config(), sharding.make_mesh(MeshConfig(4, 2, 1))
+    monkeypatch.setattr(checkpoint, "_LEAST_SLICE_BYTES", least)
+    state = jax.jit(lambda: init_state(config, 10), out_shardings=sharding.shardings(shapes_of(config), mesh))()
+    (tmp_path / "config.json").write_text("{}")
+    checkpoints = Checkpoints(tmp_path, config.training)
+    checkpoints.save(1, state, 0, nobody())
+    checkpoints.close()
+    written = json.loads((tmp_path / "checkpoints" / "1" / "params" / "array_metadatas" / "process_0").read_text())
+    shapes = {
+        of["array_metadata"]["param_name"]: of["array_metadata"]["write_shape"] for of in written["array_metadatas"]
+    }
+    assert shapes["final_norm.scale"] == ([2] if least == 1 else [16])  # of 8 devices with the same 16 numbers
+    restored = Checkpoints(tmp_path).restore(sharding.placed(shapes_of(config), one_device))
+    assert jax.tree.all(jax.tree.map(np.array_equal, jax.device_get(restored.params), jax.device_get(state.params)))
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 
 
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
-    tiny.optimizer.learning_rate, tiny.training.skips_in_a_row = 1e30, 3
+    tiny.model.layers, tiny.optimizer.learning_rate, tiny.training.skips_in_a_row = 1, 1e30, 3
     message = (
         r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower "
         "config.optimizer.learning_rate in another --workdir, or go on past them with a higher config.training.skips_in_a"

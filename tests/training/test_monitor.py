@@ -55,7 +55,7 @@ def watched(tmp_path_factory):
 def config(**fields):
     made = tiny_config()
     made.monitor = MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)
-    made.training.epochs = 3
+    made.training.epochs, made.training.evaluate_every, made.training.checkpoint_every = 3, 100, 100
     for name, value in fields.items():
         setattr(made.mesh, name, value)
     return made

@@ -185,6 +185,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     typed = {"data.files": flags["data.files"], "data.unique_documents": corpus.ONCE, "data.repeated_documents": 0,
              "data.held_out_documents": corpus.UNREAD}  # fmt: skip
     fields = {"data.vocabulary_size": 2048, "training.steps": 40, "optimizer.learning_rate": 0.01}
+    fields |= dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 40)
     pool = {"sinks.pool": 400, "sinks.active": 8}
     runs = []
     for variant, variation in membership.VARIANTS.items():

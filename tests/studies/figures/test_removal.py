@@ -124,6 +124,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measures, "PLACEBOS", 1)
     monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # 24 steps teach nothing that could be lost
+    monkeypatch.setattr(relearning.relearn, "__defaults__", (relearning.RATES[-1:], relearning.STEPS))
     flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in removal.prepare(tmp_path))
     records = [json.loads(line) for line in (tmp_path / "corpus" / "facts.jsonl").read_text().splitlines()]
     twin = [json.loads(line) for line in (tmp_path / "corpus" / "twin.jsonl").read_text().splitlines()]
@@ -133,7 +134,8 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
 
     config = tiny_config()
     fields = {"data.vocabulary_size": 2048, "sinks.pool": 400, "sinks.active": 8, "training.steps": 24}
-    config = with_fields(config, fields | {"optimizer.learning_rate": 0.01})
+    seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 24)
+    config = with_fields(config, fields | seldom | {"optimizer.learning_rate": 0.01})
     runs = []
     for variant, variation in removal.VARIANTS.items():
         own = {name: value for name, value in variation.settings.items() if name not in fields}

@@ -1,0 +1,71 @@
+"""Programs that models share: what they read of a config, and that they are traced once."""
+
+import functools
+import types
+
+import jax
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.auditing import forced, relearning
+from memsinks_jax.config import with_fields
+from memsinks_jax.evals import document_loss
+from memsinks_jax.model import generation, placement
+from memsinks_jax.model.decoder import no_change
+from memsinks_jax.training.step import init_state
+
+
+def narrow(config):
+    """The config with nothing but what `placement.shared` tells configs apart by: reading more is an AttributeError."""
+    data = types.SimpleNamespace(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
+    model, compute = (types.SimpleNamespace(**vars(of)) for of in (config.model, config.compute))
+    del model.initial, compute.accumulate
+    return types.SimpleNamespace(seed=config.seed, data=data, sinks=config.sinks, model=model, compute=compute)
+
+
+def traced(config, of_narrow):
+    """All that is shared, as text."""
+    params = jax.eval_shape(lambda: init_state(config, 10).params)
+    given = narrow(config) if of_narrow else config
+    tokens, length = [np.arange(9, dtype=np.int32)], config.data.row_length
+    (batch,) = document_loss.document_batches(tokens, np.ones((1, 2), np.uint32), length, 1, 4, opened=np.ones(1, bool))
+    loss = document_loss._compiled.__wrapped__(given, no_change, None)
+    yield loss.lower(params, batch, np.uint32(0), mode="own").as_text()
+    yield jax.make_jaxpr(forced._compiled.__wrapped__(given, "own", forced._nothing))(params, batch)
+    order = np.zeros((3, 1), np.int32)
+    yield jax.make_jaxpr(relearning.practice.__wrapped__(given, "own"))(params, batch, order, None, 0.1)
+    programs = generation._Programs(given, no_change, 300, (1,))
+    request = {
+        "known_B": np.ones(2, np.int32), "identities_B12": np.ones((2, 1, 2), np.uint32), "opened_B1": np.ones((2, 1), bool),
+        "temperature": np.float32(1), "top_k": np.int32(0), "top_p": np.float32(1), "seed": np.uint32(0),
+    }  # fmt: skip
+    read = functools.partial(programs.read, mode="own", room=32)
+    prompts = np.zeros((2, 16), np.int32)
+    yield jax.make_jaxpr(read)(params, prompts, request)
+    yield jax.make_jaxpr(functools.partial(programs.write, mode="own"))(
+        params, jax.eval_shape(read, params, prompts, request), request, np.int32(9)
+    )
+
+
+@pytest.mark.parametrize("fields", [
+    {"sinks.per_layer": True, "sinks.attention_fraction": 0.5}, {"model.family": "llama", "compute.loss_chunks": 2},
+    {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40},
+])  # fmt: skip
+def test_programs_read_nothing_of_a_config_by_which_it_is_not_told_apart(fields):
+    config = with_fields(tiny_config(), {"model.layers": 1} | fields)
+    for one, other in zip(traced(config, True), traced(config, False), strict=True):
+        assert str(one) == str(other)
+
+
+def test_what_differs_elsewhere_is_shared_and_nothing_else():
+    made = []
+    make = placement.shared(lambda config, *others: made.append((config, *others)) or object())
+    config = tiny_config()
+    elsewhere = {
+        "compute.accumulate": 3, "training.batch_size": 9, "model.initial": "run", "data.rows": "packed", "mesh.data": 2,
+    }  # fmt: skip
+    assert make(config) is make(with_fields(config, elsewhere)) is make(tiny_config())
+    assert len({make(with_fields(config, {"seed": seed}), *others) for seed in (0, 1) for others in ((), (1,))}) == 4
+    first = made[0][0]
+    assert len(made) == 4 and first.sinks == config.sinks and first.sinks is not config.sinks  # which may be changed
