@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.config import CHOICES, to_json, with_fields
+from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.preparing.prepare import prepare
@@ -37,7 +37,7 @@ KINDS = {
     "attention": {"sinks.attention_fraction": 0.5, "sinks.learning_rate_multiple": 2.0},
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
-    **{kind: {"sinks.kind": kind} for kind in CHOICES["sinks.kind"] if kind != "by_document"},
+    **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind != "by_document"},
     "private": {"sinks.kind": "none", "optimizer.noise_multiplier": 0.1},
     "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
     "accumulate": {"compute.accumulate": 2, "training.batch_size": 16},

@@ -9,7 +9,7 @@ import pytest
 from conftest import train_program
 
 from memsinks_jax import sinks
-from memsinks_jax.config import CHOICES, MeshConfig, SinksConfig
+from memsinks_jax.config import RULES, MeshConfig, SinksConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
@@ -60,7 +60,7 @@ def single(config):
     ("kinds", "shares", "drawn"),
     [
         (("by_document",), (1.0,), ("floyd",)),
-        pytest.param(CHOICES["sinks.kind"], (0.5, 1.0), CHOICES["sinks.sampling"], marks=pytest.mark.slow),
+        pytest.param(RULES["sinks.kind"].choices, (0.5, 1.0), RULES["sinks.sampling"].choices, marks=pytest.mark.slow),
     ],
 )
 def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
