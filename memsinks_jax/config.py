@@ -125,24 +125,54 @@ class GoldfishConfig:
     context: int = setting(13, "the paper's h: number of preceding tokens to hash", 1)
 
 
-MASKED = ("masked_weights", "masked_activations", "sgtm", "sgtm_frozen")  # of sinks.kind: on for every document
+@dataclasses.dataclass
+class SGTMConfig:
+    """Selective gradient masking: which documents have labels (arXiv 2512.05648, training/gradient_masking.py)."""
+
+    retain_fraction: float = setting(0.25, "fraction of the documents read once that are labelled retain", 0, 1)
+    undiscovered: float = setting(0.0, "fraction of the repeated documents that have no label", 0, 1)
+
+
+@dataclasses.dataclass
+class PrivateConfig:
+    """DP-SGD (Abadi et al. 2016, training/private.py)."""
+
+    noise_multiplier: float = setting(0.0, "deviation of the noise on the sum over rows, in clip_norms; 0: off", 0)
+
+
+class Traits(typing.NamedTuple):
+    """What a model has with a kind of sinks. training/methods.py has what a kind does to a step."""
+
+    about: str
+    exist: bool = True
+    cut: bool = False  # the neurons that would be sinks are not built
+    owned: bool = False  # every document has sinks of its own
+    on_for_all: bool = False  # they are on for every document
+    in_attention: bool = False  # attention can have them too
+
+    @property
+    def tied(self) -> bool:
+        """Whether the document decides which sinks learn."""
+        return self.owned or self.on_for_all
+
+
+KINDS = {
+    "by_document": Traits("sinks", owned=True, in_attention=True),
+    "by_chance": Traits("ordinary dropout of them", in_attention=True),
+    "masked_weights": Traits("on for all documents, weights trained on repeated ones alone", on_for_all=True),
+    "masked_activations": Traits("the same of activations", on_for_all=True),
+    "sgtm": Traits("by label (training/gradient_masking)", on_for_all=True, in_attention=True),
+    "sgtm_frozen": Traits("the same, moments too", on_for_all=True, in_attention=True),
+    "none": Traits("", exist=False),
+    "cut": Traits("never built", exist=False, cut=True),
+}
 
 
 @dataclasses.dataclass
 class SinksConfig:
     """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1, appendix G)."""
 
-    kind: str = choice(
-        "by_document",
-        by_document="sinks",
-        by_chance="ordinary dropout of them",
-        masked_weights="on for all documents, trained on repeated ones alone",
-        masked_activations="the same",
-        sgtm="by label (training/gradient_masking)",
-        sgtm_frozen="the same",
-        none="",
-        cut="never built",
-    )
+    kind: str = choice("by_document", **{name: traits.about for name, traits in KINDS.items()})
     opens_at: int = setting(
         2, "encounter from which a document's sinks are on, one per epoch not counted. 1: always, as in the paper", 1
     )
@@ -151,8 +181,6 @@ class SinksConfig:
     )
     slowing_power: float = setting(2.0, "2 slows gradually, 8 nearly stops at that encounter", above=0, highest=100)
     common_every: int = setting(0, "one slowed encounter in N trains common text (prepare --common_at); 0: none", 0)
-    retain_fraction: float = setting(0.25, "SGTM: fraction of the documents read once that are labelled retain", 0, 1)
-    undiscovered: float = setting(0.0, "SGTM: fraction of the repeated documents that have no label", 0, 1)
     shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are always on", above=0, highest=1)
     pool: int = setting(0, "sinks per MLP, in addition to the shared neurons; 0: the rest of hidden", 0)
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
@@ -166,6 +194,10 @@ class SinksConfig:
         0.0, "share of attention's outputs, before projection, that are sinks too", 0, 1
     )
     learning_rate_multiple: float = setting(1.0, "learning rate of the sinks' weights over that of all others", above=0)
+
+    @property
+    def traits(self) -> Traits:
+        return KINDS[self.kind]
 
 
 @dataclasses.dataclass
@@ -220,7 +252,6 @@ class OptimizerConfig:
     b2: float = setting(0.99, "decay of Adam's second moments", 0, 1)
     weight_decay: float = setting(0.4, "on matrices only: see training/optimizer.py", 0)
     clip_norm: float = setting(1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0)
-    noise_multiplier: float = setting(0.0, "DP-SGD: deviation of the noise on the sum over rows, in clip_norms", 0)
 
 
 @dataclasses.dataclass
@@ -273,6 +304,8 @@ class Config:
     general: GeneralConfig = dataclasses.field(default_factory=GeneralConfig)
     canaries: CanariesConfig = dataclasses.field(default_factory=CanariesConfig)
     goldfish: GoldfishConfig = dataclasses.field(default_factory=GoldfishConfig)
+    sgtm: SGTMConfig = dataclasses.field(default_factory=SGTMConfig)
+    private: PrivateConfig = dataclasses.field(default_factory=PrivateConfig)
     sinks: SinksConfig = dataclasses.field(default_factory=SinksConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
@@ -386,11 +419,30 @@ def to_json(config: Config) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
 
 
+RENAMED = {
+    "sinks.retain_fraction": "sgtm.retain_fraction",
+    "sinks.undiscovered": "sgtm.undiscovered",
+    "optimizer.noise_multiplier": "private.noise_multiplier",
+}
+
+
+def renamed(values: dict) -> dict:
+    """The fields of a config of an earlier version, {section: {field: value}}, changed to those of this one."""
+    for old, new in RENAMED.items():
+        (section, name), (new_section, new_name) = old.split("."), new.split(".")
+        if name in values.get(section, {}):
+            values.setdefault(new_section, {})[new_name] = values[section].pop(name)
+    return values
+
+
 def from_json(text: str, where: str) -> Config:
-    """Reads what `to_json` wrote. Raises InputError on damaged JSON, an unknown field or a value of another type."""
+    """Reads what `to_json` wrote, now or in an earlier version.
+
+    Raises:
+      InputError: damaged JSON, an unknown field or a value of another type.
+    """
     try:
-        values = json.loads(text)
-        config = _fill(Config, values, prefix="")
+        config = _fill(Config, renamed(json.loads(text)), prefix="")
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{where} is not a config of this version: {error}") from None
     return validate(config)

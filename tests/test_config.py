@@ -1,12 +1,18 @@
 """Settings: defaults load, mistakes are named."""
 
 import dataclasses
+import json
 
 import pytest
 
 from memsinks_jax.config import (
+    KINDS,
+    RENAMED,
+    RULES,
     Config,
     InputError,
+    PrivateConfig,
+    SGTMConfig,
     first_difference,
     flatten,
     from_json,
@@ -14,6 +20,7 @@ from memsinks_jax.config import (
     to_json,
     validate,
 )
+from memsinks_jax.training.methods import METHODS
 
 
 def test_json_round_trip_keeps_every_field():
@@ -73,6 +80,20 @@ def test_json_of_another_version_is_refused():
         from_json(text, "run/config.json")
     with pytest.raises(InputError, match="batch_size"):
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
+
+
+def test_a_config_of_an_earlier_version_opens_with_its_fields_under_todays_names():
+    config = Config(sgtm=SGTMConfig(0.5, 0.2), private=PrivateConfig(0.1))
+    old = json.loads(to_json(config))
+    old["sinks"] |= old.pop("sgtm")
+    old["optimizer"] |= old.pop("private")
+    assert from_json(json.dumps(old), "here") == config
+    assert set(RENAMED.values()) <= set(RULES) and not set(RENAMED) & set(RULES)
+    assert all(nearest_field(name) == RENAMED[name] for name in RENAMED)
+
+
+def test_every_kind_of_sinks_has_a_method():
+    assert set(METHODS) == set(KINDS) == set(RULES["sinks.kind"].choices)
 
 
 def test_the_first_difference_is_named():

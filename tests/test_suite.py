@@ -38,7 +38,7 @@ KINDS = {
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
     **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind != "by_document"},
-    "private": {"sinks.kind": "none", "optimizer.noise_multiplier": 0.1},
+    "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
     "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
     "accumulate": {"compute.accumulate": 2, "training.batch_size": 16},
     "memory": {"compute.remat": "full", "compute.loss_chunks": 2},

@@ -58,7 +58,7 @@ def write_folder(
     """
     if folder.exists():
         raise InputError(f"{folder} exists; use another --out, or remove it first")
-    if not drop and has_sinks(config) and config.sinks.kind == "by_document" and config.sinks.opens_at > 1:
+    if not drop and has_sinks(config) and config.sinks.traits.owned and config.sinks.opens_at > 1:
         logger.warning(
             "sinks that open on return were never on together: with all of them on, as transformers will have them, this is "
             "no model to use; memsinks_jax.export --sinks=drop cuts them out"

@@ -12,8 +12,9 @@ from memsinks_jax.config import InputError
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.sinks import Partition
-from memsinks_jax.training import gradient_masking, sharding, step
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training import sharding, step
+from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.paths import path_name
 
 SINKS = np.arange(32) >= 16  # of the tiny model's neurons
 
@@ -162,8 +163,9 @@ def test_detached_activations_pass_the_value_and_the_gradient_of_their_own():
         "segments": np.array([[1, 1, 2, 3], [1, 0, 0, 0]]),
         "repeated": np.array([[False, True, False], [True, False, False]]),
     }
-    repeated_BT = gradient_masking.repeated_positions(batch)
-    route = gradient_masking.detached(repeated_BT, Partition(shared=3, sinks=2))["mlp"]
+    method = method_of(masked_config("masked_activations"))
+    method.parts["mlp"] = Partition(shared=3, sinks=2)
+    route = method.interventions(batch, 0, 0)["mlp"]
     x = np.arange(40.0, dtype=np.float32).reshape(2, 4, 5)
     passed, pull_back = jax.vjp(lambda x: route(x, 0), x)
     assert (passed == x).all()
@@ -193,6 +195,6 @@ def test_a_parameter_that_no_rule_covers_is_refused():
     params = {"layers": {"third_kernel": jnp.ones((2, 16, 32))}}
     batch = {"repeated": jnp.ones((2, 1), bool), "segments": jnp.ones((2, 3), jnp.int32)}
     with pytest.raises(InputError, match="layers/third_kernel is covered by no rule"):
-        gradient_masking.masked_gradients(
-            lambda p, _: p["layers"]["third_kernel"][0, :2, :3], params, batch, jnp.float32(1), config, np.uint32(0)
+        method_of(config).gradients(
+            lambda p, _: p["layers"]["third_kernel"][0, :2, :3], params, batch, jnp.float32(1), 0, np.uint32(0)
         )

@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from memsinks_jax.config import InputError, OptimizerConfig
-from memsinks_jax.training.optimizer import decay_mask, first_match, learning_rate, make_optimizer, path_name
+from memsinks_jax.training.optimizer import decay_mask, learning_rate, make_optimizer
+from memsinks_jax.training.paths import first_match, path_name
 from memsinks_jax.training.step import init_state
 
 

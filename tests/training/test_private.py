@@ -9,13 +9,14 @@ from test_gradient_masking import sgd
 from test_step import first_batches, one_step
 
 from memsinks_jax.config import InputError
-from memsinks_jax.training import private, step
+from memsinks_jax.training import step
+from memsinks_jax.training.methods import method_of
 
 
 def private_config(noise):
     config = tiny_config()
     config.sinks.kind, config.model.layers, config.optimizer.clip_norm = "none", 1, 0.3
-    config.optimizer.noise_multiplier = noise
+    config.private.noise_multiplier = noise
     return config
 
 
@@ -47,7 +48,7 @@ def test_rows_are_clipped_and_their_sum_gets_noise(monkeypatch):
 )
 def test_what_has_no_rows_of_its_own_is_refused(section, field, value):
     config = private_config(1.0)
-    private.refuse(config)
+    method_of(config)
     setattr(getattr(config, section), field, value)
     with pytest.raises(InputError, match="DP-SGD trains a model without sinks"):
-        private.refuse(config)
+        method_of(config)

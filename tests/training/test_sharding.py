@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import InputError, MeshConfig
 from memsinks_jax.training import sharding
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state
 

@@ -14,7 +14,8 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
-from memsinks_jax.training.step import init_state, make_train_step, training_gates
+from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.step import init_state, make_train_step
 
 
 def first_batches(config, count, offsets=None):
@@ -205,7 +206,7 @@ def test_parts_of_a_batch_drop_out_their_own(tiny):
     """The control's chance is drawn anew for every row of a step, and so for every part."""
     tiny.sinks.kind, tiny.sinks.attention_fraction = "by_chance", 0.5
     batch = first_batches(tiny, 1)[0]
-    one, two = (training_gates(tiny, batch | {"rows": np.arange(8) + first}, 4, 0) for first in (0, 8))
+    one, two = (method_of(tiny).interventions(batch | {"rows": np.arange(8) + first}, 4, 0) for first in (0, 8))
     for site, width in (("mlp", 32), ("attention", 16)):
         x = np.ones((8, tiny.data.row_length, width), np.float32)
         assert (one[site](x, 0) != two[site](x, 0)).any()
@@ -292,9 +293,9 @@ def test_closed_sinks_are_off_at_both_sites_for_their_document_alone(tiny):
     batch = next(b for b in first_batches(tiny, 5) if (b["segments"].max(axis=1) > 1).all())
     batch["seen"] = np.arange(batch["seen"].size, dtype=np.int32).reshape(batch["seen"].shape) % 2
     is_open = np.take_along_axis(batch["seen"], np.maximum(batch["segments"] - 1, 0), axis=1) == 1
-    gates = training_gates(tiny, batch, 0, 0)
+    gates = method_of(tiny).interventions(batch, 0, 0)
     tiny.sinks.opens_at = 1
-    always = training_gates(tiny, batch, 0, 0)
+    always = method_of(tiny).interventions(batch, 0, 0)
     for site, width in (("mlp", 32), ("attention", 16)):
         x = np.ones((8, tiny.data.row_length, width), np.float32)
         found, own = (np.asarray(each[site](x, 0)) for each in (gates, always))

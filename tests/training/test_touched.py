@@ -17,9 +17,11 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.planning.account import COLLECTIVES
 from memsinks_jax.planning.program_text import device_groups, parse
-from memsinks_jax.training import gradient_masking, sharding, touched
+from memsinks_jax.training import sharding, touched
+from memsinks_jax.training.method import slowed
+from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.optimizer import scale_by_adam_by_row
-from memsinks_jax.training.step import init_state, training_gates
+from memsinks_jax.training.step import init_state
 
 SHARED, POOL = 16, 40
 
@@ -72,11 +74,8 @@ def _initial(settings):
 def losses_and_gradients(config, params, batch):
     """Of one batch, as a step computes them; of tables all rows."""
     model, parts = build_model(config)
-    batch, learning_BT, teaching = dict(batch), None, None
-    if config.sinks.slows_at:
-        learning_BT = gradient_masking.shared_learning(batch, config.sinks)
-        if not config.sinks.sparse:
-            teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
+    batch = dict(batch)
+    learning_BT, teaching = method_of(config).slowing(batch)
     if config.sinks.sparse:
         batch["sinks"] = sinks.sinks_for_mode(
             "own",
@@ -91,10 +90,10 @@ def losses_and_gradients(config, params, batch):
     def loss(params):
         losses_BT = model(
             params, batch["inputs"], batch["segments"], batch["positions"],
-            training_gates(config, batch, 0, 0), teaching=teaching,
+            method_of(config).interventions(batch, 0, 0), teaching=teaching,
             read_out=lambda x, head: token_losses(x, head, batch["targets"], batch["weights"]),
         )  # fmt: skip
-        slowed_BT = losses_BT if learning_BT is None else gradient_masking.slowed(losses_BT, learning_BT)
+        slowed_BT = losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
         return slowed_BT.sum(), losses_BT
 
     (_, losses_BT), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)

@@ -16,7 +16,7 @@ import tqdm
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
-from memsinks_jax.config import Config, InputError, to_json, validate
+from memsinks_jax.config import Config, InputError, from_json, to_json, validate
 from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, SIGNALS, Interrupted, state_is_saved
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
@@ -88,7 +88,11 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return self.mark.exists() and self.workdir.is_dir() and self.mark.read_text() == to_json(self.config)
+        return (
+            self.mark.exists()
+            and self.workdir.is_dir()
+            and from_json(self.mark.read_text(), str(self.mark)) == self.config
+        )
 
 
 def make_jobs(
