@@ -74,7 +74,7 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
     for settings in itertools.product(kinds, shares, (0.0, 0.3), (False, True), drawn):
         kind, shared, attention, sparse, sampling = settings
         if (sparse and sampling != "floyd" and shared < 1 and kind == "by_document") or (
-            kind in sinks.SGTM and attention
+            kind.startswith("sgtm") and attention
         ):
             continue  # refused in one line
         tiny.sinks = SinksConfig(
