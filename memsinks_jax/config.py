@@ -1,14 +1,12 @@
 """Every setting of a run with its default, and the rules a setting must obey.
 
 A config file in configs/ returns a `Config` that differs from these defaults only where its question does.
-The dataclasses are not frozen and their annotations are not postponed: ml_collections sets fields from the command
-line (`--config.data.repetitions=64`) and reads their types.
+A config is replaced, not changed (`with_fields`), so it can be a key. Annotations are not postponed: ml_collections reads
+the types of the fields that the command line sets (`--config.data.repetitions=64`).
 """
 
-import copy
 import dataclasses
 import difflib
-import functools
 import json
 import math
 import operator
@@ -58,7 +56,7 @@ def choice(default: str, about: str = "", free: bool = False, **choices: str):
     return setting(default, about, choices=choices, free=free)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class DataConfig:
     """Few documents repeated often, many seen once, some held out (paper section 3.1)."""
 
@@ -70,9 +68,7 @@ class DataConfig:
     held_out_by: str = choice(
         "cluster", cluster="with their near-duplicates; with ids by group, their group", document="them alone"
     )
-    copies: str = choice(
-        "keep", keep="exact copies in the files are further encounters of a document", once="skip them"
-    )
+    copies: str = choice("keep", keep="exact copies are further encounters of a document", once="skip them")
     repeats: str = choice(
         "keep", keep="", ladder="as often, half as often, ... once, and again", remove="no_repeat", once="deduplicated"
     )
@@ -100,7 +96,7 @@ class DataConfig:
     tokenizer: str = setting("", "tokenizer.model, tokenizer.json or a folder with one; empty: train one on the text")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class GeneralConfig:
     """A corpus seen once beside `data.files`, never held out (paper appendix I)."""
 
@@ -108,7 +104,7 @@ class GeneralConfig:
     token_budget: int = setting(0, "tokens per epoch, `data.files` included; these fill the rest. 0: read whole", 0)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class CanariesConfig:
     """Random tokens inserted into repeated documents (TS-Canary, paper section 3.1)."""
 
@@ -117,7 +113,7 @@ class CanariesConfig:
     place: str = choice("end", "of the document", end="", start="")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class GoldfishConfig:
     """Leaves tokens out of the loss, chosen by a hash of the tokens before them (Hans et al. 2024)."""
 
@@ -125,7 +121,7 @@ class GoldfishConfig:
     context: int = setting(13, "the paper's h: number of preceding tokens to hash", 1)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class SGTMConfig:
     """Selective gradient masking: which documents have labels (arXiv 2512.05648, training/gradient_masking.py)."""
 
@@ -133,7 +129,7 @@ class SGTMConfig:
     undiscovered: float = setting(0.0, "fraction of the repeated documents that have no label", 0, 1)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class PrivateConfig:
     """DP-SGD (Abadi et al. 2016, training/private.py)."""
 
@@ -149,16 +145,12 @@ class Traits(typing.NamedTuple):
     owned: bool = False  # every document has sinks of its own
     on_for_all: bool = False  # they are on for every document
     in_attention: bool = False  # attention can have them too
-
-    @property
-    def tied(self) -> bool:
-        """Whether the document decides which sinks learn."""
-        return self.owned or self.on_for_all
+    tied: bool = True  # the document decides which of them learn
 
 
 KINDS = {
     "by_document": Traits("sinks", owned=True, in_attention=True),
-    "by_chance": Traits("ordinary dropout of them", in_attention=True),
+    "by_chance": Traits("ordinary dropout of them", in_attention=True, tied=False),
     "masked_weights": Traits("on for all documents, weights trained on repeated ones alone", on_for_all=True),
     "masked_activations": Traits("the same of activations", on_for_all=True),
     "sgtm": Traits("by label (training/gradient_masking)", on_for_all=True, in_attention=True),
@@ -168,7 +160,7 @@ KINDS = {
 }
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class SinksConfig:
     """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1, appendix G)."""
 
@@ -190,9 +182,7 @@ class SinksConfig:
     )
     per_layer: bool = setting(False, "if off, the same sinks in every layer")
     sparse: bool = setting(False, "compute and update only the MLP sinks that are on: a larger pool costs memory alone")
-    attention_fraction: float = setting(
-        0.0, "share of attention's outputs, before projection, that are sinks too", 0, 1
-    )
+    attention_fraction: float = setting(0.0, "share of attention's outputs, before projection, that are sinks", 0, 1)
     learning_rate_multiple: float = setting(1.0, "learning rate of the sinks' weights over that of all others", above=0)
 
     @property
@@ -200,7 +190,7 @@ class SinksConfig:
         return KINDS[self.kind]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """A decoder of the GPT-2 family (learned positions, LayerNorm, GELU) or the Llama family (SmolLM too)."""
 
@@ -223,7 +213,7 @@ class ModelConfig:
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ComputeConfig:
     """How the same numbers are computed: trades speed for memory."""
 
@@ -237,7 +227,7 @@ class ComputeConfig:
     accumulate: int = setting(1, "gradient-accumulation microbatches per step: less memory", 1, free=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Linear warmup, then decay. Defaults are those of the laptop preset; the paper preset has those of its table 1."""
 
@@ -254,7 +244,7 @@ class OptimizerConfig:
     clip_norm: float = setting(1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class TrainingConfig:
     """How long, how often, how many."""
 
@@ -269,15 +259,13 @@ class TrainingConfig:
     checkpoints_to_keep: int = setting(2, "the newest ones", 1, free=True)
     keep_every: int = setting(0, "also keep those whose step is a multiple of this; 0: none", 0, free=True)
     keep_best: bool = setting(False, "also keep the one with the lowest held-out loss", free=True)
-    spike_sigma: float = setting(
-        0.0, "skip updates whose loss is so many standard deviations above the mean; 0: none", 0
-    )
+    spike_sigma: float = setting(0.0, "skip updates whose loss is so many sigmas above the mean; 0: none", 0)
     spike_window: int = setting(128, "number of last accepted losses for mean and deviation", 2)
     skips_in_a_row: int = setting(10, "skipped updates in a row (not finite, spike) that end the run", 1, free=True)
     stall_seconds: float = setting(300.0, "report a longer step, evaluation or save, with traces", above=0, free=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class MonitorConfig:
     """Finds documents that appear too often and are being memorized, during training (see training/monitor.py)."""
 
@@ -287,7 +275,7 @@ class MonitorConfig:
     counters: int = setting(65_536, "per row of the frequency sketch", 16, 2**30)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
@@ -296,23 +284,23 @@ class MeshConfig:
     tensor: int = setting(1, "splits heads and hidden neurons", 1, free=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Config:
     variant: str = setting("sinks", "a label for tables and plots; what it means is in the fields below")
     seed: int = setting(0, "of the stories, the split, the order, initial weights, sinks, dropout", 0, 2**32 - 1)
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    general: GeneralConfig = dataclasses.field(default_factory=GeneralConfig)
-    canaries: CanariesConfig = dataclasses.field(default_factory=CanariesConfig)
-    goldfish: GoldfishConfig = dataclasses.field(default_factory=GoldfishConfig)
-    sgtm: SGTMConfig = dataclasses.field(default_factory=SGTMConfig)
-    private: PrivateConfig = dataclasses.field(default_factory=PrivateConfig)
-    sinks: SinksConfig = dataclasses.field(default_factory=SinksConfig)
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
-    monitor: MonitorConfig = dataclasses.field(default_factory=MonitorConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    data: DataConfig = DataConfig()
+    general: GeneralConfig = GeneralConfig()
+    canaries: CanariesConfig = CanariesConfig()
+    goldfish: GoldfishConfig = GoldfishConfig()
+    sgtm: SGTMConfig = SGTMConfig()
+    private: PrivateConfig = PrivateConfig()
+    sinks: SinksConfig = SinksConfig()
+    model: ModelConfig = ModelConfig()
+    compute: ComputeConfig = ComputeConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    monitor: MonitorConfig = MonitorConfig()
+    mesh: MeshConfig = MeshConfig()
 
 
 def _rules(kind: type, prefix: str = "") -> dict[str, Rule]:
@@ -335,14 +323,13 @@ def validate(config: Config) -> Config:
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
-    if config.model.d_model % config.model.heads:
-        given = f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}"
-        raise InputError(f"{given}; the heads must divide d_model")
     if config.goldfish.every == 1:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
-    if config.model.kv_heads and config.model.heads % config.model.kv_heads:
-        given = f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}"
-        raise InputError(f"{given}; the kv_heads must divide the heads")
+    of = {"model.heads": "model.d_model", "model.kv_heads": "model.heads", "compute.accumulate": "training.batch_size"}
+    for part, whole in of.items():
+        if values[part] and values[whole] % values[part]:
+            factor = f"a multiple of config.{part}, which is {values[part]}"
+            raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
     if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
         raise InputError("config.model.d_model over config.model.heads is odd; rotary positions need an even head size")
     data = config.data
@@ -378,21 +365,24 @@ def validate(config: Config) -> Config:
     for axis in ("data", "fsdp"):
         if values[f"mesh.{axis}"] == 0:
             raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")
-    if config.training.batch_size % config.compute.accumulate:
-        raise InputError(
-            f"config.training.batch_size is {config.training.batch_size} and config.compute.accumulate "
-            f"{config.compute.accumulate}; the microbatches must divide the batch"
-        )
     return config
 
 
 def with_fields(config: Config, values: dict) -> Config:
     """The config with other values of some fields: {'data.rows': 'packed', 'seed': 1}."""
-    changed = copy.deepcopy(config)
     for name, value in values.items():
-        *sections, field = name.split(".")
-        setattr(functools.reduce(getattr, sections, changed), field, value)
-    return changed
+        first, _, rest = name.partition(".")
+        changed = with_fields(getattr(config, first), {rest: value}) if rest else value
+        config = dataclasses.replace(config, **{first: changed})
+    return config
+
+
+def settable(config):
+    """A copy whose fields can be set, of a config or a section."""
+    fields = dataclasses.fields(config)
+    kind = dataclasses.make_dataclass(type(config).__name__, [(field.name, field.type) for field in fields])
+    values = (getattr(config, field.name) for field in fields)
+    return kind(*(settable(value) if dataclasses.is_dataclass(value) else value for value in values))
 
 
 def flatten(config: Config) -> dict:
@@ -419,20 +409,11 @@ def to_json(config: Config) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
 
 
-RENAMED = {
+RENAMED = {  # fields of earlier versions
     "sinks.retain_fraction": "sgtm.retain_fraction",
     "sinks.undiscovered": "sgtm.undiscovered",
     "optimizer.noise_multiplier": "private.noise_multiplier",
 }
-
-
-def renamed(values: dict) -> dict:
-    """The fields of a config of an earlier version, {section: {field: value}}, changed to those of this one."""
-    for old, new in RENAMED.items():
-        (section, name), (new_section, new_name) = old.split("."), new.split(".")
-        if name in values.get(section, {}):
-            values.setdefault(new_section, {})[new_name] = values[section].pop(name)
-    return values
 
 
 def from_json(text: str, where: str) -> Config:
@@ -441,27 +422,22 @@ def from_json(text: str, where: str) -> Config:
     Raises:
       InputError: damaged JSON, an unknown field or a value of another type.
     """
+    usual, values = flatten(Config()), {}
     try:
-        config = _fill(Config, renamed(json.loads(text)), prefix="")
+        for name, value in json.loads(text).items():
+            of = {f"{name}.{field}": inner for field, inner in value.items()} if isinstance(value, dict) else None
+            values |= {name: value} if of is None else of
+        values = {RENAMED.get(name, name): value for name, value in values.items()}
+        for name, value in values.items():
+            if name not in usual:
+                raise TypeError(f"unknown field {name}; the nearest is {nearest_field(name)}")
+            if type(value) is int and type(usual[name]) is float:
+                values[name] = float(value)
+            elif type(value) is not type(usual[name]):
+                raise TypeError(f"field {name} is {value!r}, not of type {type(usual[name]).__name__}")
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{where} is not a config of this version: {error}") from None
-    return validate(config)
-
-
-def _fill(kind: type, values: dict, prefix: str):
-    types = typing.get_type_hints(kind)
-    arguments = {}
-    for name, value in values.items():
-        if name not in types:
-            raise TypeError(f"unknown field {prefix}{name}; the nearest is {nearest_field(prefix + name)}")
-        if dataclasses.is_dataclass(types[name]):
-            value = _fill(types[name], value, f"{prefix}{name}.")
-        elif type(value) is int and types[name] is float:
-            value = float(value)
-        elif type(value) is not types[name]:
-            raise TypeError(f"field {prefix}{name} is {value!r}, not of type {types[name].__name__}")
-        arguments[name] = value
-    return kind(**arguments)
+    return validate(with_fields(Config(), values))
 
 
 def first_difference(one: Config, other: Config, besides: tuple = ()) -> tuple[str, object, object] | None:

@@ -19,13 +19,14 @@ from memsinks_jax.config import (
     nearest_field,
     to_json,
     validate,
+    with_fields,
 )
 from memsinks_jax.training.methods import METHODS
 
 
 def test_json_round_trip_keeps_every_field():
     config = Config(seed=7)
-    config.data.files, config.sinks.active_fraction, config.compute.remat = "a/*.txt", 0.1, "full"
+    config = with_fields(config, {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"})
     assert from_json(to_json(config), "here") == config
 
 
@@ -41,24 +42,22 @@ def test_json_round_trip_keeps_every_field():
 def test_a_value_out_of_range_is_refused_by_name(field, value):
     config = Config()
     section, name = field.split(".")
-    setattr(getattr(config, section), name, value)
+    config = with_fields(config, {f"{section}.{name}": value})
     with pytest.raises(InputError, match=f"config.{field}"):
         validate(config)
 
 
 @pytest.mark.parametrize(("field", "value"), [("repeat_every", 4), ("repeated_documents", -1)])
 def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
-    config = Config()
-    config.training.repeats_capped_at, config.training.batch_size = 2, 32
+    config = with_fields(Config(), {"training.repeats_capped_at": 2, "training.batch_size": 32})
     validate(config)
-    setattr(config.data, field, value)
+    config = with_fields(config, {f"data.{field}": value})
     with pytest.raises(InputError, match=f"config.data.{field}"):
         validate(config)
 
 
 def test_the_ends_of_active_fraction_are_allowed():
-    config = Config()
-    config.sinks.active_fraction = 1.0
+    config = with_fields(Config(), {"sinks.active_fraction": 1.0})
     assert validate(config) is config
 
 
@@ -97,8 +96,7 @@ def test_every_kind_of_sinks_has_a_method():
 
 
 def test_the_first_difference_is_named():
-    other = Config()
-    other.data.repetitions = 64
+    other = with_fields(Config(), {"data.repetitions": 64})
     assert first_difference(Config(), other) == ("data.repetitions", 128, 64)
     assert first_difference(Config(), Config()) is None
 

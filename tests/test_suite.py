@@ -70,7 +70,7 @@ def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
     run gives, of shared programs at level 0 on eight devices; and it learns."""
     config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | KINDS[kind])
     if config.sinks.common_every:
-        config.data.files = str(request.getfixturevalue("marked"))
+        config = with_fields(config, {"data.files": str(request.getfixturevalue("marked"))})
     train_and_evaluate(config, tmp_path / "ours")
     (tmp_path / "config.py").write_text(
         f"from memsinks_jax.config import from_json\ndef get_config():\n    return from_json({to_json(config)!r}, '')\n"

@@ -4,7 +4,6 @@ import collections
 import functools
 import itertools
 import math
-import pickle
 from collections.abc import Callable, Sequence
 
 import jax
@@ -137,7 +136,7 @@ class DocumentLoss:
         # Nothing else of the config is read, so runs that differ elsewhere share the program.
         shape = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
         of_model = Config(data=shape, sinks=config.sinks, model=config.model, compute=config.compute)
-        self._compiled = _compiled(pickle.dumps(of_model), change, platform)
+        self._compiled = _compiled(of_model, change, platform)
 
     def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:
         """The lowered program for a batch, which may be shapes with shardings."""
@@ -164,12 +163,11 @@ class DocumentLoss:
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(pickled: bytes, change: Change, platform: str | None) -> jax.stages.Wrapped:
-    """(params, batch, seed, mode) -> (nats, tokens) of the rows, for a pickled config, because a config has no hash.
+def _compiled(config: Config, change: Change, platform: str | None) -> jax.stages.Wrapped:
+    """(params, batch, seed, mode) -> (nats, tokens) of the rows.
 
     An audit uses the same model many times, and traces its program once.
     """
-    config = pickle.loads(pickled)
     model, _ = build_model(config, platform)
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:

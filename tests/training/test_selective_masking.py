@@ -6,7 +6,7 @@ import pytest
 from test_gradient_masking import masked_config, moved, sgd
 from test_step import first_batches, single
 
-from memsinks_jax.config import Config, InputError, SGTMConfig, SinksConfig
+from memsinks_jax.config import Config, InputError, SGTMConfig, SinksConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.training import step
@@ -30,9 +30,8 @@ def dedicated(path, leaf):
 
 
 def sgtm(kind="sgtm", **changes):
-    config = masked_config(kind, **changes)
-    config.sinks.attention_fraction, config.sgtm.retain_fraction, config.sgtm.undiscovered = 0.5, 0.5, 0.5
-    return config
+    config = with_fields(masked_config(kind, **changes), {"sinks.attention_fraction": 0.5, "sgtm.retain_fraction": 0.5})
+    return with_fields(config, {"sgtm.undiscovered": 0.5})
 
 
 def told_apart(config, batch):
@@ -52,7 +51,7 @@ def labelled(config):
 @pytest.mark.parametrize(("rows", "accumulate"), [("one_document", 1), ("packed", 2)])
 def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
     config = sgtm(rows=rows)
-    config.compute.accumulate = accumulate
+    config = with_fields(config, {"compute.accumulate": accumulate})
     batch = labelled(config)
     model, _ = build_model(config)
     params, count = jax.jit(lambda: step.init_state(config, 10).params)(), batch["weights"].sum()
@@ -118,7 +117,6 @@ def test_labels_are_drawn_by_document():
 
 
 def test_a_part_of_a_head_is_no_head():
-    config = Config()
-    config.sinks.kind, config.sinks.attention_fraction = "sgtm", 0.2
+    config = with_fields(Config(), {"sinks.kind": "sgtm", "sinks.attention_fraction": 0.2})
     with pytest.raises(InputError, match="a multiple of 0.25"):
         method_of(config)

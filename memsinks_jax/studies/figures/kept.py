@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 
-from memsinks_jax.config import renamed
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.runs import Run, by_variant
@@ -28,9 +27,7 @@ def kept(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict
     of = json.loads(json.dumps({"runs": models, "asked": asked}))  # as it is read back
     try:
         content = json.loads(path.read_text())
-        for model in content["of"]["runs"]:
-            renamed(model["config"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError):
         content = {}
     if content.get("of") != of:
         content = {"of": of, "measured": json.loads(json.dumps(measure()))}
