@@ -17,6 +17,7 @@ from memsinks_jax.config import (
     flatten,
     from_json,
     nearest_field,
+    settable,
     to_json,
     validate,
     with_fields,
@@ -40,9 +41,7 @@ def test_json_round_trip_keeps_every_field():
     ],
 )  # fmt: skip
 def test_a_value_out_of_range_is_refused_by_name(field, value):
-    config = Config()
-    section, name = field.split(".")
-    config = with_fields(config, {f"{section}.{name}": value})
+    config = with_fields(Config(), {field: value})
     with pytest.raises(InputError, match=f"config.{field}"):
         validate(config)
 
@@ -54,6 +53,18 @@ def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
     config = with_fields(config, {f"data.{field}": value})
     with pytest.raises(InputError, match=f"config.data.{field}"):
         validate(config)
+
+
+def test_a_config_is_replaced_and_never_changed():
+    config = Config()
+    other = with_fields(config, {"data.repetitions": 64, "seed": 1})
+    assert (other.seed, other.data.repetitions) == (1, 64) and config == Config()
+    assert {config: "a", other: "b"}[Config()] == "a"
+    assert with_fields(config, flatten(settable(other))) == other
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.data.repetitions = 64
+    with pytest.raises(TypeError, match="repetition"):
+        with_fields(config, {"data.repetition": 64})
 
 
 def test_the_ends_of_active_fraction_are_allowed():

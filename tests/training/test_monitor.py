@@ -1,5 +1,6 @@
 """The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
 
+import dataclasses
 import json
 
 import jax
@@ -120,7 +121,7 @@ def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
         monitor = monitor_of(tmp_path / f"{start}", start)
         for number in range(start * 8, 3 * 8):
             monitor.saw(rows[number]["identities"])
-        monitor._settings.probes = 0
+        monitor._settings = dataclasses.replace(monitor._settings, probes=0)
         (tmp_path / f"{start}").mkdir()
         monitor.look(3, everything, None)
         return {line["id"] for line in flagged(tmp_path / f"{start}")}
