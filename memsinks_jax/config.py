@@ -11,6 +11,7 @@ import json
 import math
 import operator
 import typing
+from collections.abc import Iterator
 
 
 class InputError(Exception):
@@ -208,9 +209,7 @@ class ModelConfig:
     initial: str = setting(
         "", "workdir or Hugging Face folder (or hf://NAME) to start from, which sets the architecture; empty: the seed"
     )
-    dtype: str = choice(
-        "float32", "of the computation; parameters, norms, softmax and loss are float32", float32="", bfloat16=""
-    )
+    dtype: str = choice("float32", "of activations; parameters, norms, softmax, loss: float32", float32="", bfloat16="")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,16 +302,15 @@ class Config:
     mesh: MeshConfig = MeshConfig()
 
 
-def _rules(kind: type, prefix: str = "") -> dict[str, Rule]:
-    found = {}
+def _rules(kind: type, prefix: str = "") -> Iterator[tuple[str, Rule]]:
     for field in dataclasses.fields(kind):
-        is_section = dataclasses.is_dataclass(field.type)
-        name = prefix + field.name
-        found |= _rules(field.type, f"{name}.") if is_section else {name: field.metadata["rule"]}
-    return found
+        if dataclasses.is_dataclass(field.type):
+            yield from _rules(field.type, f"{field.name}.")
+        else:
+            yield prefix + field.name, field.metadata["rule"]
 
 
-RULES = _rules(Config)  # {"data.repetitions": its rule, ...} of every setting
+RULES = dict(_rules(Config))  # {"data.repetitions": its rule, ...} of every setting
 # workdir.FREE_IN_PART adds fields of which something must stay, such as the documents when their files move.
 FREE_ON_RESUME = tuple(name for name, rule in RULES.items() if rule.free)
 

@@ -54,20 +54,14 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
         learning_BT, teaching = method.slowing(batch)
-        losses_BT = model(
-            params,
-            batch["inputs"],
-            jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
-            batch["positions"],
-            method.interventions(batch, step, seed),
-            teaching=teaching,
-            read_out=partial(
-                token_losses,
-                targets_BT=batch["targets"],
-                weights_BT=batch["weights"],
-                chunks=config.compute.loss_chunks,
-            ),
+        inputs_BT, positions_BT, segments_BT = batch["inputs"], batch["positions"], batch["segments"]
+        if config.data.across_documents:
+            segments_BT = jnp.minimum(segments_BT, 1)
+        read_out = partial(
+            token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
         )
+        gates = method.interventions(batch, step, seed)
+        losses_BT = model(params, inputs_BT, segments_BT, positions_BT, gates, teaching=teaching, read_out=read_out)
         return losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:

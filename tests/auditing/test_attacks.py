@@ -174,9 +174,9 @@ def test_the_true_mask_brings_everything_back_and_others_nothing():
     assert right["optimised"]["recovered"] > 0.95
     wrong = reactivate(kept, documents, iterations=0, candidates_K2=others[:3])
     assert abs(wrong["best"]["recovered"]) < 0.1
-    config = with_fields(config, {"sinks.kind": "none"})
+    without = subject_of(with_fields(config, {"sinks.kind": "none"}), params, mode="own")
     with pytest.raises(InputError, match="no sinks"):
-        reactivate(kept, documents)
+        reactivate(without, documents)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -88,11 +88,8 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (
-            self.mark.exists()
-            and self.workdir.is_dir()
-            and from_json(self.mark.read_text(), str(self.mark)) == self.config
-        )
+        there = self.mark.exists() and self.workdir.is_dir()
+        return there and from_json(self.mark.read_text(), str(self.mark)) == self.config
 
 
 def make_jobs(
