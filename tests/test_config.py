@@ -92,12 +92,17 @@ def test_json_of_another_version_is_refused():
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
 
 
-def test_a_config_of_an_earlier_version_opens_with_its_fields_under_todays_names():
-    config = Config(sgtm=SGTMConfig(0.5, 0.2), private=PrivateConfig(0.1))
+def of_before(config):
+    """Its JSON as an earlier version wrote it."""
     old = json.loads(to_json(config))
     old["sinks"] |= old.pop("sgtm")
     old["optimizer"] |= old.pop("private")
-    assert from_json(json.dumps(old), "here") == config
+    return old
+
+
+def test_a_config_of_an_earlier_version_opens_with_its_fields_under_todays_names():
+    config = Config(sgtm=SGTMConfig(0.5, 0.2), private=PrivateConfig(0.1))
+    assert from_json(json.dumps(of_before(config)), "here") == config
     assert set(RENAMED.values()) <= set(RULES) and not set(RENAMED) & set(RULES)
     assert all(nearest_field(name) == RENAMED[name] for name in RENAMED)
 
