@@ -376,11 +376,12 @@ def with_fields(config: Config, values: dict) -> Config:
 
 
 def settable(config):
-    """A copy whose fields can be set, of a config or a section."""
-    fields = dataclasses.fields(config)
-    kind = dataclasses.make_dataclass(type(config).__name__, [(field.name, field.type) for field in fields])
-    values = (getattr(config, field.name) for field in fields)
-    return kind(*(settable(value) if dataclasses.is_dataclass(value) else value for value in values))
+    """A copy whose fields can be set, of a config or a section; anything else as it is."""
+    if not dataclasses.is_dataclass(config):
+        return config
+    types = {field.name: field.type for field in dataclasses.fields(config)}
+    kind = dataclasses.make_dataclass(type(config).__name__, types.items())
+    return kind(*(settable(getattr(config, name)) for name in types))
 
 
 def flatten(config: Config) -> dict:

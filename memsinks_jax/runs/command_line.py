@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import functools
 import hashlib
 import io
 import json
@@ -54,15 +53,10 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
     about = "Config file, or name of one in configs/, and :VARIANT."
     holder = config_flags.DEFINE_config_file("config", None, about)
     parser = flags.FLAGS["config"].parser
-    parser.parse = functools.partial(_settable, parser.parse)
+    read = parser.parse
+    parser.parse = lambda path: settable(read(path))  # ml_collections sets fields of what a file returns
     flags.set_default(holder, default)
     return holder
-
-
-def _settable(parse: Callable, path: str):
-    """What a config file returns, as a copy whose fields ml_collections can set."""
-    config = parse(path)
-    return settable(config) if isinstance(config, Config) else config
 
 
 def require(*holders: flags.FlagHolder) -> None:
