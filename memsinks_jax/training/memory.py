@@ -6,7 +6,7 @@ import os
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, validate
 from memsinks_jax.training.flops import GIB, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
@@ -54,8 +54,8 @@ def _parameters(config: Config) -> int:
 
 
 def refuse_too_large(config: Config, mesh: Mesh) -> None:
-    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most."""
-    parts, room = needed(config, mesh.size), _room(mesh)
+    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most; or if it is not valid."""
+    parts, room = needed(validate(config), mesh.size), _room(mesh)  # what it inherits from its initial model is new
     state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
     if state <= room and sum(parts.values()) <= _MARGIN * room:
         return
