@@ -379,9 +379,9 @@ def settable(config):
     """A copy whose fields can be set, of a config or a section; anything else as it is."""
     if not dataclasses.is_dataclass(config):
         return config
-    types = {field.name: field.type for field in dataclasses.fields(config)}
-    kind = dataclasses.make_dataclass(type(config).__name__, types.items())
-    return kind(*(settable(getattr(config, name)) for name in types))
+    values = {field: settable(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    types = [(f.name, type(value) if dataclasses.is_dataclass(value) else f.type) for f, value in values.items()]
+    return dataclasses.make_dataclass(type(config).__name__, types)(*values.values())
 
 
 def flatten(config: Config) -> dict:

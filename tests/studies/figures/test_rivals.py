@@ -199,4 +199,4 @@ def test_caps_have_the_steps_that_they_say(tmp_path):
         name: steps_of(config, load_corpus(config).rows()) for name, config in configs.items() if name != "sgtm_20"
     }
     assert steps == {"standard": 74, "cap_steps_8": 74, "cap_epochs_8": 14, "cap_steps_1": 74, "no_repeat_steps": 74}
-    assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sinks.undiscovered) == ("sgtm", 0.2)
+    assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sgtm.undiscovered) == ("sgtm", 0.2)
