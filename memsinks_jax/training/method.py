@@ -37,9 +37,8 @@ class Method:
         return None, None
 
     def gradients(
-        self, losses: Callable[[dict, dict], jax.Array], params: dict, batch: dict, tokens: jax.Array, step: jax.Array,
-        seed: jax.Array,
-    ) -> tuple[jax.Array, dict]:  # fmt: skip
+        self, losses: Callable, params: dict, batch: dict, tokens: jax.Array, step: jax.Array, seed: jax.Array
+    ) -> tuple[jax.Array, dict]:
         """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients)."""
         return jax.value_and_grad(lambda params: losses(params, batch).sum() / tokens)(params)
 
@@ -59,10 +58,8 @@ class ByDocument(Method):
         settings, scale_BN = self.config.sinks, None
         if sinks.is_sparse(settings) and settings.slows_at:
             scale_BN = 1 / documents_learning(batch, settings)
-        return sinks.interventions(
-            self.config, "own", batch["identities"], seed, batch["segments"], sinks.opened(batch, settings),
-            batch.get("sinks"), scale_BN,
-        )  # fmt: skip
+        of = batch["identities"], seed, batch["segments"], sinks.opened(batch, settings)
+        return sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
 
     def slowing(self, batch):
         settings = self.config.sinks
