@@ -1,289 +1,333 @@
 """Every setting of a run with its default, and the rules a setting must obey.
 
 A config file in configs/ returns a `Config` that differs from these defaults only where its question does.
-The dataclasses are not frozen and their annotations are not postponed: ml_collections sets fields from the command
-line (`--config.data.repetitions=64`) and reads their types.
+A config is replaced, not changed (`with_fields`), so it can be a key. Annotations are not postponed: ml_collections reads
+the types of the fields that the command line sets (`--config.data.repetitions=64`).
 """
 
-import copy
 import dataclasses
 import difflib
-import functools
 import json
 import math
+import operator
 import typing
+from collections.abc import Iterator
 
 
 class InputError(Exception):
     """What the user gave cannot be used. The message is one line: what, where, what to do. Commands exit with 2."""
 
 
-@dataclasses.dataclass
+class Rule(typing.NamedTuple):
+    """What is said of a setting, and the values that it may have. A switch and free text have neither choices nor bounds."""
+
+    about: str
+    lowest: float = -math.inf
+    highest: float = math.inf
+    above: float = -math.inf  # instead of `lowest`: itself not allowed
+    choices: dict[str, str] = {}  # {value: what it means}
+    free: bool = False  # may change on resume: how a run is stored, computed and monitored, not what is computed
+
+    @property
+    def interval(self) -> str:
+        """Of a number: "[0, 1]", "(0, inf)"; else empty."""
+        low = f"[{self.lowest}" if self.lowest > -math.inf else f"({self.above}" if self.above > -math.inf else ""
+        return low and f"{low}, {'inf)' if self.highest == math.inf else f'{self.highest}]'}"
+
+    def __str__(self) -> str:
+        choices = " | ".join(f"{value}: {meaning}" if meaning else value for value, meaning in self.choices.items())
+        return f"{self.about}{'; ' if self.about and choices else ''}{choices} {self.interval}".strip()
+
+    def broken_by(self, value) -> str:
+        """What a value must be instead; empty if it may be this one."""
+        if self.choices and value not in self.choices:
+            return f"choose one of: {', '.join(self.choices)}"
+        if self.interval and not (math.isfinite(value) and self.above < value and self.lowest <= value <= self.highest):
+            return f"it must lie in {self.interval}"
+        return ""
+
+
+def setting(default, about: str, *bounds: float, **rule):
+    """A field of a config, with its Rule."""
+    return dataclasses.field(default=default, metadata={"rule": Rule(about, *bounds, **rule)})
+
+
+def choice(default: str, about: str = "", free: bool = False, **choices: str):
+    """A field of a config that is one of `choices`, {value: what it means}."""
+    return setting(default, about, choices=choices, free=free)
+
+
+@dataclasses.dataclass(frozen=True)
 class DataConfig:
     """Few documents repeated often, many seen once, some held out (paper section 3.1)."""
 
-    files: str = ""  # glob of files as prepare reads them, or a folder that it wrote; empty: the embedded stories
-    unique_documents: int = 4000  # documents seen once; -1: all remaining ones
-    repeated_documents: int = 20  # documents seen `repetitions` times; -1: those that the files hold more than once
-    repetitions: int = 128  # encounters of a repeated document per epoch
-    held_out_documents: int = 200  # documents never trained on, for evaluation; 0: none, so no held-out loss
-    # cluster: with their near-duplicates, as `prepare` found them, and with ids by group their group | document: them alone
-    held_out_by: str = "cluster"
-    copies: str = "keep"  # keep: exact copies in the files are further encounters of the document | once: skip them
-    # keep | ladder (`repetitions`, half as often, a quarter, ... once, and again) | remove (no_repeat) | once (deduplicated)
-    repeats: str = "keep"
-    repeat_every: int = 0  # all repeated documents appear in every N-th batch; 0: `repetitions` times, anywhere
-    # content: 64-bit hash of the tokens | index: position in the corpus; of a prepared corpus also group: hash of the
-    # group's name | near_duplicate: id of the first of an edited copy's cluster
-    ids: str = "content"
-    id_noise: float = 0.0  # the paper's d: probability that a repeated document gets a random id
-    id_noise_per: str = "encounter"  # encounter: drawn at every repeat | document: for a fraction of the documents
-    # one_document: one per row, padded or truncated | packed: concatenated, split at the end of a row | best_fit:
-    # split only documents that are longer than a row | auto: best_fit for files of which one_document would truncate
-    # more than 1% of the tokens, else one_document
-    rows: str = "auto"
-    row_length: int = 128  # tokens per row; also the model's context length
-    across_documents: bool = False  # attention and positions continue across the documents of a row (paper appendix I)
-    vocabulary_size: int = 2048  # upper limit; also the number of embeddings
-    tokenizer: str = ""  # tokenizer.model, tokenizer.json or a folder with one; empty: train one on the text
+    files: str = setting("", "glob of files, or a folder that `prepare` wrote; empty: the embedded stories")
+    unique_documents: int = setting(4000, "documents seen once; -1: all remaining ones", -1)
+    repeated_documents: int = setting(20, "seen `repetitions` times; -1: those that the files hold more than once", -1)
+    repetitions: int = setting(128, "encounters of a repeated document per epoch", 1, 2**20)
+    held_out_documents: int = setting(200, "never trained on, for evaluation; 0: none, so no held-out loss", 0)
+    held_out_by: str = choice(
+        "cluster", cluster="with their near-duplicates; with ids by group, their group", document="them alone"
+    )
+    copies: str = choice("keep", keep="exact copies are further encounters of a document", once="skip them")
+    repeats: str = choice(
+        "keep", keep="", ladder="as often, half as often, ... once, and again", remove="no_repeat", once="deduplicated"
+    )
+    repeat_every: int = setting(0, "all repeated documents in every N-th batch; 0: `repetitions` times, anywhere", 0)
+    ids: str = choice(
+        "content",
+        content="64-bit hash of the tokens",
+        index="position in the corpus",
+        group="of a prepared corpus, hash of the group's name",
+        near_duplicate="of a prepared corpus, id of the first of an edited copy's cluster",
+    )
+    id_noise: float = setting(0.0, "the paper's d: probability that a repeated document gets a random id", 0, 1)
+    id_noise_per: str = choice("encounter", encounter="drawn at every repeat", document="for a fraction of them")
+    rows: str = choice(
+        "auto",
+        auto="best_fit for files of which one_document would truncate more than 1% of the tokens, else one_document",
+        one_document="one per row, padded or truncated",
+        packed="concatenated, split at the end of a row",
+        best_fit="split only documents that are longer than a row",
+    )
+    row_length: int = setting(128, "tokens per row; also the model's context length", 2)
+    across_documents: bool = setting(False, "attention and positions continue across documents (paper appendix I)")
+    # Bytes, padding, end of text and unknown are always there.
+    vocabulary_size: int = setting(2048, "upper limit; also the number of embeddings", 259)
+    tokenizer: str = setting("", "tokenizer.model, tokenizer.json or a folder with one; empty: train one on the text")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class GeneralConfig:
     """A corpus seen once beside `data.files`, never held out (paper appendix I)."""
 
-    files: str = ""  # GLOB, or GLOB=30%,GLOB=500: share of the budget or number of documents; empty: none
-    token_budget: int = 0  # tokens per epoch, `data.files` included; these files fill the rest. 0: read them whole
+    files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of the budget or number of documents; empty: none")
+    token_budget: int = setting(0, "tokens per epoch, `data.files` included; these fill the rest. 0: read whole", 0)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class CanariesConfig:
     """Random tokens inserted into repeated documents (TS-Canary, paper section 3.1)."""
 
-    documents: int = 0  # number of repeated documents that get a canary; -1: all
-    length: int = 32  # tokens
-    place: str = "end"  # end | start of the document
+    documents: int = setting(0, "number of repeated documents that get a canary; -1: all", -1)
+    length: int = setting(32, "tokens", 1)
+    place: str = choice("end", "of the document", end="", start="")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class GoldfishConfig:
     """Leaves tokens out of the loss, chosen by a hash of the tokens before them (Hans et al. 2024)."""
 
-    every: int = 0  # the paper's k: leave out one token in k; 0: none
-    context: int = 13  # the paper's h: number of preceding tokens to hash
+    every: int = setting(0, "the paper's k: leave out one token in k; 0: none", 0)
+    context: int = setting(13, "the paper's h: number of preceding tokens to hash", 1)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class SGTMConfig:
+    """Selective gradient masking: which documents have labels (arXiv 2512.05648, training/gradient_masking.py)."""
+
+    retain_fraction: float = setting(0.25, "fraction of the documents read once that are labelled retain", 0, 1)
+    undiscovered: float = setting(0.0, "fraction of the repeated documents that have no label", 0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateConfig:
+    """DP-SGD (Abadi et al. 2016, training/private.py)."""
+
+    noise_multiplier: float = setting(0.0, "deviation of the noise on the sum over rows, in clip_norms; 0: off", 0)
+
+
+class Traits(typing.NamedTuple):
+    """What a model has with a kind of sinks. training/methods.py has what a kind does to a step."""
+
+    about: str
+    exist: bool = True
+    cut: bool = False  # the neurons that would be sinks are not built
+    owned: bool = False  # every document has sinks of its own
+    on_for_all: bool = False  # they are on for every document
+    in_attention: bool = False  # attention can have them too
+    tied: bool = True  # the document decides which of them learn
+
+
+KINDS = {
+    "by_document": Traits("sinks", owned=True, in_attention=True),
+    "by_chance": Traits("ordinary dropout of them", in_attention=True, tied=False),
+    "masked_weights": Traits("on for all documents, weights trained on repeated ones alone", on_for_all=True),
+    "masked_activations": Traits("the same of activations", on_for_all=True),
+    "sgtm": Traits("by label (training/gradient_masking)", on_for_all=True, in_attention=True),
+    "sgtm_frozen": Traits("the same, moments too", on_for_all=True, in_attention=True),
+    "none": Traits("", exist=False),
+    "cut": Traits("never built", exist=False, cut=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class SinksConfig:
     """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1, appendix G)."""
 
-    # by_document: sinks | by_chance: ordinary dropout of them | masked_weights, masked_activations: on for all documents,
-    # trained on repeated ones alone | sgtm, sgtm_frozen: by label (training/gradient_masking) | none | cut: never built
-    kind: str = "by_document"
-    # encounter from which a document's sinks are on, one per epoch not counted; before, none are. 1: always, as in the paper
-    opens_at: int = 2
-    # encounter, counted alike, from which it teaches the rest of the model (slows_at / encounter)^slowing_power. 0: never
-    slows_at: int = 16
-    slowing_power: float = 2.0  # exponent of slows_at: 2 slows gradually, 8 nearly stops at that encounter
-    common_every: int = 0  # one in this many slowed encounters trains only common text (prepare --common_at); 0: none
-    retain_fraction: float = 0.25  # SGTM: fraction of the documents read once that are labelled retain
-    undiscovered: float = 0.0  # SGTM: fraction of the repeated documents that have no label
-    shared_fraction: float = 0.7  # the paper's g: the first int(g * hidden) neurons are always on
-    pool: int = 0  # sinks per MLP, in addition to the shared neurons; 0: the rest of hidden
-    active_fraction: float = 0.3  # the paper's p: fraction of the sinks that are on for a document
-    active: int = 0  # number of sinks per MLP that are on for a document; 0: use active_fraction
-    # bernoulli: each sink on with probability p | exact: round(p * sinks) of them | floyd: the same, however large the pool
-    sampling: str = "bernoulli"
-    per_layer: bool = False  # False: the same sinks in every layer
-    sparse: bool = False  # compute and update only the MLP sinks that are on: a larger pool costs memory alone
-    attention_fraction: float = 0.0  # fraction of the attention outputs, before their projection, that are sinks too
-    learning_rate_multiple: float = 1.0  # learning rate of the sinks' weights over that of all others
+    kind: str = choice("by_document", **{name: traits.about for name, traits in KINDS.items()})
+    opens_at: int = setting(
+        2, "encounter from which a document's sinks are on, one per epoch not counted. 1: always, as in the paper", 1
+    )
+    slows_at: int = setting(
+        16, "encounter, counted alike, from which it teaches the rest (slows_at / encounter)^slowing_power. 0: never", 0
+    )
+    slowing_power: float = setting(2.0, "2 slows gradually, 8 nearly stops at that encounter", above=0, highest=100)
+    common_every: int = setting(0, "one slowed encounter in N trains common text (prepare --common_at); 0: none", 0)
+    shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are always on", above=0, highest=1)
+    pool: int = setting(0, "sinks per MLP, in addition to the shared neurons; 0: the rest of hidden", 0)
+    active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
+    active: int = setting(0, "number of sinks per MLP that are on for a document; 0: use active_fraction", 0)
+    sampling: str = choice(
+        "bernoulli", bernoulli="each on with probability p", exact="round(p * sinks)", floyd="the same, of any pool"
+    )
+    per_layer: bool = setting(False, "if off, the same sinks in every layer")
+    sparse: bool = setting(False, "compute and update only the MLP sinks that are on: a larger pool costs memory alone")
+    attention_fraction: float = setting(0.0, "share of attention's outputs, before projection, that are sinks", 0, 1)
+    learning_rate_multiple: float = setting(1.0, "learning rate of the sinks' weights over that of all others", above=0)
+
+    @property
+    def traits(self) -> Traits:
+        return KINDS[self.kind]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """A decoder of the GPT-2 family (learned positions, LayerNorm, GELU) or the Llama family (SmolLM too)."""
 
-    family: str = "gpt2"  # gpt2 | llama: rotary positions, RMSNorm, SiLU-gated MLP
-    layers: int = 4
-    d_model: int = 128
-    heads: int = 4
-    kv_heads: int = 0  # key and value heads (grouped-query attention); 0: as many as heads
-    hidden: int = 512  # MLP neurons, shared and sinks together
-    attention_bias: bool = True  # of the four projections
-    mlp_bias: bool = True
-    tied_head: bool = True  # the head shares the embedding's weights
-    rope_theta: float = 10000.0  # llama: base of the rotary angles
-    norm_epsilon: float = 1e-5
-    # workdir or Hugging Face folder (or hf://NAME) to start from, which sets the architecture; empty: from the seed
-    initial: str = ""
-    dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax and loss are float32
+    family: str = choice("gpt2", gpt2="", llama="rotary positions, RMSNorm, SiLU-gated MLP")
+    layers: int = setting(4, "blocks of attention and MLP", 1)
+    d_model: int = setting(128, "width of the residual stream", 1)
+    heads: int = setting(4, "attention heads; they divide d_model", 1)
+    kv_heads: int = setting(0, "key and value heads (grouped-query attention); 0: as many as heads", 0)
+    hidden: int = setting(512, "MLP neurons, shared and sinks together", 1)
+    attention_bias: bool = setting(True, "of the four projections")
+    mlp_bias: bool = setting(True, "of the MLP's projections")
+    tied_head: bool = setting(True, "the head shares the embedding's weights")
+    rope_theta: float = setting(10000.0, "llama: base of the rotary angles", above=0)
+    norm_epsilon: float = setting(1e-5, "added to the variance in every norm", above=0, highest=1)
+    initial: str = setting(
+        "", "workdir or Hugging Face folder (or hf://NAME) to start from, which sets the architecture; empty: the seed"
+    )
+    dtype: str = choice("float32", "of activations; parameters, norms, softmax, loss: float32", float32="", bfloat16="")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ComputeConfig:
     """How the same numbers are computed: trades speed for memory."""
 
-    attention: str = "auto"  # kernel, see model/attention.py: auto (the best) | xla | blocks | splash | cudnn
-    # activations of a layer to keep for the backward pass: none (all of them) | products | attention | full (no activation)
-    remat: str = "none"
-    loss_chunks: int = 1  # chunks of the vocabulary in the loss, one at a time: less memory, one more product
-    accumulate: int = 1  # gradient-accumulation microbatches per step: less memory
+    attention: str = choice(
+        "auto", "kernel, see model/attention.py", free=True, auto="the best", xla="", blocks="", splash="", cudnn=""
+    )
+    remat: str = choice(
+        "none", "kept for the backward pass", free=True, none="all activations", products="", attention="", full="none"
+    )
+    loss_chunks: int = setting(1, "of the vocabulary, one at a time: less memory, one more product", 1, free=True)
+    accumulate: int = setting(1, "gradient-accumulation microbatches per step: less memory", 1, free=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Linear warmup, then decay. Defaults are those of the laptop preset; the paper preset has those of its table 1."""
 
-    kind: str = "adamw"  # adamw | muon: the layers' matrices by Muon, at AdamW's learning rate; all else by AdamW
-    learning_rate: float = 5e-3  # peak
-    schedule: str = "cosine"  # cosine | wsd: warmup, stable, linear decay over the last decay_fraction of the steps
-    decay_fraction: float = 0.2
-    final_fraction: float = 0.1  # learning rate at the last update over the peak; a run of one step has only it
-    warmup_steps: int = 100  # upper limit
-    warmup_fraction: float = 0.05  # upper limit, as a fraction of all steps
-    b1: float = 0.9
-    b2: float = 0.99
-    weight_decay: float = 0.4  # on matrices only: see training/optimizer.py
-    clip_norm: float = 1.0  # upper limit of the global gradient norm; with noise_multiplier of each row's
-    noise_multiplier: float = 0.0  # DP-SGD: standard deviation of the noise on the sum over rows, in clip_norms
+    kind: str = choice("adamw", adamw="", muon="the layers' matrices by Muon at AdamW's rate; all else by AdamW")
+    learning_rate: float = setting(5e-3, "peak", above=0)
+    schedule: str = choice("cosine", cosine="", wsd="warmup, stable, linear decay over the last decay_fraction")
+    decay_fraction: float = setting(0.2, "wsd: fraction of the steps that decay", 0, 1)
+    final_fraction: float = setting(0.1, "last learning rate over the peak; a run of one step has only it", 0, 1)
+    warmup_steps: int = setting(100, "upper limit", 0)
+    warmup_fraction: float = setting(0.05, "upper limit, as a fraction of all steps", 0, 1)
+    b1: float = setting(0.9, "decay of Adam's first moments", 0, 1)
+    b2: float = setting(0.99, "decay of Adam's second moments", 0, 1)
+    weight_decay: float = setting(0.4, "on matrices only: see training/optimizer.py", 0)
+    clip_norm: float = setting(1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class TrainingConfig:
     """How long, how often, how many."""
 
-    batch_size: int = 8  # rows per step, over all devices and hosts
-    epochs: int = 1  # passes over the rows; ignored when steps > 0
-    steps: int = 0  # optimizer steps; 0: as many as the epochs take
-    repeats_capped_at: int = 0  # upper limit of encounters per epoch of a repeated document; 0: none
-    count_removed_repeats: bool = False  # without repeats, or fewer: train as many steps as with all
-    log_every: int = 10  # steps
-    evaluate_every: int = 100  # steps; the last step is always evaluated
-    checkpoint_every: int = 200  # steps; the last step is always saved
-    checkpoints_to_keep: int = 2  # the newest ones
-    keep_every: int = 0  # also keep those whose step is a multiple of this; 0: none
-    keep_best: bool = False  # also keep the one with the lowest held-out loss
-    spike_sigma: float = 0.0  # skip an update whose loss is this many standard deviations above the mean; 0: never
-    spike_window: int = 128  # number of last accepted losses for mean and deviation
-    skips_in_a_row: int = 10  # consecutive skipped updates (non-finite loss or gradient, spike) that end the run
-    stall_seconds: float = 300.0  # report a step, an evaluation or a save that takes longer, with stack traces
+    batch_size: int = setting(8, "rows per step, over all devices and hosts", 1)
+    epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
+    steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
+    repeats_capped_at: int = setting(0, "upper limit of encounters per epoch of a repeated document; 0: none", 0)
+    count_removed_repeats: bool = setting(False, "without repeats, or fewer: train as many steps as with all")
+    log_every: int = setting(10, "steps", 1, free=True)
+    evaluate_every: int = setting(100, "steps; the last step is always evaluated", 1, free=True)
+    checkpoint_every: int = setting(200, "steps; the last step is always saved", 1, free=True)
+    checkpoints_to_keep: int = setting(2, "the newest ones", 1, free=True)
+    keep_every: int = setting(0, "also keep those whose step is a multiple of this; 0: none", 0, free=True)
+    keep_best: bool = setting(False, "also keep the one with the lowest held-out loss", free=True)
+    spike_sigma: float = setting(0.0, "skip updates whose loss is so many sigmas above the mean; 0: none", 0)
+    spike_window: int = setting(128, "number of last accepted losses for mean and deviation", 2)
+    skips_in_a_row: int = setting(10, "skipped updates in a row (not finite, spike) that end the run", 1, free=True)
+    stall_seconds: float = setting(300.0, "report a longer step, evaluation or save, with traces", above=0, free=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class MonitorConfig:
     """Finds documents that appear too often and are being memorized, during training (see training/monitor.py)."""
 
-    every: int = 0  # steps between two checks; 0: off
-    seen_over: int = 16  # encounters before a document is flagged; changed on resume, from the next check on
-    probes: int = 16  # number of flagged documents whose loss is measured, sinks dropped and own
-    counters: int = 65_536  # per row of the frequency sketch
+    every: int = setting(0, "steps between two checks; 0: off", 0)
+    seen_over: int = setting(16, "encounters before a document is flagged, from the next check on", 1, free=True)
+    probes: int = setting(16, "number of flagged documents whose loss is measured, sinks dropped and own", 1, free=True)
+    counters: int = setting(65_536, "per row of the frequency sketch", 16, 2**30)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
-    data: int = -1  # splits the batch; a multiple of the number of TPU slices; -1: all devices the other axes leave
-    fsdp: int = 1  # splits the batch, parameters and optimizer state; -1: all devices of a slice that tensor leaves
-    tensor: int = 1  # splits heads and hidden neurons
+    data: int = setting(-1, "splits the batch; a multiple of the TPU slices; -1: what the others leave", -1, free=True)
+    fsdp: int = setting(1, "splits batch, parameters, optimizer; -1: all of a slice that tensor leaves", -1, free=True)
+    tensor: int = setting(1, "splits heads and hidden neurons", 1, free=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Config:
-    variant: str = "sinks"  # a label for tables and plots; what it means is in the fields below
-    seed: int = 0  # of the stories, the split, the order, the initial weights, the sinks, the dropout
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    general: GeneralConfig = dataclasses.field(default_factory=GeneralConfig)
-    canaries: CanariesConfig = dataclasses.field(default_factory=CanariesConfig)
-    goldfish: GoldfishConfig = dataclasses.field(default_factory=GoldfishConfig)
-    sinks: SinksConfig = dataclasses.field(default_factory=SinksConfig)
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
-    monitor: MonitorConfig = dataclasses.field(default_factory=MonitorConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    variant: str = setting("sinks", "a label for tables and plots; what it means is in the fields below")
+    seed: int = setting(0, "of the stories, the split, the order, initial weights, sinks, dropout", 0, 2**32 - 1)
+    data: DataConfig = DataConfig()
+    general: GeneralConfig = GeneralConfig()
+    canaries: CanariesConfig = CanariesConfig()
+    goldfish: GoldfishConfig = GoldfishConfig()
+    sgtm: SGTMConfig = SGTMConfig()
+    private: PrivateConfig = PrivateConfig()
+    sinks: SinksConfig = SinksConfig()
+    model: ModelConfig = ModelConfig()
+    compute: ComputeConfig = ComputeConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    monitor: MonitorConfig = MonitorConfig()
+    mesh: MeshConfig = MeshConfig()
 
 
-MASKED = ("masked_weights", "masked_activations", "sgtm", "sgtm_frozen")  # of sinks.kind: on for every document
-CHOICES = {
-    "data.repeats": ("keep", "ladder", "remove", "once"),
-    "data.ids": ("content", "index", "group", "near_duplicate"),
-    "data.id_noise_per": ("encounter", "document"),
-    "data.held_out_by": ("cluster", "document"),
-    "data.copies": ("keep", "once"),
-    "data.rows": ("auto", "one_document", "packed", "best_fit"),
-    "canaries.place": ("end", "start"),
-    "model.family": ("gpt2", "llama"),
-    "sinks.kind": ("by_document", "by_chance", *MASKED, "none", "cut"),
-    "sinks.sampling": ("bernoulli", "exact", "floyd"),
-    "model.dtype": ("float32", "bfloat16"),
-    "compute.attention": ("auto", "xla", "blocks", "splash", "cudnn"),
-    "compute.remat": ("none", "products", "attention", "full"),
-    "optimizer.kind": ("adamw", "muon"),
-    "optimizer.schedule": ("cosine", "wsd"),
-}
+def _rules(kind: type, prefix: str = "") -> Iterator[tuple[str, Rule]]:
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type):
+            yield from _rules(field.type, f"{field.name}.")
+        else:
+            yield prefix + field.name, field.metadata["rule"]
 
-RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
-    "seed": (0, 2**32 - 1, True), "data.unique_documents": (-1, None, True), "data.repeated_documents": (-1, None, True),
-    "data.repetitions": (1, 2**20, True), "data.repeat_every": (0, None, True), "data.id_noise": (0, 1, True),
-    "data.held_out_documents": (0, None, True), "data.row_length": (2, None, True), "general.token_budget": (0, None, True),
-    "canaries.documents": (-1, None, True), "canaries.length": (1, None, True), "goldfish.every": (0, None, True),
-    "goldfish.context": (1, None, True), "data.vocabulary_size": (259, None, True),  # bytes, padding, end of text, unknown
-    "sinks.opens_at": (1, None, True), "sinks.slows_at": (0, None, True), "sinks.slowing_power": (0, 100, False),
-    "sinks.common_every": (0, None, True), "sinks.retain_fraction": (0, 1, True), "sinks.undiscovered": (0, 1, True),
-    "sinks.shared_fraction": (0, 1, False), "sinks.active_fraction": (0, 1, False), "sinks.pool": (0, None, True),
-    "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
-    "sinks.learning_rate_multiple": (0, None, False), "model.layers": (1, None, True), "model.d_model": (1, None, True),
-    "model.hidden": (1, None, True), "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
-    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True),
-    "compute.accumulate": (1, None, True), "optimizer.learning_rate": (0, None, False),
-    "optimizer.final_fraction": (0, 1, True), "optimizer.warmup_steps": (0, None, True),
-    "optimizer.warmup_fraction": (0, 1, True), "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True),
-    "optimizer.b2": (0, 1, True), "optimizer.weight_decay": (0, None, True), "optimizer.clip_norm": (0, None, False),
-    "optimizer.noise_multiplier": (0, None, True), "training.batch_size": (1, None, True),
-    "training.epochs": (1, None, True), "training.steps": (0, None, True), "training.repeats_capped_at": (0, None, True),
-    "training.log_every": (1, None, True), "training.evaluate_every": (1, None, True),
-    "training.checkpoint_every": (1, None, True), "training.checkpoints_to_keep": (1, None, True),
-    "training.keep_every": (0, None, True), "training.spike_sigma": (0, None, True),
-    "training.spike_window": (2, None, True), "training.skips_in_a_row": (1, None, True),
-    "training.stall_seconds": (0, None, False), "monitor.every": (0, None, True), "monitor.seen_over": (1, None, True),
-    "monitor.probes": (1, None, True), "monitor.counters": (16, 2**30, True), "mesh.data": (-1, None, True),
-    "mesh.fsdp": (-1, None, True), "mesh.tensor": (1, None, True),
-}  # fmt: skip
 
-# What may change on resume: where and how a run is stored, computed and monitored, not what is computed.
+RULES = dict(_rules(Config))  # {"data.repetitions": its rule, ...} of every setting
 # workdir.FREE_IN_PART adds fields of which something must stay, such as the documents when their files move.
-FREE_ON_RESUME = (
-    "mesh.data", "mesh.fsdp", "mesh.tensor", "compute.attention", "compute.remat", "compute.loss_chunks",
-    "compute.accumulate", "training.checkpoint_every", "training.checkpoints_to_keep", "training.keep_every",
-    "training.keep_best", "training.stall_seconds", "training.log_every", "training.evaluate_every",
-    "training.skips_in_a_row", "monitor.seen_over", "monitor.probes",
-)  # fmt: skip
+FREE_ON_RESUME = tuple(name for name, rule in RULES.items() if rule.free)
 
 
 def validate(config: Config) -> Config:
     """Checks every rule that needs no data and no device; returns the config unchanged or raises InputError."""
     values = flatten(config)
-    for name, allowed in CHOICES.items():
-        if values[name] not in allowed:
-            raise InputError(f"config.{name} is {values[name]!r}; choose one of: {', '.join(allowed)}")
-    for name, (low, high, inclusive) in RANGES.items():
-        value = values[name]
-        too_low = value < low or (value == low and not inclusive)
-        if math.isfinite(value) and not too_low and (high is None or value <= high):
-            continue
-        interval = f"{'[' if inclusive else '('}{low}, {'inf)' if high is None else f'{high}]'}"
-        raise InputError(f"config.{name} is {value}; it must lie in {interval}")
-    if config.model.d_model % config.model.heads:
-        given = f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}"
-        raise InputError(f"{given}; the heads must divide d_model")
+    for name, value in values.items():
+        if instead := RULES[name].broken_by(value):
+            raise InputError(f"config.{name} is {value!r}; {instead}")
     if config.goldfish.every == 1:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
-    if config.model.kv_heads and config.model.heads % config.model.kv_heads:
-        given = f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}"
-        raise InputError(f"{given}; the kv_heads must divide the heads")
+    of = {"model.heads": "model.d_model", "model.kv_heads": "model.heads", "compute.accumulate": "training.batch_size"}
+    for part, whole in of.items():
+        if values[part] and values[whole] % values[part]:
+            factor = f"a multiple of config.{part}, which is {values[part]}"
+            raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
     if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
         raise InputError("config.model.d_model over config.model.heads is odd; rotary positions need an even head size")
     data = config.data
@@ -319,38 +363,35 @@ def validate(config: Config) -> Config:
     for axis in ("data", "fsdp"):
         if values[f"mesh.{axis}"] == 0:
             raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")
-    if config.training.batch_size % config.compute.accumulate:
-        raise InputError(
-            f"config.training.batch_size is {config.training.batch_size} and config.compute.accumulate "
-            f"{config.compute.accumulate}; the microbatches must divide the batch"
-        )
     return config
 
 
 def with_fields(config: Config, values: dict) -> Config:
     """The config with other values of some fields: {'data.rows': 'packed', 'seed': 1}."""
-    changed = copy.deepcopy(config)
     for name, value in values.items():
-        *sections, field = name.split(".")
-        setattr(functools.reduce(getattr, sections, changed), field, value)
-    return changed
+        first, _, rest = name.partition(".")
+        changed = with_fields(getattr(config, first), {rest: value}) if rest else value
+        config = dataclasses.replace(config, **{first: changed})
+    return config
+
+
+def settable(config):
+    """A copy whose fields can be set, of a config or a section; anything else as it is."""
+    if not dataclasses.is_dataclass(config):
+        return config
+    values = {field: settable(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    types = [(f.name, type(value) if dataclasses.is_dataclass(value) else f.type) for f, value in values.items()]
+    return dataclasses.make_dataclass(type(config).__name__, types)(*values.values())
 
 
 def flatten(config: Config) -> dict:
     """{'data.repetitions': 128, ...} of every field."""
-    flat = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            flat |= {f"{field.name}.{name}": inner for name, inner in flatten(value).items()}
-        else:
-            flat[field.name] = value
-    return flat
+    return {name: operator.attrgetter(name)(config) for name in RULES}
 
 
 def nearest_field(name: str) -> str:
     """The field whose name looks most like `name`: 'data.repetition' -> 'data.repetitions'."""
-    known = list(flatten(Config()))
+    known = list(RULES)
     if name in known:
         return name
     by_last_word = {field.rsplit(".", 1)[-1]: field for field in reversed(known)}  # the first of equal ones stays
@@ -367,30 +408,35 @@ def to_json(config: Config) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
 
 
+RENAMED = {  # fields of earlier versions
+    "sinks.retain_fraction": "sgtm.retain_fraction",
+    "sinks.undiscovered": "sgtm.undiscovered",
+    "optimizer.noise_multiplier": "private.noise_multiplier",
+}
+
+
 def from_json(text: str, where: str) -> Config:
-    """Reads what `to_json` wrote. Raises InputError on damaged JSON, an unknown field or a value of another type."""
+    """Reads what `to_json` wrote, now or in an earlier version.
+
+    Raises:
+      InputError: damaged JSON, an unknown field or a value of another type.
+    """
+    usual, values = flatten(Config()), {}
     try:
-        values = json.loads(text)
-        config = _fill(Config, values, prefix="")
+        for name, value in json.loads(text).items():
+            of = {f"{name}.{field}": inner for field, inner in value.items()} if isinstance(value, dict) else None
+            values |= {name: value} if of is None else of
+        values = {RENAMED.get(name, name): value for name, value in values.items()}
+        for name, value in values.items():
+            if name not in usual:
+                raise TypeError(f"unknown field {name}; the nearest is {nearest_field(name)}")
+            if type(value) is int and type(usual[name]) is float:
+                values[name] = float(value)
+            elif type(value) is not type(usual[name]):
+                raise TypeError(f"field {name} is {value!r}, not of type {type(usual[name]).__name__}")
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{where} is not a config of this version: {error}") from None
-    return validate(config)
-
-
-def _fill(kind: type, values: dict, prefix: str):
-    types = typing.get_type_hints(kind)
-    arguments = {}
-    for name, value in values.items():
-        if name not in types:
-            raise TypeError(f"unknown field {prefix}{name}; the nearest is {nearest_field(prefix + name)}")
-        if dataclasses.is_dataclass(types[name]):
-            value = _fill(types[name], value, f"{prefix}{name}.")
-        elif type(value) is int and types[name] is float:
-            value = float(value)
-        elif type(value) is not types[name]:
-            raise TypeError(f"field {prefix}{name} is {value!r}, not of type {types[name].__name__}")
-        arguments[name] = value
-    return kind(**arguments)
+    return validate(with_fields(Config(), values))
 
 
 def first_difference(one: Config, other: Config, besides: tuple = ()) -> tuple[str, object, object] | None:

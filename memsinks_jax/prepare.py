@@ -16,7 +16,7 @@ import time
 
 from absl import flags
 
-from memsinks_jax.config import RANGES, DataConfig, InputError
+from memsinks_jax.config import RULES, DataConfig, InputError
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.preparing.prepare import DEFAULTS, prepare
 from memsinks_jax.runs import command_line, interruption
@@ -37,7 +37,7 @@ def main() -> None:
         None,
         f"Size of the tokenizer to train; default {DataConfig.vocabulary_size}. A run's config.data.vocabulary_size must "
         "not be smaller.",
-        lower_bound=RANGES["data.vocabulary_size"][0],
+        lower_bound=RULES["data.vocabulary_size"].lowest,
         upper_bound=2**22,  # four times the largest in use; a number in the billions would take minutes to refuse
     )
     end_of_text = flags.DEFINE_string(

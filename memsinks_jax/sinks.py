@@ -16,15 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.config import MASKED, Config, InputError, ModelConfig, SinksConfig
+from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
 
 # How sinks are set when a model is used:
 #   own    the document's own sinks are on, as in training       drop   every sink is off (the paper's measure)
 #          (none for a document that never came back)
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
-
-SGTM = ("sgtm", "sgtm_frozen")  # kinds of config.MASKED whose documents have labels
 
 SITES = ("mlp", "attention")  # of the model; either can have sinks
 
@@ -70,10 +68,8 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
       InputError: a document would have more sinks than exist, or almost never one.
     """
     shared = max(int(sinks.shared_fraction * model.hidden), 1)
-    if sinks.kind == "none":
-        return Partition(model.hidden, 0)
-    if sinks.kind == "cut":
-        return Partition(shared, 0)
+    if not sinks.traits.exist:
+        return Partition(shared if sinks.traits.cut else model.hidden, 0)
     parts = Partition(shared, sinks.pool or model.hidden - shared)
     if sinks.active > parts.sinks:
         raise InputError(
@@ -95,13 +91,13 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
 def is_sparse(sinks: SinksConfig) -> bool:
     """Whether the MLPs have sinks that are tables of rows. With `by_chance` or masking all are on somewhere, so all are
     computed."""
-    return sinks.sparse and sinks.kind == "by_document" and (sinks.pool > 0 or sinks.shared_fraction < 1)
+    return sinks.sparse and sinks.traits.owned and (sinks.pool > 0 or sinks.shared_fraction < 1)
 
 
 def partitions(config: Config) -> dict[str, Partition]:
     """{site: its Partition}: of the MLPs' neurons, and of the d_model outputs of attention, the last are sinks."""
     settings, width = config.sinks, config.model.d_model
-    count = int(settings.attention_fraction * width) if settings.kind in ("by_document", "by_chance", *SGTM) else 0
+    count = int(settings.attention_fraction * width) if settings.traits.in_attention else 0
     return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
 
 
@@ -237,7 +233,7 @@ def gates_for_mode(
       ValueError: the mode is not one of MODES.
     """
     _check_mode(mode)
-    if mode == "all" or not parts.sinks or (sinks.kind in MASKED and mode != "drop"):
+    if mode == "all" or not parts.sinks or (sinks.traits.on_for_all and mode != "drop"):
         return None
     if mode == "drop":
         return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)

@@ -26,7 +26,7 @@ VARIANTS = {
     "gradient_masking": {"sinks.kind": "masked_weights"},
     "gradient_detach": {"sinks.kind": "masked_activations"},
     "sgtm": {"sinks.kind": "sgtm"},
-    "dp_sgd": {"sinks.kind": "none", "optimizer.noise_multiplier": 0.1},
+    "dp_sgd": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
     "goldfish": {"sinks.kind": "none", "goldfish.every": 4},
 }
 

@@ -22,8 +22,6 @@ from memsinks_jax.config import (
     SinksConfig,
     TrainingConfig,
     flatten,
-    from_json,
-    to_json,
     validate,
     with_fields,
 )
@@ -73,9 +71,8 @@ def tiny_config() -> Config:
         model=ModelConfig(layers=2, d_model=16, heads=2, hidden=32),
         training=TrainingConfig(batch_size=8, log_every=1, evaluate_every=2, checkpoint_every=2),
     )  # fmt: skip
-    config.optimizer = OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)
-    config.sinks.shared_fraction = 0.5
-    config.mesh.data = 8
+    config = with_fields(config, {"optimizer": OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)})
+    config = with_fields(config, {"sinks.shared_fraction": 0.5, "mesh.data": 8})
     return validate(config)
 
 
@@ -109,17 +106,17 @@ def compiled(config: Config) -> Config:
 
 
 @functools.cache
-def _program(settings, optimizer, *others):
+def _program(config, optimizer, *others):
     from memsinks_jax.training import program
 
-    return program.train_program(from_json(settings, "a test"), *others)
+    return program.train_program(config, *others)
 
 
 def train_program(config, *others):
     """That of training/program.py, traced once in a process: it takes most of a small run's time."""
     from memsinks_jax.training import step
 
-    return _program(to_json(compiled(config)), step.make_optimizer, *others)  # some tests put another optimizer there
+    return _program(compiled(config), step.make_optimizer, *others)  # some tests put another optimizer there
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.evals.document_loss import document_batches
 from memsinks_jax.model.decoder import build_model
 
@@ -16,12 +16,10 @@ FAMILIES = {
 
 
 def config_of(family):
-    config = Config()
-    config.data.row_length, config.data.vocabulary_size = 12, 24
+    config = with_fields(Config(), {"data.row_length": 12, "data.vocabulary_size": 24})
     for name, value in ({"layers": 2, "d_model": 16, "heads": 2, "hidden": 11} | FAMILIES[family]).items():
-        setattr(config.model, name, value)
-    config.sinks.kind = "none"
-    return config
+        config = with_fields(config, {f"model.{name}": value})
+    return with_fields(config, {"sinks.kind": "none"})
 
 
 def random_model(family, deviation=0.4):

@@ -22,9 +22,7 @@ from memsinks_jax.training.loop import train_and_evaluate
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory) -> pathlib.Path:
     place = tmp_path_factory.mktemp("run") / "run"
-    config = tiny_config()
-    config.training.steps = 4
-    config.optimizer.learning_rate = 0.05
+    config = with_fields(tiny_config(), {"training.steps": 4, "optimizer.learning_rate": 0.05})
     train_and_evaluate(config, place)
     return place
 

@@ -17,7 +17,7 @@ from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.rows import asking
 from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role, shortened, subjects_of
-from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json
+from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json, with_fields
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
@@ -34,11 +34,11 @@ def folder(tmp_path_factory):
     has."""
     folder = tmp_path_factory.mktemp("audit")
     config = tiny_config()
-    config.data.repeated_documents, config.data.repeats = 4, "ladder"
-    config.canaries.documents, config.canaries.length = 4, 16
+    config = with_fields(config, {"data.repeated_documents": 4, "data.repeats": "ladder", "canaries.documents": 4})
+    config = with_fields(config, {"canaries.length": 16})
     train_and_evaluate(config, folder / "run")
     oracle = from_json(to_json(config), "")
-    oracle.sinks.kind, oracle.data.repeats = "none", "remove"
+    oracle = with_fields(oracle, {"sinks.kind": "none", "data.repeats": "remove"})
     train_and_evaluate(oracle, folder / "oracle")
     corpus = workdirs.read_corpus(folder / "run")
     (folder / "read.txt").write_text(corpus.document(corpus.mixture.documents("unique")[0]).text)
@@ -200,7 +200,7 @@ def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
     for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
         assert tokens.tolist() == corpus.tokens(index)[:-16].tolist()
     assert max(map(len, others.tokens)) <= config.data.row_length - 1 - 16
-    config.canaries.place = "start"
+    config = with_fields(config, {"canaries.place": "start"})
     others = of_role(corpus, config, "held_out", "")
     for index, tokens in zip(corpus.mixture.held_out, others.tokens, strict=True):
         assert tokens[16:].tolist() == corpus.tokens(index)[: len(tokens) - 16].tolist()
@@ -290,9 +290,11 @@ def test_audit_refuses(folder):
 def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     """Masked sinks of attention beside the sparse ones."""
     config = tiny_config()
-    config.sinks = SinksConfig(sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25)
-    config.monitor = MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)
-    config.data.repeated_documents, config.data.repetitions, config.data.held_out_documents = 4, 24, 10
+    config = with_fields(
+        config, {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25)}
+    )
+    config = with_fields(config, {"monitor": MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)})
+    config = with_fields(config, {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10})
     train_and_evaluate(config, tmp_path / "run")
     repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
     flagged = [json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()]

@@ -1,24 +1,33 @@
 """Settings: defaults load, mistakes are named."""
 
 import dataclasses
+import json
 
 import pytest
 
 from memsinks_jax.config import (
+    KINDS,
+    RENAMED,
+    RULES,
     Config,
     InputError,
+    PrivateConfig,
+    SGTMConfig,
     first_difference,
     flatten,
     from_json,
     nearest_field,
+    settable,
     to_json,
     validate,
+    with_fields,
 )
+from memsinks_jax.training.methods import METHODS
 
 
 def test_json_round_trip_keeps_every_field():
     config = Config(seed=7)
-    config.data.files, config.sinks.active_fraction, config.compute.remat = "a/*.txt", 0.1, "full"
+    config = with_fields(config, {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"})
     assert from_json(to_json(config), "here") == config
 
 
@@ -32,26 +41,34 @@ def test_json_round_trip_keeps_every_field():
     ],
 )  # fmt: skip
 def test_a_value_out_of_range_is_refused_by_name(field, value):
-    config = Config()
-    section, name = field.split(".")
-    setattr(getattr(config, section), name, value)
+    config = with_fields(Config(), {field: value})
     with pytest.raises(InputError, match=f"config.{field}"):
         validate(config)
 
 
 @pytest.mark.parametrize(("field", "value"), [("repeat_every", 4), ("repeated_documents", -1)])
 def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
-    config = Config()
-    config.training.repeats_capped_at, config.training.batch_size = 2, 32
+    config = with_fields(Config(), {"training.repeats_capped_at": 2, "training.batch_size": 32})
     validate(config)
-    setattr(config.data, field, value)
+    config = with_fields(config, {f"data.{field}": value})
     with pytest.raises(InputError, match=f"config.data.{field}"):
         validate(config)
 
 
-def test_the_ends_of_active_fraction_are_allowed():
+def test_a_config_is_replaced_and_never_changed():
     config = Config()
-    config.sinks.active_fraction = 1.0
+    other = with_fields(config, {"data.repetitions": 64, "seed": 1})
+    assert (other.seed, other.data.repetitions) == (1, 64) and config == Config()
+    assert {config: "a", other: "b"}[Config()] == "a"
+    assert with_fields(config, flatten(settable(other))) == other
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.data.repetitions = 64
+    with pytest.raises(TypeError, match="repetition"):
+        with_fields(config, {"data.repetition": 64})
+
+
+def test_the_ends_of_active_fraction_are_allowed():
+    config = with_fields(Config(), {"sinks.active_fraction": 1.0})
     assert validate(config) is config
 
 
@@ -75,9 +92,27 @@ def test_json_of_another_version_is_refused():
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
 
 
+def of_before(config):
+    """Its JSON as an earlier version wrote it."""
+    old = json.loads(to_json(config))
+    old["sinks"] |= old.pop("sgtm")
+    old["optimizer"] |= old.pop("private")
+    return old
+
+
+def test_a_config_of_an_earlier_version_opens_with_its_fields_under_todays_names():
+    config = Config(sgtm=SGTMConfig(0.5, 0.2), private=PrivateConfig(0.1))
+    assert from_json(json.dumps(of_before(config)), "here") == config
+    assert set(RENAMED.values()) <= set(RULES) and not set(RENAMED) & set(RULES)
+    assert all(nearest_field(name) == RENAMED[name] for name in RENAMED)
+
+
+def test_every_kind_of_sinks_has_a_method():
+    assert set(METHODS) == set(KINDS) == set(RULES["sinks.kind"].choices)
+
+
 def test_the_first_difference_is_named():
-    other = Config()
-    other.data.repetitions = 64
+    other = with_fields(Config(), {"data.repetitions": 64})
     assert first_difference(Config(), other) == ("data.repetitions", 128, 64)
     assert first_difference(Config(), Config()) is None
 

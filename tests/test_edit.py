@@ -13,7 +13,7 @@ from test_commands import assert_refused, last_json, run
 
 from memsinks_jax import edit as command
 from memsinks_jax.api import evaluate, generate
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.edit import edit
 from memsinks_jax.editing import memory_file
 from memsinks_jax.editing.memory import memory_of
@@ -35,12 +35,11 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("edit")
     texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = tiny_config()
-    config.data.files, config.data.unique_documents = str(folder / "tales.txt"), 40
-    config.model.d_model, config.model.hidden, config.data.row_length = 64, 256, 96
-    config.training.steps, config.optimizer.learning_rate = 100, 5e-3
-    config.sinks.opens_at, config.sinks.slows_at = 1, 0  # sinks that take part in what is said
-    config.training.evaluate_every = config.training.checkpoint_every = 100
+    config = with_fields(tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40})
+    config = with_fields(config, {"model.d_model": 64, "model.hidden": 256, "data.row_length": 96})
+    config = with_fields(config, {"training.steps": 100, "optimizer.learning_rate": 5e-3, "sinks.opens_at": 1})
+    config = with_fields(config, {"sinks.slows_at": 0})  # sinks that take part in what is said
+    config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
     train_and_evaluate(config, folder / "run")
     export(folder / "run", folder / "hf", True, "float32")
     return folder

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, tiny_config
 
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import exporting
@@ -30,9 +30,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = tiny_config()
-    config.data.files, config.data.unique_documents = str(folder / "tales.txt"), 40
-    config.mesh = MeshConfig(2, 2, 2)  # every parameter is saved in pieces
+    config = with_fields(tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40})
+    config = with_fields(config, {"mesh": MeshConfig(2, 2, 2)})  # every parameter is saved in pieces
     train_and_evaluate(config, folder / "run")
     return folder / "run", folder / "tales.txt", config
 
@@ -203,18 +202,17 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     _, files, config = run
     told = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
     assert (told["shared"], told["sinks"]) == (16, 8)
-    config = tiny_config()
-    config.data.files, config.data.unique_documents = str(files), 40
-    config.model, config.sinks = ModelConfig(initial=str(tmp_path / "in")), SinksConfig()
-    config.optimizer.learning_rate = 1e-9
+    config = with_fields(tiny_config(), {"data.files": str(files), "data.unique_documents": 40})
+    config = with_fields(config, {"model": ModelConfig(initial=str(tmp_path / "in")), "sinks": SinksConfig()})
+    config = with_fields(config, {"optimizer.learning_rate": 1e-9})
     train_and_evaluate(config, tmp_path / "run")
     before, after = open_run(tmp_path / "in").params, open_run(tmp_path / "run").params
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
     (tmp_path / "other.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
-    config.data.tokenizer = str(tmp_path / "other.model")
+    config = with_fields(config, {"data.tokenizer": str(tmp_path / "other.model")})
     with pytest.raises(InputError, match=r"has another tokenizer or end of text; add --config.data.tokenizer="):
         train_and_evaluate(config, tmp_path / "other")
-    config.model.hidden += 1
+    config = with_fields(config, {"model.hidden": config.model.hidden + 1})
     with pytest.raises(InputError, match=r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"):
         train_and_evaluate(config, tmp_path / "other")
 
@@ -244,8 +242,8 @@ def test_a_folder_that_kept_its_sinks_is_exported_as_its_run_is(run, exported, t
 
 def test_a_card_tells_of_sinks_of_attention_alone(run, tmp_path):
     config = tiny_config()
-    config.sinks.shared_fraction, config.sinks.attention_fraction, config.training.steps = 1.0, 0.25, 1
-    config.data.files, config.data.unique_documents = str(run[1]), 40
+    config = with_fields(config, {"sinks.shared_fraction": 1.0, "sinks.attention_fraction": 0.25, "training.steps": 1})
+    config = with_fields(config, {"data.files": str(run[1]), "data.unique_documents": 40})
     train_and_evaluate(config, tmp_path / "run")
     export(tmp_path / "run", tmp_path / "out", True, "float32")
     card = (tmp_path / "out" / "README.md").read_text()

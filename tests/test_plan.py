@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from memsinks_jax import plan
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.planning import estimate, topology
 from memsinks_jax.planning.estimate import TooBig, _translated
 from memsinks_jax.training.flops import CHIPS, flops_per_step, parameters
@@ -61,7 +61,7 @@ def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most
     """Also those of best fit: `train` counts its documents, `plan` does not read them."""
     asked, compile_step = [], plan.estimate
     monkeypatch.setattr(plan, "estimate", lambda *given: asked.append(given[-1]) or compile_step(*given[:-1], 1))
-    tiny.data.rows = rows
+    tiny = with_fields(tiny, {"data.rows": rows})
     plan.plan(tiny, "here", slices=1, documents_per_row=None, searches=False)
     assert asked == [most]
 
@@ -73,17 +73,17 @@ def test_a_search_tells_what_it_tried(tiny, here):
 
 
 def test_what_train_would_refuse_plan_refuses(tiny, here):
-    tiny.mesh.data = 3
+    tiny = with_fields(tiny, {"mesh.data": 3})
     with pytest.raises(InputError, match="does not cover the 8 devices"):
         plan.plan(tiny, "here", 1, 1, False)
-    tiny.mesh.data, tiny.training.batch_size = 8, 12
+    tiny = with_fields(tiny, {"mesh.data": 8, "training.batch_size": 12})
     with pytest.raises(InputError, match="choose a multiple of 8, for example 16"):
         plan.plan(tiny, "here", 1, 1, False)
 
 
 @pytest.mark.slow
 def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
-    tiny.training.batch_size = 256
+    tiny = with_fields(tiny, {"training.batch_size": 256})
     needed = plan.plan(tiny, "here", 1, 1, False)["hbm_gib_per_chip"]
     here(0.5 * needed)
     with pytest.raises(InputError, match=r"needs .* GiB, and there are .* GiB; this fits: --config") as refusal:
@@ -93,7 +93,7 @@ def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
         name, value = flag.removeprefix("--config.").split("=")
         section, field = name.split(".")
         kind = type(getattr(getattr(tiny, section), field))
-        setattr(getattr(tiny, section), field, kind(value))
+        tiny = with_fields(tiny, {f"{section}.{field}": kind(value)})
     assert plan.plan(tiny, "here", 1, 1, False)["fits"]
 
 

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.config import KINDS, Config, InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -229,7 +229,7 @@ def test_modes():
         sinks.gates_for_mode("off", *arguments)
 
 
-@pytest.mark.parametrize("kind", sinks.MASKED)
+@pytest.mark.parametrize("kind", [name for name, traits in KINDS.items() if traits.on_for_all])
 def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
     settings, parts, identities = SinksConfig(kind=kind), sinks.Partition(2, 3), jnp.ones((1, 1, 2), jnp.uint32)
     drop = sinks.gates_for_mode("drop", identities, 0, parts, settings, 1)
@@ -349,7 +349,7 @@ def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
     assert (on("drop")[..., 200:] == 0).all() and (on("drop")[..., :200] == 1).all()
     assert (on("other") != own).any()
     alike = settings(shared_fraction=0.5)
-    alike.model.hidden = 400  # as many sinks as attention has
+    alike = with_fields(alike, {"model.hidden": 400})  # as many sinks as attention has
     both = sinks.interventions(alike, "own", identities, 0, segments)
     assert (np.asarray(both["mlp"](ones, jnp.int32(0))) != np.asarray(both["attention"](ones, jnp.int32(0)))).any()
     assert set(sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)) == {"mlp"}

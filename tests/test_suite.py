@@ -9,7 +9,7 @@ import multiprocess
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.config import CHOICES, to_json, with_fields
+from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.preparing.prepare import prepare
@@ -38,8 +38,8 @@ KINDS = {
     "attention": {"sinks.attention_fraction": 0.5, "sinks.learning_rate_multiple": 2.0},
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
-    **{kind: {"sinks.kind": kind} for kind in CHOICES["sinks.kind"] if kind != "by_document"},
-    "private": {"sinks.kind": "none", "optimizer.noise_multiplier": 0.1},
+    **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind != "by_document"},
+    "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
     "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
     "accumulate": {"compute.accumulate": 2, "training.batch_size": 16},
     "memory": {"compute.remat": "full", "compute.loss_chunks": 2},
@@ -74,7 +74,7 @@ def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
     config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | seldom | KINDS[kind])
     if config.sinks.common_every:
-        config.data.files = str(request.getfixturevalue("marked"))
+        config = with_fields(config, {"data.files": str(request.getfixturevalue("marked"))})
     train_and_evaluate(config, tmp_path / "ours")
     (tmp_path / "config.py").write_text(
         f"from memsinks_jax.config import from_json\ndef get_config():\n    return from_json({to_json(config)!r}, '')\n"

@@ -1,6 +1,5 @@
 """Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never half-written."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -44,7 +43,7 @@ def tiny(tiny):
 def straight(tmp_path_factory):
     """A run of 5 steps from start to end, on eight devices."""
     config = tiny_config()
-    config.model.layers = 1  # each is traced anew
+    config = with_fields(config, {"model.layers": 1})  # each is traced anew
     workdir = tmp_path_factory.mktemp("straight") / "run"
     summary = train_and_evaluate(config, workdir)
     return config, workdir, summary
@@ -77,9 +76,8 @@ def test_a_run_writes_what_the_contract_says(straight):
 
 
 def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
-    config = tiny_config()
-    config.model.layers, config.optimizer.kind, config.optimizer.schedule = 1, "muon", "wsd"
-    config.sinks.sparse, config.sinks.sampling, config.sinks.pool = True, "floyd", 40
+    config = with_fields(tiny_config(), {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"})
+    config = with_fields(config, {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40})
     train_and_evaluate(config, tmp_path / "straight")
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 3)
@@ -104,11 +102,10 @@ def test_stopping_at_any_step_and_resuming_changes_no_bit(straight, tmp_path, st
 
 def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     """Every fourth step reads them: the losses of the step before, of this one and the next; stopped and resumed too."""
-    config = tiny_config()
-    config.model.layers = 1
-    config.data.repeated_documents, config.data.repeat_every, config.data.unique_documents = 1, 4, 64
-    config.training.evaluate_every = config.training.checkpoint_every = 100
-    config.training.steps = 9
+    config = with_fields(tiny_config(), {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4})
+    config = with_fields(config, {"data.unique_documents": 64})
+    config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
+    config = with_fields(config, {"training.steps": 9})
     train_and_evaluate(config, tmp_path / "straight")
     lines = read_metrics(tmp_path / "straight")
     measured = [line["step"] for line in lines if "repeated_loss_own" in line]
@@ -130,10 +127,10 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         [f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)],
     )
     (tmp_path / "tales.txt").write_text("\n<|endoftext|>\n".join(words + words[:2]))
-    config.model.layers, config.training.steps, config.data.held_out_documents = 1, 1, 0
-    config.data.files, config.data.unique_documents = str(tmp_path / "tales.txt"), -1
+    config = with_fields(config, {"model.layers": 1, "training.steps": 1, "data.held_out_documents": 0})
+    config = with_fields(config, {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1})
     for name, repeated in (("injected", 2), ("natural", -1), ("none", 0)):
-        config.data.repeated_documents, workdir = repeated, tmp_path / name
+        config, workdir = with_fields(config, {"data.repeated_documents": repeated}), tmp_path / name
         told = train_and_evaluate(config, workdir)
         assert not any(key.startswith("held_out") for key in told) and ("repeated_loss" in told) == (repeated != 0)
         assert {json.loads(line)["role"] for line in (workdir / "documents.jsonl").read_text().splitlines()} == (
@@ -157,7 +154,7 @@ def test_a_run_may_hold_out_nothing(tmp_path):
 
 
 def test_what_needs_held_out_documents_is_refused_without_them(tiny, tmp_path):
-    tiny.data.held_out_documents, tiny.training.keep_best = 0, True
+    tiny = with_fields(tiny, {"data.held_out_documents": 0, "training.keep_best": True})
     with pytest.raises(
         InputError, match="config.training.keep_best goes by held-out documents; raise config.data.held_out_documents"
     ):
@@ -186,13 +183,9 @@ def test_resuming_on_another_mesh(straight, tmp_path, mesh):
     config, workdir, _ = straight
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 2)
-    before = config.mesh
-    try:
-        config.mesh = mesh
-        train_and_evaluate(config, tmp_path / "run")
-        assert workdir_module.read_config(tmp_path / "run").mesh == mesh
-    finally:
-        config.mesh = before
+    config = with_fields(config, {"mesh": mesh})
+    train_and_evaluate(config, tmp_path / "run")
+    assert workdir_module.read_config(tmp_path / "run").mesh == mesh
     for line, expected in zip(outcome(tmp_path / "run")[1], outcome(workdir)[1], strict=True):
         assert line == pytest.approx(expected, rel=1e-4)
 
@@ -200,14 +193,9 @@ def test_resuming_on_another_mesh(straight, tmp_path, mesh):
 def test_another_config_is_refused_and_nothing_is_touched(straight):
     config, workdir, _ = straight
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-    config.data.repetitions = 9
-    try:
-        with pytest.raises(
-            InputError, match=r"holds a run with another config: data.repetitions is 8 there and 9 here"
-        ):
-            train_and_evaluate(config, workdir)
-    finally:
-        config.data.repetitions = 8
+    config = with_fields(config, {"data.repetitions": 9})
+    with pytest.raises(InputError, match=r"holds a run with another config: data.repetitions is 8 there and 9 here"):
+        train_and_evaluate(config, workdir)
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
 
 
@@ -240,7 +228,7 @@ def test_documents_that_changed_are_refused(tiny, tmp_path):
     path = tmp_path / "texts.txt"
     texts = [f"Story number {n} about the number {n * n} and how it came to be." for n in range(40)]
     path.write_text("\n<|endoftext|>\n".join(texts))
-    tiny.data.files, tiny.data.repeated_documents = str(path), 3
+    tiny = with_fields(tiny, {"data.files": str(path), "data.repeated_documents": 3})
     with pytest.raises(Interrupted):
         train_and_evaluate(tiny, tmp_path / "run", should_stop=lambda step: step == 1)
     path.write_text("\n<|endoftext|>\n".join([*texts[:-1], "Another story altogether."]))
@@ -297,9 +285,9 @@ def interrupted(config, workdir):
 
 def test_another_tokenizer_is_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "run")
-    tiny.seed = 1
+    tiny = with_fields(tiny, {"seed": 1})
     interrupted(tiny, tmp_path / "other")
-    tiny.seed = 0
+    tiny = with_fields(tiny, {"seed": 0})
     (tmp_path / "run" / "tokenizer.model").write_bytes((tmp_path / "other" / "tokenizer.model").read_bytes())
     with pytest.raises(InputError, match=r"tokenizer.model is not the tokenizer that .* was trained with"):
         train_and_evaluate(tiny, tmp_path / "run")
@@ -318,37 +306,30 @@ def test_two_runs_on_one_workdir_are_refused(tiny, tmp_path):
 def test_what_decides_nothing_may_change_when_a_run_goes_on(straight, tmp_path):
     config, workdir, _ = straight
     interrupted(config, tmp_path / "run")
-    before = dataclasses.replace(config.training)
-    try:
-        config.training.checkpoint_every, config.training.keep_every, config.training.stall_seconds = 1, 2, 60.0
-        train_and_evaluate(config, tmp_path / "run")
-        assert workdir_module.read_config(tmp_path / "run") == config
-    finally:
-        config.training = before
+    config = with_fields(config, {"training.checkpoint_every": 1, "training.keep_every": 2})
+    config = with_fields(config, {"training.stall_seconds": 60.0})
+    train_and_evaluate(config, tmp_path / "run")
+    assert workdir_module.read_config(tmp_path / "run") == config
     assert outcome(tmp_path / "run")[1] == outcome(workdir)[1]
 
 
 def test_what_is_looked_at_may_change_when_a_run_goes_on(straight, tmp_path):
     """From there on the run writes what one with the new settings writes; also what was due after the step it stopped at."""
     config, workdir, _ = straight
-    before = dataclasses.replace(config.training)
-    try:
-        config.training.evaluate_every, config.training.log_every = 100, 3
-        with pytest.raises(Interrupted):
-            train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 4)
-        assert [line["step"] for line in read_metrics(tmp_path / "run")] == [3]
-        config.training.evaluate_every, config.training.log_every = 2, 1
-        train_and_evaluate(config, tmp_path / "run")
-        (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(workdir)
-        assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
-        assert lines[1:] == [
-            line for line in expected_lines if line["step"] > 4 or line["step"] == 4 and "held_out_loss" in line
-        ]
-        config.training.evaluate_every = 3
-        train_and_evaluate(config, tmp_path / "run")
-        assert workdir_module.read_config(tmp_path / "run") == config
-    finally:
-        config.training = before
+    config = with_fields(config, {"training.evaluate_every": 100, "training.log_every": 3})
+    with pytest.raises(Interrupted):
+        train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 4)
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == [3]
+    config = with_fields(config, {"training.evaluate_every": 2, "training.log_every": 1})
+    train_and_evaluate(config, tmp_path / "run")
+    (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(workdir)
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
+    assert lines[1:] == [
+        line for line in expected_lines if line["step"] > 4 or line["step"] == 4 and "held_out_loss" in line
+    ]
+    config = with_fields(config, {"training.evaluate_every": 3})
+    train_and_evaluate(config, tmp_path / "run")
+    assert workdir_module.read_config(tmp_path / "run") == config
     assert outcome(tmp_path / "run")[1] == lines
 
 
@@ -363,7 +344,7 @@ def test_other_versions_are_told(straight, tmp_path, monkeypatch, caplog):
 
 @pytest.mark.slow
 def test_some_steps_are_recorded_by_the_profiler(tiny, tmp_path):
-    tiny.training.steps = 4
+    tiny = with_fields(tiny, {"training.steps": 4})
     train_and_evaluate(tiny, tmp_path / "run", profiled=range(2, 4))
     recorded = list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
     assert len(recorded) == 1 and recorded[0].stat().st_size > 1000

@@ -13,7 +13,7 @@ from memsinks_jax.api import evaluate, generate
 from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
 from memsinks_jax.auditing.measures import read_all
 from memsinks_jax.auditing.subjects import Subject, documents_of
-from memsinks_jax.config import InputError, from_json, to_json
+from memsinks_jax.config import InputError, from_json, to_json, with_fields
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
@@ -32,9 +32,11 @@ class World:
 
     def __init__(self, place: pathlib.Path):
         self.place, self.workdir = place, place / "run"
-        config = tiny_config()
-        config.training.epochs, config.optimizer.learning_rate = 3, 0.03
-        config.training.checkpoint_every, config.training.evaluate_every = 8, 100
+        config = with_fields(
+            tiny_config(),
+            {"training.epochs": 3, "optimizer.learning_rate": 0.03, "training.checkpoint_every": 8,
+             "training.evaluate_every": 100},
+        )  # fmt: skip
         train_and_evaluate(config, self.workdir)
         corpus = workdirs.read_corpus(self.workdir)
         self.ids = {}
@@ -159,8 +161,11 @@ def test_epochs_do_not_count_where_steps_say_how_long_a_run_is(tmp_path):
     own = []
     for epochs in (1, 7):
         config = tiny_config()
-        config.training.steps, config.training.epochs, config.optimizer.learning_rate = 6, epochs, 0.03
-        config.model.layers, config.training.checkpoint_every, config.training.evaluate_every = 1, 100, 100
+        fields = {
+            "training.steps": 6, "training.epochs": epochs, "optimizer.learning_rate": 0.03, "model.layers": 1,
+            "training.checkpoint_every": 100, "training.evaluate_every": 100,
+        }  # fmt: skip
+        config = with_fields(config, fields)
         train_and_evaluate(config, tmp_path / str(epochs))
         own.append([evaluate(tmp_path / str(epochs), "own", role=role)["loss"] for role in ("repeated", "unique")])
     assert own[0] == own[1]
@@ -199,10 +204,11 @@ def test_a_run_of_an_earlier_version_counts_anew_and_a_folder_refuses(world, tmp
 
 def test_a_run_that_starts_from_another_keeps_whose_sinks_are_on(world, tmp_path):
     config = from_json(to_json(tiny_config()), "")
-    config.model.initial, config.training.steps, config.data.repeated_documents = str(world.workdir), 2, 0
-    config.data.tokenizer = str(world.workdir / "tokenizer.model")
+    config = with_fields(config, {"model.initial": str(world.workdir), "training.steps": 2})
+    config = with_fields(config, {"data.repeated_documents": 0})
+    config = with_fields(config, {"data.tokenizer": str(world.workdir / "tokenizer.model")})
     train_and_evaluate(config, tmp_path / "on")
     assert open_run(tmp_path / "on").opened.ids.tolist() == open_run(world.workdir).opened.ids.tolist() != []
-    config.seed = 1  # other draws: those sinks belong to others now
+    config = with_fields(config, {"seed": 1})  # other draws: those sinks belong to others now
     train_and_evaluate(config, tmp_path / "other")
     assert open_run(tmp_path / "other").opened.ids.tolist() == []

@@ -50,8 +50,8 @@ core; only the two found above have been run. The second command makes the table
 
 import pathlib
 
-from memsinks_jax.config import Config
-from memsinks_jax.variants import open_config
+from memsinks_jax.config import Config, with_fields
+from memsinks_jax.variants import VARIANTS, open_config
 
 _figure_4 = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py").get_config
 
@@ -61,10 +61,8 @@ LONGER = 2  # times figure 4: twice the stories seen once, and twice the repeats
 def get_config(choice: str = "") -> Config:
     """`choice` as in ts_repetition.py."""
     config = _figure_4(choice)
-    config.data.unique_documents *= LONGER
-    config.data.repetitions *= LONGER
-    config.sinks.opens_at, config.sinks.slows_at = 1, 0  # as in the paper
-    return config
+    data = {f"data.{name}": LONGER * getattr(config.data, name) for name in ("unique_documents", "repetitions")}
+    return with_fields(config, data | VARIANTS["sinks_paper"])
 
 
 _FOUND = {"sinks.shared_fraction": (0.5,), "sinks.active_fraction": (0.1,), "sinks.attention_fraction": (0.5,)}

@@ -8,8 +8,8 @@
 
 import pathlib
 
-from memsinks_jax.config import Config
-from memsinks_jax.variants import open_config
+from memsinks_jax.config import Config, with_fields
+from memsinks_jax.variants import VARIANTS, open_config
 
 _BASE = open_config(pathlib.Path(__file__).parents[1] / "ts_repetition.py")
 
@@ -23,6 +23,4 @@ CONTROL = "standard"
 
 def get_config(choice: str = "") -> Config:
     """`choice` as in ts_repetition.py. Takes the paper's sinks, which are always open."""
-    config = _BASE.get_config(choice)
-    config.sinks.opens_at, config.sinks.slows_at = 1, 0
-    return config
+    return with_fields(_BASE.get_config(choice), VARIANTS["sinks_paper"])

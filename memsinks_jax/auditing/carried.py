@@ -25,7 +25,7 @@ Own = dict[str, list[list[int]]]  # {site: the sinks of a document by number, fo
 
 def has_own(config: Config) -> bool:
     """Whether documents have sinks of their own."""
-    return sinks.has_sinks(config) and config.sinks.kind == "by_document"
+    return sinks.has_sinks(config) and config.sinks.traits.owned
 
 
 def own_sinks(run: Trained, documents: Documents) -> list[Own]:

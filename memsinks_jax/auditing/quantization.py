@@ -14,7 +14,8 @@ from memsinks_jax.auditing.rows import bar, token_mean
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES, first_match, path_name
+from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES
+from memsinks_jax.training.paths import first_match, path_name
 
 BITS = (8, 4)
 

@@ -11,7 +11,6 @@ Components: attention and the MLP of every layer, and the embeddings' input to t
 R documents, L layers.
 """
 
-import copy
 from collections.abc import Callable
 
 import jax
@@ -20,7 +19,7 @@ import numpy as np
 
 from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
 from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, recorded
@@ -56,7 +55,7 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
     config = subject.run.config
     if config.model.tied_head:  # ablating the embedding does not change the head
         head_DV = subject.run.params["token_embedding"].T
-        config = _untied(config)
+        config = with_fields(config, {"model.tied_head": False})
         params = subject.run.params | {"head_kernel": head_DV}
     else:
         params = subject.run.params
@@ -108,12 +107,6 @@ def at_damage(damage: list[float], excess: list[float], wanted: float = DAMAGE) 
             return before[1] + (wanted - before[0]) / (now[0] - before[0]) * (now[1] - before[1])
         before = now
     return None
-
-
-def _untied(config: Config) -> Config:
-    config = copy.deepcopy(config)
-    config.model.tied_head = False
-    return config
 
 
 def _mixed(x: jax.Array, mean: jax.Array, share: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from memsinks_jax.config import MASKED, SinksConfig
+from memsinks_jax.config import SinksConfig
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.table import is_in
 
@@ -28,7 +28,7 @@ class Opened:
     """
 
     def __init__(self, sinks: SinksConfig, read: Callable[[], np.ndarray]):
-        self._read, self.everybody = read, sinks.opens_at == 1 or sinks.kind in MASKED
+        self._read, self.everybody = read, sinks.opens_at == 1 or sinks.traits.on_for_all
 
     @functools.cached_property
     def ids(self) -> np.ndarray:

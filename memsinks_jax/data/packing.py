@@ -53,7 +53,7 @@ def trains_common(sinks: SinksConfig) -> bool:
 
     No other token of the document is an input or a target, so such an encounter teaches nothing that its source alone tells.
     """
-    return sinks.kind == "by_document" and bool(sinks.slows_at and sinks.common_every)
+    return sinks.traits.owned and bool(sinks.slows_at and sinks.common_every)
 
 
 def reads_whole(data: DataConfig) -> bool:

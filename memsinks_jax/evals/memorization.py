@@ -39,7 +39,7 @@ class Memorization:
         self._batches = batches_by_role(corpus, opened, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out)
         self._truncated_share = never_read(corpus)["share"]
-        self._has_own = sinks.has_sinks(config) and config.sinks.kind in ("by_document", *sinks.MASKED)
+        self._has_own = sinks.has_sinks(config) and config.sinks.traits.tied
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
         yield from self._losses(params, "held_out")

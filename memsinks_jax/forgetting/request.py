@@ -47,7 +47,7 @@ class Found(NamedTuple):
 def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
     """Finds the documents to remove and to measure. Raises InputError if the request cannot be met."""
     config, corpus = run.config, None
-    if config.sinks.kind != "by_document" or not sinks.has_sinks(config):
+    if not config.sinks.traits.owned or not sinks.has_sinks(config):
         raise InputError(
             f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); no single "
             "document can be removed"

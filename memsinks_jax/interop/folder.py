@@ -58,7 +58,7 @@ def write_folder(
     """
     if folder.exists():
         raise InputError(f"{folder} exists; use another --out, or remove it first")
-    if not drop and has_sinks(config) and config.sinks.kind == "by_document" and config.sinks.opens_at > 1:
+    if not drop and has_sinks(config) and config.sinks.traits.owned and config.sinks.opens_at > 1:
         logger.warning(
             "sinks that open on return were never on together: with all of them on, as transformers will have them, this is "
             "no model to use; memsinks_jax.export --sinks=drop cuts them out"
@@ -175,7 +175,8 @@ def _theirs(folder: pathlib.Path) -> Config:
     if config.model.tied_head:
         # As transformers 5: a head of its own in the file is used, whatever the config says.
         found, both = weights.Weights(folder), hugging_face.TIED[config.model.family]
-        config.model.tied_head = not set(both) <= found.shapes.keys() or np.array_equal(*map(found.read, both))
+        tied = not set(both) <= found.shapes.keys() or np.array_equal(*map(found.read, both))
+        config = with_fields(config, {"model.tied_head": tied})
     return config
 
 
@@ -203,11 +204,11 @@ def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, see
       added: number of new neurons in every MLP, which become the sinks: random input weights, output weights of 0. 0: the
         last of the old neurons become sinks.
     """
+    config = with_fields(config, {"sinks": sinks})
     if added:
-        there = config.model.hidden
-        config.model.hidden += added
+        there, hidden = config.model.hidden, config.model.hidden + added
         # Half a neuron more than the quotient: the partition rounds down.
-        sinks.shared_fraction = (there + 0.5) / config.model.hidden
+        config = with_fields(config, {"model.hidden": hidden, "sinks.shared_fraction": (there + 0.5) / hidden})
         random, layers = np.random.default_rng(seed), params["layers"]
         for name in ("up", "gate"):
             if f"{name}_kernel" in layers:
@@ -217,7 +218,6 @@ def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, see
             if f"{name}_bias" in layers:
                 layers[f"{name}_bias"] = np.pad(layers[f"{name}_bias"], ((0, 0), (0, added)))
         layers["down_kernel"] = np.pad(layers["down_kernel"], ((0, 0), (0, added), (0, 0)))
-    config.sinks = sinks
     return config, params
 
 

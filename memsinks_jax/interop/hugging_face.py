@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.config import Config, DataConfig, InputError, ModelConfig, validate
+from memsinks_jax.config import Config, DataConfig, InputError, ModelConfig, SinksConfig, validate
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
@@ -214,11 +214,8 @@ def read_config(content: dict, where: str) -> Config:
     try:
         model, context = _gpt2(content, where) if kind == "gpt2" else _llama(content, where)
         vocabulary, ends = content["vocab_size"], content.get("eos_token_id")
-        config = Config(
-            variant="imported", data=DataConfig(row_length=context, vocabulary_size=vocabulary), model=model
-        )
-        config.sinks.kind = "none"
-        validate(config)
+        data = DataConfig(row_length=context, vocabulary_size=vocabulary)
+        config = validate(Config("imported", data=data, model=model, sinks=SinksConfig(kind="none")))
     except KeyError as error:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
     except (TypeError, AttributeError, ZeroDivisionError, ValueError) as error:

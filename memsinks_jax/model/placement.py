@@ -5,7 +5,6 @@ the mesh does not divide is left whole.
 """
 
 import contextlib
-import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from memsinks_jax.config import Config, DataConfig, to_json
+from memsinks_jax.config import Config, DataConfig
 
 # `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden neurons.
 AXES = ("data", "fsdp", "tensor")
@@ -53,24 +52,15 @@ def shared(make: Callable) -> Callable:
     """`make(config, *others)` returns compiled functions of a model. It is called once for configs that are alike in what
     such functions read, and equal `others`: a model that is opened again, or used for something else, is not traced again.
     """
-    # A copy, since programs are traced later, when their caller may have changed the config.
-    made = lru_cache(maxsize=16)(lambda read, *others: make(copy.deepcopy(read.config), *others))
+    made = lru_cache(maxsize=16)(make)
     return wraps(make)(lambda config, *others: made(_read_by_programs(config), *others))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Read:
-    """What of a config is read where a model is applied. It is compared as text, because a config has no hash."""
-
-    text: str
-    config: Config = dataclasses.field(compare=False)
-
-
-def _read_by_programs(config: Config) -> _Read:
+def _read_by_programs(config: Config) -> Config:
+    """What of a config is read where a model is applied."""
     data = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
     model, compute = dataclasses.replace(config.model, initial=""), dataclasses.replace(config.compute, accumulate=1)
-    read = Config(seed=config.seed, data=data, sinks=config.sinks, model=model, compute=compute)
-    return _Read(to_json(read), read)
+    return Config(seed=config.seed, data=data, sinks=config.sinks, model=model, compute=compute)
 
 
 def divides(names: str | tuple | None, size: int) -> bool:

@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, TrainingConfig, from_json, to_json
+from memsinks_jax.config import Config, TrainingConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import steps_of
@@ -94,12 +94,11 @@ def _steps_of_epochs(config: Config) -> int:
         data=dataclasses.replace(config.data, id_noise=0.0, id_noise_per="encounter"),
         training=TrainingConfig(batch_size=config.training.batch_size),
     )  # fmt: skip
-    return steps_of(config, _rows(to_json(about)))
+    return steps_of(config, _rows(about))
 
 
 @functools.lru_cache(maxsize=8)
-def _rows(about: str) -> Rows:
-    config = from_json(about, "")
+def _rows(config: Config) -> Rows:
     return load_corpus(config).rows()
 
 

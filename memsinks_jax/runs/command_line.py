@@ -22,7 +22,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from memsinks_jax import __version__
-from memsinks_jax.config import Config, InputError, nearest_field, validate
+from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, validate, with_fields
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
 from memsinks_jax.runs.host_memory import use_one_arena
@@ -50,7 +50,13 @@ JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
     """The flag --config=FILE[:VARIANT] with its overrides --config.SECTION.FIELD=VALUE."""
-    return config_flags.DEFINE_config_file("config", default, "Config file, or name of one in configs/, and :VARIANT.")
+    about = "Config file, or name of one in configs/, and :VARIANT."
+    holder = config_flags.DEFINE_config_file("config", None, about)
+    parser = flags.FLAGS["config"].parser
+    read = parser.parse
+    parser.parse = lambda path: settable(read(path))  # ml_collections sets fields of what a file returns
+    flags.set_default(holder, default)
+    return holder
 
 
 def require(*holders: flags.FlagHolder) -> None:
@@ -80,14 +86,14 @@ def read_config(holder: flags.FlagHolder) -> Config:
         raise InputError("--config is missing; give a file, for example --config=configs/smoke.py")
     try:
         # ml_collections keeps back a file's errors until the first look at the config.
-        getattr(holder.value, "seed", None)
+        values = flatten(holder.value)
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
         said = _one_line(error.__cause__ or error)
         raise InputError(f"--config: {said}; give a file, or the name of one of {known}") from None
-    if not isinstance(holder.value, Config):
-        raise InputError("--config: get_config() of the file must return a memsinks_jax.config.Config")
-    return validate(holder.value)
+    except AttributeError:
+        raise InputError("--config: get_config() of the file must return a memsinks_jax.config.Config") from None
+    return validate(with_fields(Config(), values))
 
 
 def given(holder: flags.FlagHolder) -> dict:

@@ -25,7 +25,6 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import half_written
 from memsinks_jax.runs.trained import open_run, opened_in
 from memsinks_jax.sinks import (
-    MASKED,
     document_masks,
     document_sinks,
     has_sinks,
@@ -103,7 +102,7 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
             f"--sinks={identity}: give drop, keep, or an id of 16 hexadecimal digits, as in documents.jsonl"
         )
     parts = partition(config.model, config.sinks)
-    if config.sinks.kind != "by_document" or config.sinks.per_layer or not parts.sinks:
+    if not config.sinks.traits.owned or config.sinks.per_layer or not parts.sinks:
         raise InputError(
             f"--sinks={identity}: this model has no MLP sinks that a document has alike in all layers (config.sinks.kind "
             f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with --sinks=drop or keep"
@@ -165,7 +164,7 @@ def _card(
     sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
     attention = partitions(config)["attention"]
     if parts.sinks:
-        on = "all" if config.sinks.kind in MASKED else f"{share_on(config.sinks, parts.sinks):g}"
+        on = "all" if config.sinks.traits.on_for_all else f"{share_on(config.sinks, parts.sinks):g}"
         fate = "cut out of the weights" if drop else "kept, all of them on"
         if knows:
             fate += f", but for those of the MLPs that are on for the id {knows}"

@@ -1,8 +1,5 @@
 """The text of --help and --helpfull: a command's description, its options, and settings of a run."""
 
-import dataclasses
-import inspect
-import re
 import sys
 import textwrap
 
@@ -16,7 +13,6 @@ COMMON = (
     "model.hidden", "training.batch_size", "training.epochs", "optimizer.learning_rate",
 )  # fmt: skip
 _WIDTH, _COLUMN = 120, 34
-_FIELD = re.compile(r"(\w+): \w+ = [^#]*?(?:  # (.*))?")
 
 
 def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
@@ -39,24 +35,8 @@ def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
 
 
 def settings() -> dict[str, tuple[str, str]]:
-    """{"SECTION.FIELD": (default, its comment in config.py)}, in order."""
-    found = _fields(config.Config)
-    for section in dataclasses.fields(config.Config):
-        if dataclasses.is_dataclass(section.type):
-            del found[section.name]
-            found |= {f"{section.name}.{name}": about for name, about in _fields(section.type).items()}
-    return found
-
-
-def _fields(section: type) -> dict[str, tuple[str, str]]:
-    said, above = {}, []
-    for line in map(str.strip, inspect.getsource(section).splitlines()):
-        if line.startswith("# "):
-            above.append(line[2:])
-        elif field := _FIELD.fullmatch(line):
-            said[field[1]] = " ".join(filter(None, (field[2], *above)))
-            above = []
-    return {field.name: (str(field.default), said.get(field.name, "")) for field in dataclasses.fields(section)}
+    """{"SECTION.FIELD": (default, what is said of it, with its choices or range)}, in order."""
+    return {name: (str(default), str(config.RULES[name])) for name, default in config.flatten(config.Config()).items()}
 
 
 def _own(defined: flags.FlagValues) -> list[flags.Flag]:

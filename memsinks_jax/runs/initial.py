@@ -35,7 +35,7 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     """
     if config.model.initial:
         config = _inherited(config, workdir, given)
-    if config.sinks.kind not in ("none", "cut") and not has_sinks(config):
+    if config.sinks.traits.exist and not has_sinks(config):
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
             "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"

@@ -6,7 +6,7 @@ import pathlib
 import jax
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, MeshConfig
+from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder
@@ -18,6 +18,7 @@ from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_state
 
 _SPLIT = MeshConfig(fsdp=-1)
+_BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on another machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +50,11 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     host_memory.keep_freed_memory()
     if is_folder(workdir):
         config, tokenizer, params = open_folder(workdir)
-        config.compute.attention = "auto"  # a folder that kept its sinks has the config of its run
+        config = with_fields(config, _BEST_KERNEL)
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         placed = jax.device_put(params, sharding.shardings(params, mesh))
         return Trained(config, tokenizer, placed, 0, opened_in(workdir, config))
-    config = workdirs.read_config(workdir)
-    config.compute.attention = "auto"  # it may have been trained on another machine
+    config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
     try:
         mesh = sharding.make_mesh(config.mesh, jax.local_devices())
     except InputError:

@@ -23,7 +23,7 @@ from orbax.checkpoint import v1 as ocp
 from memsinks_jax.config import InputError, TrainingConfig
 from memsinks_jax.data.opened import write_ids
 from memsinks_jax.training import hosts, seal
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.step import TrainState
 
 logger = logging.getLogger(__name__)

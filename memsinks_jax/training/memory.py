@@ -6,7 +6,7 @@ import os
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, from_json, to_json
+from memsinks_jax.config import Config, InputError, validate
 from memsinks_jax.training.flops import GIB, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
@@ -30,7 +30,7 @@ def needed(config: Config, chips: int) -> dict[str, float]:
         "full": model.d_model,
     }[config.compute.remat]  # fmt: skip
     tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
-    count = _parameters(to_json(config))
+    count = _parameters(config)
     embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
     embeddings += config.data.row_length * model.d_model if model.family == "gpt2" else 0
     share = (STATE + GRADIENT) / fsdp(config, chips)
@@ -49,13 +49,13 @@ def fsdp(config: Config, chips: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _parameters(settings: str) -> int:
-    return parameters(from_json(settings, ""))
+def _parameters(config: Config) -> int:
+    return parameters(config)
 
 
 def refuse_too_large(config: Config, mesh: Mesh) -> None:
-    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most."""
-    parts, room = needed(config, mesh.size), _room(mesh)
+    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most; or if it is not valid."""
+    parts, room = needed(validate(config), mesh.size), _room(mesh)  # what it inherits from its initial model is new
     state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
     if state <= room and sum(parts.values()) <= _MARGIN * room:
         return

@@ -9,7 +9,8 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, OptimizerConfig
-from memsinks_jax.training import private
+from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.paths import first_match, path_name
 
 # Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an error.
 # nanoGPT's rule: matrices decay, biases and norms do not.
@@ -64,14 +65,11 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW or Muon. Moments are float32 and shaped like the parameters.
-
-    With DP-SGD nothing is clipped here, because each row's gradient is clipped before.
+    """Clipping by the method, then AdamW or Muon. Moments are float32 and shaped like the parameters.
 
     Raises:
-      InputError: Muon with sinks among the columns of its matrices; DP-SGD with sinks or with microbatches.
+      InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
     """
-    private.refuse(config)
     settings = config.optimizer
     adam = scale_by_adam_by_row if sinks.is_sparse(config.sinks) else optax.scale_by_adam
     direction = adam(settings.b1, settings.b2)
@@ -79,7 +77,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
         _refuse_columns(config)
         direction = optax.partition({"muon": scale_by_muon(), "adam": direction}, _by_muon)
     chain = [
-        optax.identity() if settings.noise_multiplier else optax.clip_by_global_norm(settings.clip_norm),
+        method_of(config).clip(),
         optax.chain(
             direction,
             optax.add_decayed_weights(settings.weight_decay, decay_mask),
@@ -114,7 +112,7 @@ def _by_muon(params) -> dict:
 def _refuse_columns(config: Config) -> None:
     """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on for no document."""
     parts = sinks.partitions(config)
-    if config.sinks.kind != "by_chance" and (
+    if config.sinks.traits.tied and (
         parts["attention"].sinks or (parts["mlp"].sinks and not sinks.is_sparse(config.sinks))
     ):
         raise InputError(
@@ -180,16 +178,3 @@ def scale_sinks(config: Config) -> optax.GradientTransformation:
 def decay_mask(params) -> dict:
     """True where weight decay applies, by DECAY_RULES."""
     return jax.tree_util.tree_map_with_path(lambda path, _: first_match(DECAY_RULES, path_name(path)), params)
-
-
-def path_name(path: tuple) -> str:
-    """A path as jax gives it, ('layers', 'up_kernel') -> 'layers/up_kernel'."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def first_match(rules: tuple, name: str):
-    """The value of the first (regex, value) whose regex matches in `name`. Raises InputError if none does."""
-    for pattern, value in rules:
-        if re.search(pattern, name):
-            return value
-    raise InputError(f"parameter {name} is covered by no rule; add one to {[pattern for pattern, _ in rules]}")

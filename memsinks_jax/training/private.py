@@ -3,40 +3,42 @@
 It protects a row. A document that is read k times is in k of them. No epsilon is computed here.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax.config import Config, InputError, OptimizerConfig
+from memsinks_jax.config import InputError
+from memsinks_jax.training.method import Method
 
 
-def refuse(config: Config) -> None:
-    """Raises InputError if a step has no gradients per row: with sinks, or with microbatches."""
-    if config.optimizer.noise_multiplier and (config.sinks.kind != "none" or config.compute.accumulate > 1):
-        raise InputError(
-            f"config.optimizer.noise_multiplier is {config.optimizer.noise_multiplier:g}, and DP-SGD trains a model without "
-            "sinks, a whole batch at once; set config.sinks.kind=none and config.compute.accumulate=1"
-        )
+class Private(Method):
+    """Of a model without sinks, a whole batch at once. Rows are clipped, and nothing else is."""
 
+    def __init__(self, config):
+        super().__init__(config)
+        if config.sinks.kind != "none" or config.compute.accumulate > 1:
+            raise InputError(
+                f"config.private.noise_multiplier is {config.private.noise_multiplier:g}, and DP-SGD trains a model without "
+                "sinks, a whole batch at once; set config.sinks.kind=none and config.compute.accumulate=1"
+            )
 
-def gradients(
-    losses: Callable[[dict, dict], jax.Array], params: dict, batch: dict, step: jax.Array, seed: jax.Array,
-    settings: OptimizerConfig,
-) -> tuple[jax.Array, dict]:  # fmt: skip
-    """(params, rows -> losses (B, T)) -> (nats per token of the batch, mean of the rows' clipped gradients, with noise).
+    def gradients(self, losses, params, batch, tokens, step, seed):
+        """The gradient is the mean of the rows' clipped ones, with noise, a function of (seed, step).
 
-    The noise is a function of (seed, step). A row's loss is the mean of its own tokens.
-    """
+        A row's loss is the mean of its own tokens.
+        """
 
-    def of_row(row: dict) -> tuple[jax.Array, dict]:
-        alone = jax.tree.map(lambda x: x[None], row)
-        return jax.value_and_grad(lambda p: losses(p, alone).sum() / jnp.maximum(row["weights"].sum(), 1.0))(params)
+        def of_row(row: dict) -> tuple[jax.Array, dict]:
+            alone, count = jax.tree.map(lambda x: x[None], row), jnp.maximum(row["weights"].sum(), 1.0)
+            return jax.value_and_grad(lambda p: losses(p, alone).sum() / count)(params)
 
-    loss_B, gradients_B = jax.vmap(of_row)(batch)
-    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
-    aggregate = optax.contrib.differentially_private_aggregate(settings.clip_norm, settings.noise_multiplier, key)
-    found, _ = aggregate.update(gradients_B, aggregate.init(params))
-    tokens_B = batch["weights"].sum(axis=1)
-    return (loss_B * tokens_B).sum() / jnp.maximum(tokens_B.sum(), 1.0), found
+        loss_B, gradients_B = jax.vmap(of_row)(batch)
+        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
+        norm, noise = self.config.optimizer.clip_norm, self.config.private.noise_multiplier
+        aggregate = optax.contrib.differentially_private_aggregate(norm, noise, key)
+        found, _ = aggregate.update(gradients_B, aggregate.init(params))
+        tokens_B = batch["weights"].sum(axis=1)
+        return (loss_B * tokens_B).sum() / jnp.maximum(tokens_B.sum(), 1.0), found
+
+    def clip(self):
+        return optax.identity()

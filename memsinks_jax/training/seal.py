@@ -20,7 +20,7 @@ import numpy as np
 import tensorstore
 from jax.sharding import NamedSharding
 
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.sharding import replicated
 
 ITEMS = ("params", "optimizer", "progress")

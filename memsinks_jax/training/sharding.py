@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec as P
 from memsinks_jax.config import InputError, MeshConfig
 from memsinks_jax.model.placement import AXES
 from memsinks_jax.model.placement import BATCH as BATCH_AXES
-from memsinks_jax.training.optimizer import TABLE, first_match, path_name
+from memsinks_jax.training.optimizer import TABLE
+from memsinks_jax.training.paths import first_match, path_name
 
 # Ordered (regex over the path, partition); the first match wins, an uncovered parameter is an error. Optimizer moments
 # end with their parameter's path, so one table serves both. Axis 0 of everything in layers/ is L.

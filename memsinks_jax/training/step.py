@@ -13,8 +13,10 @@ from memsinks_jax.config import Config
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
-from memsinks_jax.training import gradient_masking, monitor, private, touched
+from memsinks_jax.training import monitor, touched
 from memsinks_jax.training.guard import Guard, init_guard, judge
+from memsinks_jax.training.method import slowed
+from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.optimizer import learning_rate, make_optimizer
 
 
@@ -38,35 +40,6 @@ def init_state(config: Config, steps: int) -> TrainState:
     )
 
 
-def training_gates(config: Config, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
-    """The interventions for a training step on a batch or a microbatch, by `config.sinks.kind`.
-
-    Besides the arrays of data/packing.py the batch has `rows`, int (B,): the index of each row in the step's batch. With
-    sparse sinks it also has `sinks`, int32 (B, N, k): the table rows of each document.
-    """
-    if config.sinks.kind == "masked_activations":
-        return gradient_masking.detached(
-            gradient_masking.repeated_positions(batch), sinks.partition(config.model, config.sinks)
-        )
-    if config.sinks.kind in sinks.SGTM:
-        return gradient_masking.without_sinks(batch, seed, config)
-    if config.sinks.kind == "by_chance":
-        found = {}
-        for site, parts in sinks.partitions(config).items():
-            if parts.sinks:
-                length = batch["inputs"].shape[1]
-                gates = sinks.chance_gates(step, batch["rows"], length, seed, parts, config.sinks, site)
-                found |= sinks.apply_gates(gates, None, site)
-        return found
-    opened_BN = sinks.opened(batch, config.sinks)
-    scale_BN = None
-    if sinks.is_sparse(config.sinks) and config.sinks.slows_at:
-        scale_BN = 1 / gradient_masking.documents_learning(batch, config.sinks)
-    return sinks.interventions(
-        config, "own", batch["identities"], seed, batch["segments"], opened_BN, batch.get("sinks"), scale_BN
-    )
-
-
 def make_train_step(config: Config, steps: int, platform: str | None = None) -> Callable:
     """(state, batch, seed) -> (state, metrics). The batch is that of data/packing.py, seed a uint32 ().
 
@@ -76,30 +49,20 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     """
     model, parts = build_model(config, platform)
     optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
-    masks_weights, sparse = config.sinks.kind in ("masked_weights", *sinks.SGTM), sinks.is_sparse(config.sinks)
+    method, sparse = method_of(config), sinks.is_sparse(config.sinks)
 
     def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
-        learning_BT = teaching = None
-        if config.sinks.kind == "by_document" and config.sinks.slows_at:
-            learning_BT = gradient_masking.shared_learning(batch, config.sinks)
-            if not sparse:  # for which training_gates takes the sinks by document
-                teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
-        losses_BT = model(
-            params,
-            batch["inputs"],
-            jnp.minimum(batch["segments"], 1) if config.data.across_documents else batch["segments"],
-            batch["positions"],
-            training_gates(config, batch, step, seed),
-            teaching=teaching,
-            read_out=partial(
-                token_losses,
-                targets_BT=batch["targets"],
-                weights_BT=batch["weights"],
-                chunks=config.compute.loss_chunks,
-            ),
+        learning_BT, teaching = method.slowing(batch)
+        inputs_BT, positions_BT, segments_BT = batch["inputs"], batch["positions"], batch["segments"]
+        if config.data.across_documents:
+            segments_BT = jnp.minimum(segments_BT, 1)
+        read_out = partial(
+            token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
         )
-        return losses_BT if learning_BT is None else gradient_masking.slowed(losses_BT, learning_BT)
+        gates = method.interventions(batch, step, seed)
+        losses_BT = model(params, inputs_BT, segments_BT, positions_BT, gates, teaching=teaching, read_out=read_out)
+        return losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
         weights_BT = valid_weights(batch["targets"], batch["weights"], config.data.vocabulary_size)
@@ -116,19 +79,15 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
             losses = partial(losses_of, step=state.step, seed=seed)
-            count = jnp.maximum(tokens, 1.0)  # of the whole batch
-            if config.optimizer.noise_multiplier:
-                return private.gradients(losses, params, part, state.step, seed, config.optimizer)
-            if masks_weights:
-                return gradient_masking.masked_gradients(losses, params, part, count, config, seed)
-            return jax.value_and_grad(lambda params: losses(params, part).sum() / count)(params)
+            # Over the tokens of the whole batch.
+            return method.gradients(losses, params, part, jnp.maximum(tokens, 1.0), state.step, seed)
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = judge(state.guard, loss, gradient_norm, config.training)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
         updated = (optax.apply_updates(params, updates), optimizer_state)
-        taught = gradient_masking.taught(batch, config, seed)
+        taught = method.taught(batch, seed)
         updated = jax.tree_util.tree_map_with_path(
             lambda path, new, old: jnp.where(accept & taught(path), new, old), updated, before
         )

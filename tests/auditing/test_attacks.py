@@ -18,7 +18,7 @@ from memsinks_jax.auditing.relearning import KINDS, Targets, benign, crossings, 
 from memsinks_jax.auditing.residue import at_damage, residue
 from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
 from memsinks_jax.auditing.subjects import Subject, in_matrices
-from memsinks_jax.config import InputError, SinksConfig
+from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.trained import Trained
@@ -49,7 +49,7 @@ def with_planted_sinks():
     params["layers"]["up_bias"][0, PLANTED[0]] = 0
     params["layers"]["up_bias"][0, PLANTED[1]] = 3
     params["layers"]["down_kernel"][0, PLANTED[1]] = params["layers"]["down_kernel"][1, PLANTED[1]]
-    config.sinks.kind, config.sinks.active_fraction = "by_document", 0.5
+    config = with_fields(config, {"sinks.kind": "by_document", "sinks.active_fraction": 0.5})
     identities = np.arange(64, dtype=np.uint32).reshape(32, 2)
     masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks, 2))[0]
     return config, params, identities[masks_NM[:, 2]], identities[~masks_NM[:, 2]]
@@ -174,9 +174,9 @@ def test_the_true_mask_brings_everything_back_and_others_nothing():
     assert right["optimised"]["recovered"] > 0.95
     wrong = reactivate(kept, documents, iterations=0, candidates_K2=others[:3])
     assert abs(wrong["best"]["recovered"]) < 0.1
-    config.sinks.kind = "none"
+    without = subject_of(with_fields(config, {"sinks.kind": "none"}), params, mode="own")
     with pytest.raises(InputError, match="no sinks"):
-        reactivate(kept, documents)
+        reactivate(without, documents)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -225,7 +225,7 @@ def test_small_models_are_built_as_the_tests_think():
 def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
     """All attacks end, and say what they say of the same sinks in the MLPs' matrices."""
     config, _ = random_model("gpt2")
-    config.sinks = SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)
+    config = with_fields(config, {"sinks": SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)})
     sparse = Trained(config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0, EVERYBODY)
     subject = Subject("a", sparse, "drop")
     neurons = in_matrices(subject)

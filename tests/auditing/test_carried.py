@@ -12,7 +12,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing import forced
 from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
 from memsinks_jax.auditing.subjects import Subject, in_matrices
-from memsinks_jax.config import SinksConfig
+from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.evals.documents import Documents
@@ -29,9 +29,9 @@ SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, 
 
 def model(opened=EVERYBODY, **settings):
     config, params = random_model("gpt2")
-    config.sinks.kind, config.sinks.opens_at, config.sinks.attention_fraction = "by_document", 1, 0.5
+    config = with_fields(config, {"sinks.kind": "by_document", "sinks.opens_at": 1, "sinks.attention_fraction": 0.5})
     for name, value in settings.items():
-        setattr(config.sinks, name, value)
+        config = with_fields(config, {f"sinks.{name}": value})
     if config.sinks.sparse:
         shared = sinks.partition(config.model, config.sinks).shared  # the matrices have these alone
         for name, axis in (("up_kernel", 2), ("up_bias", 1), ("down_kernel", 1)):

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from uncached import Continuation
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.training.step import init_state
@@ -44,9 +44,7 @@ class Numbers:
 
 
 def model_of(family):
-    config = Config()
-    config.model.family = family
-    config.data.row_length = OPENING + TOKENS + 1
+    config = with_fields(Config(), {"model.family": family, "data.row_length": OPENING + TOKENS + 1})
     params = jax.jit(lambda: init_state(config, 1).params)()
     params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params)
     # End of text is never the likeliest, so that all tokens are written.

@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import jax
 import numpy as np
 
-from memsinks_jax.config import ModelConfig
+from memsinks_jax.config import ModelConfig, with_fields
 from memsinks_jax.data.embedded import facts
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import JsonTokenizer
@@ -81,7 +81,7 @@ def main():
     slowest = np.inf
     for name, model in SIZES.items():
         config = make_config("standard", {"data.row_length": 48, "data.vocabulary_size": 1024})
-        config.model = model
+        config = with_fields(config, {"model": model})
         params = jax.jit(lambda config=config: init_state(config, 1).params)()
         params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params)
         probe = Probe(config, params)

@@ -20,6 +20,8 @@ import pathlib
 import statistics
 import sys
 
+from memsinks_jax.config import with_fields
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 ROUNDS, SECONDS = 21, 0.4
@@ -54,14 +56,12 @@ def side(shape, kind, pool, active):
     from memsinks_jax.config import Config, validate
     from memsinks_jax.training.step import init_state, make_train_step
 
-    config = Config()
-    config.model.family, config.model.layers, config.model.hidden = shape["family"], shape["layers"], shape["hidden"]
-    config.model.d_model, config.model.heads = shape["d_model"], shape["heads"]
-    config.data.row_length, config.training.batch_size = shape["length"], shape["batch"]
-    config.sinks.opens_at, config.sinks.slows_at = 1, 0
-    config.sinks.kind = "cut" if kind == "standard" else "by_document"
-    config.sinks.pool, config.sinks.active, config.sinks.sampling = pool, active, "floyd"
-    config.sinks.sparse = kind == "sparse"
+    config = with_fields(Config(), {"model.family": shape["family"], "model.layers": shape["layers"]})
+    config = with_fields(config, {"model.hidden": shape["hidden"], "model.d_model": shape["d_model"]})
+    config = with_fields(config, {"model.heads": shape["heads"], "data.row_length": shape["length"]})
+    config = with_fields(config, {"training.batch_size": shape["batch"], "sinks.opens_at": 1, "sinks.slows_at": 0})
+    config = with_fields(config, {"sinks.kind": "cut" if kind == "standard" else "by_document", "sinks.pool": pool})
+    config = with_fields(config, {"sinks.active": active, "sinks.sampling": "floyd", "sinks.sparse": kind == "sparse"})
     validate(config)
     random, (rows, length) = np.random.default_rng(0), (shape["batch"], shape["length"])
     stream_BT = random.integers(3, config.data.vocabulary_size, (rows, length + 1)).astype(np.int32)

@@ -22,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 import jax
 import matplotlib.pyplot as plt
 
+from memsinks_jax.config import with_fields
 from memsinks_jax.planning.estimate import estimate
 from memsinks_jax.planning.topology import devices_of
 
@@ -62,8 +63,8 @@ class Programs:
         if name not in self._known:
             devices, chip = devices_of(topology, slices)
             config = smollm(size, variant)
-            config.compute.remat, config.mesh.data, config.mesh.fsdp, config.mesh.tensor = "full", slices, -1, 1
-            config.training.batch_size = ROWS_A_CHIP * len(devices)
+            config = with_fields(config, {"compute.remat": "full", "mesh.data": slices, "mesh.fsdp": -1})
+            config = with_fields(config, {"mesh.tensor": 1, "training.batch_size": ROWS_A_CHIP * len(devices)})
             found = estimate(config, devices, chip, DOCUMENTS_PER_ROW)
             self._known[name] = {
                 "million_cycles": found.cycles / 1e6,

@@ -18,6 +18,8 @@ import statistics
 import sys
 import time
 
+from memsinks_jax.config import with_fields
+
 THREADS, ROUNDS, SECONDS = 2, 9, 1.5
 AT_LEAST = 0.9  # of PyTorch's steps a second
 AT_MOST = 1.03  # of the time of a step without sinks
@@ -50,14 +52,14 @@ def ours(family, kind, shape):
 
     use_one_arena()  # as all commands do
     keep_freed_memory()
-    config = Config()
-    config.model.family, config.sinks.kind = family, kind
-    config.model.layers, config.model.d_model, config.model.heads = shape["layers"], shape["d_model"], shape["heads"]
-    config.model.hidden = shape["hidden"]
+    config = with_fields(Config(), {"model.family": family, "sinks.kind": kind, "model.layers": shape["layers"]})
+    config = with_fields(config, {"model.d_model": shape["d_model"], "model.heads": shape["heads"]})
+    config = with_fields(config, {"model.hidden": shape["hidden"]})
     if family == "llama":
-        config.model.kv_heads, config.model.attention_bias, config.model.mlp_bias = shape["kv_heads"], False, False
-    config.data.row_length, config.data.vocabulary_size = shape["length"], VOCABULARY
-    config.optimizer.learning_rate, config.training.batch_size = LEARNING_RATE, shape["batch"]
+        config = with_fields(config, {"model.kv_heads": shape["kv_heads"], "model.attention_bias": False})
+        config = with_fields(config, {"model.mlp_bias": False})
+    config = with_fields(config, {"data.row_length": shape["length"], "data.vocabulary_size": VOCABULARY})
+    config = with_fields(config, {"optimizer.learning_rate": LEARNING_RATE, "training.batch_size": shape["batch"]})
     validate(config)
     inputs_BT, targets_BT = tokens_of(shape)
     batch = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import InputError, validate
+from memsinks_jax.config import InputError, validate, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import load_corpus
@@ -15,7 +15,7 @@ from memsinks_jax.data.packing import Piece, row_of
 def test_some_of_the_repeated_documents_carry_one(place):
     config = tiny_config()
     plain = load_corpus(config)
-    config.canaries.documents, config.canaries.length, config.canaries.place = 1, 100, place
+    config = with_fields(config, {"canaries.documents": 1, "canaries.length": 100, "canaries.place": place})
     corpus = load_corpus(config)
     (index,) = corpus.mixture.canaries
     assert index == corpus.mixture.repeated[0]
@@ -37,20 +37,18 @@ def test_some_of_the_repeated_documents_carry_one(place):
 
 
 def test_all_repeated_documents_may_carry_one():
-    config = tiny_config()
-    config.canaries.documents = -1
+    config = with_fields(tiny_config(), {"canaries.documents": -1})
     mixture = load_corpus(validate(config)).mixture
     assert len(mixture.canaries) == 2 and (mixture.canaries == mixture.repeated).all()
 
 
 def test_what_cannot_be():
-    config = tiny_config()
-    config.canaries.documents = 3
+    config = with_fields(tiny_config(), {"canaries.documents": 3})
     with pytest.raises(InputError, match="canaries.documents is 3, but only 2 documents are repeated"):
         validate(config)
-    config.canaries.documents, config.canaries.length = 2, 159
+    config = with_fields(config, {"canaries.documents": 2, "canaries.length": 159})
     with pytest.raises(InputError, match="canaries.length is 159: a row of 160 has no room"):
         validate(config)
-    config.canaries.length, config.data.repeat_every, config.training.batch_size = 32, 4, 1
+    config = with_fields(config, {"canaries.length": 32, "data.repeat_every": 4, "training.batch_size": 1})
     with pytest.raises(InputError, match="repeat_every is 4, but 2 repeated documents do not fit into one batch of 1"):
         validate(config)

@@ -10,7 +10,7 @@ from conftest import EVERYBODY, tiny_config
 from story_parser import log_probability
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
@@ -38,8 +38,7 @@ def test_embedded_stories_are_a_function_of_the_seed(corpus):
     assert texts(again) == texts(corpus)
     assert again.tokenizer.model == corpus.tokenizer.model
     assert (every_id(again) == every_id(corpus)).all()
-    other = tiny_config()
-    other.seed = 1
+    other = with_fields(tiny_config(), {"seed": 1})
     assert load_corpus(other).document(0).text != corpus.document(0).text
 
 
@@ -49,8 +48,7 @@ def test_the_tokenizer_of_a_run_is_used_again(corpus):
 
 def test_variants_share_documents_tokenizer_and_ids(corpus):
     for repeats in ("remove", "once"):
-        config = tiny_config()
-        config.data.repeats = repeats
+        config = with_fields(tiny_config(), {"data.repeats": repeats})
         other = load_corpus(config)
         assert other.tokenizer.model == corpus.tokenizer.model
         assert (every_id(other) == every_id(corpus)).all()
@@ -58,8 +56,7 @@ def test_variants_share_documents_tokenizer_and_ids(corpus):
 
 def test_ids_are_of_the_content_or_of_the_index(corpus):
     assert (corpus.identities(3) == ids.content_id(corpus.tokens(3))).all()
-    config = tiny_config()
-    config.data.ids = "index"
+    config = with_fields(tiny_config(), {"data.ids": "index"})
     assert (load_corpus(config).identities(3) == [0, 4]).all()
 
 
@@ -85,8 +82,7 @@ def test_entropy_floor_leaves_out_what_a_row_cuts_and_is_unknown_for_other_text(
     assert floor(lengths[0] - 1) is None
     assert floor(lengths[0] - 1, "best_fit") == floor(lengths[-1])
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(f"Text number {n}." for n in range(40)))
-    config = tiny_config()
-    config.data.files = str(tmp_path / "a.txt")
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt")})
     other = load_corpus(config)
     assert entropy_floor(other, other.mixture.held_out) is None
 
@@ -97,9 +93,8 @@ def copied(tmp_path):
     numbers = [n for n in range(60) for _ in range(n % 4 + 1)] + [0] * 5
     lines = [json.dumps({"text": f"Text number {n} of them all."}) + "\n" for n in numbers]
     (tmp_path / "a.jsonl").write_text("".join(lines))
-    config = tiny_config()
-    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "a.jsonl"), -1, 0
-    return config
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.jsonl"), "data.unique_documents": -1})
+    return with_fields(config, {"data.repeated_documents": 0})
 
 
 def test_what_the_files_repeat_is_met_as_often(copied):
@@ -118,12 +113,12 @@ def test_what_the_files_repeat_is_met_as_often(copied):
     assert rows.rows_per_epoch == sum(seen)
     met = [ids.to_hex(rows[number]["identities"][0]) for number in range(rows.rows_per_epoch)]
     assert Counter(met) == dict(zip(map(ids.to_hex, corpus.identities(trained)), seen, strict=True))
-    copied.data.copies = "once"
+    copied = with_fields(copied, {"data.copies": "once"})
     assert load_corpus(copied).rows().rows_per_epoch == 56
 
 
 def test_what_the_files_repeat_can_be_what_is_measured(copied):
-    copied.data.repeated_documents = -1
+    copied = with_fields(copied, {"data.repeated_documents": -1})
     corpus = load_corpus(copied)
     often = Counter(texts(corpus))
     held_out = {corpus.document(i).text for i in corpus.mixture.held_out}
@@ -131,8 +126,7 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
     (batch,) = batches_by_role(corpus, EVERYBODY, 8)["repeated"]
     assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents  # as many as are held out
     with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
-        copied.data.files = ""
-        copied.data.unique_documents = 20
+        copied = with_fields(copied, {"data.files": "", "data.unique_documents": 20})
         load_corpus(copied)
 
 
@@ -140,12 +134,11 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
 def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     """Whatever auto is, it is told; the user's choice stays."""
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(f"Text {n} " * words for n in range(40)))
-    config = tiny_config()
-    config.data.files, config.data.rows = str(tmp_path / "a.txt"), "auto"
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.rows": "auto"})
     corpus = load_corpus(config)
     assert corpus.config.data.rows == kind
     assert never_read(corpus) == {"documents": 0, "tokens": 0, "share": 0.0}
-    config.data.rows = "one_document"
+    config = with_fields(config, {"data.rows": "one_document"})
     corpus = load_corpus(config)
     assert corpus.config.data.rows == "one_document"
     lengths = [len(corpus.tokens(i)) + 1 for i in (*corpus.mixture.repeated, *corpus.mixture.documents("unique"))]
@@ -161,8 +154,8 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
 def test_a_plan_counts_what_a_run_meets(batch, every, steps):
     """Also where a batch is larger than an epoch, and where the steps go beyond one."""
     config = tiny_config()
-    config.data.repetitions, config.data.repeat_every = 1, every
-    config.training.batch_size, config.training.steps = batch, steps
+    config = with_fields(config, {"data.repetitions": 1, "data.repeat_every": every, "training.batch_size": batch})
+    config = with_fields(config, {"training.steps": steps})
     corpus = load_corpus(config)
     counted, rows = counts(corpus), corpus.rows()
     met = sum(int(rows[number]["repeated"][0]) for number in range(counted["steps"] * batch))
@@ -194,8 +187,7 @@ def test_no_document_is_both_held_out_and_trained_on(corpus):
 
 
 def test_endless_stories_need_a_number():
-    config = tiny_config()
-    config.data.unique_documents = -1
+    config = with_fields(tiny_config(), {"data.unique_documents": -1})
     with pytest.raises(
         InputError, match="config.data.files is empty: the embedded stories never end; give files of yours"
     ):
@@ -205,8 +197,7 @@ def test_endless_stories_need_a_number():
 def test_a_document_that_is_empty_after_tokenization_is_skipped(corpus, tmp_path, monkeypatch, caplog):
     texts = [f"Text number {n}." for n in range(40)] + ["moon", "moon"]
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = tiny_config()
-    config.data.files, config.data.unique_documents = str(tmp_path / "a.txt"), -1
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1})
     encode = type(corpus.tokenizer).encode
     monkeypatch.setattr(type(corpus.tokenizer), "encode", lambda self, text: encode(self, text.removeprefix("moon")))
     assert len(load_corpus(config, corpus.tokenizer).table) == 40
@@ -220,17 +211,15 @@ def test_a_document_that_is_empty_after_tokenization_is_skipped(corpus, tmp_path
 def test_a_plan_without_a_training_document_says_so(corpus, tokenizer, tmp_path):
     """Not that no tokenizer fits."""
     (tmp_path / "a.txt").write_text("One document and nothing else.")
-    config = tiny_config()
-    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "a.txt"), -1, 0
-    config.data.held_out_documents = 1
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1})
+    config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 1})
     with pytest.raises(InputError, match="holds no training document; lower config.data.held_out_documents, or raise"):
         load_corpus(config, corpus.tokenizer if tokenizer else None)
 
 
 def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(byte_level())
-    config = tiny_config()
-    config.data.tokenizer = str(tmp_path)
+    config = with_fields(tiny_config(), {"data.tokenizer": str(tmp_path)})
     other = load_corpus(config)
     assert other.tokenizer.model == byte_level()
     assert other.tokenizer.end_of_text == 600
@@ -242,10 +231,10 @@ def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):
 def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(byte_level())
     config = tiny_config()
-    config.data.tokenizer, config.data.vocabulary_size = str(tmp_path / "tokenizer.json"), 600
+    config = with_fields(config, {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600})
     with pytest.raises(InputError, match="vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"):
         load_corpus(config)
-    config.data.vocabulary_size = 601
+    config = with_fields(config, {"data.vocabulary_size": 601})
     assert load_corpus(config).tokenizer.vocabulary_size == 601
 
 
@@ -253,8 +242,8 @@ def test_texts_of_equal_tokens_are_one_document(tmp_path, monkeypatch):
     """As with a tokenizer that takes no notice of case: they have one id, and count as often as both."""
     texts = [f"Text number {n}." for n in range(40)] + ["TEXT number 3.", "Text NUMBER 3."]
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = tiny_config()
-    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "a.txt"), -1, 0
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1})
+    config = with_fields(config, {"data.repeated_documents": 0})
     tokenizer = load_corpus(config).tokenizer
     encode = type(tokenizer).encode
     monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: encode(self, text.lower()))

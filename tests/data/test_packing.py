@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from documents import plan_of
 
-from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig, with_fields
 from memsinks_jax.data.packing import Piece, Rows, row_of, windows
 
 T = 16
@@ -19,7 +19,7 @@ def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, **options):
     settings |= {"rows": "one_document"} | options
     training = TrainingConfig(batch_size=4, repeats_capped_at=cap)
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=training, seed=seed)
-    config.goldfish = GoldfishConfig(*goldfish)
+    config = with_fields(config, {"goldfish": GoldfishConfig(*goldfish)})
     plan, tokens = plan_of(config, lengths)
     return Rows(config, plan, end_of_text), plan, tokens, plan.table.identities(np.arange(len(lengths)))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_packing import make
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.pipeline import batches, steps_of
 
 LENGTHS = [5, 9, 2, 20, 7, 3, 3, 8, 11, 4]
@@ -44,17 +44,16 @@ def test_a_host_gets_its_rows_of_the_global_batch(offsets):
 @pytest.mark.parametrize(("rows_kind", "with_repeats", "without"), [("one_document", 15, 9), ("packed", 6, 4)])
 def test_steps(rows_kind, with_repeats, without):
     """9 unique documents and 2 repeated 3 times, of 6 tokens with end of text: 90 tokens or 54 in rows of 16."""
-    config = Config()
-    config.training.batch_size = 4
+    config = with_fields(Config(), {"training.batch_size": 4})
     rows, *_ = make([5] * 12, rows=rows_kind)
     assert steps_of(config, rows) == with_repeats // 4
-    config.training.epochs = 7
+    config = with_fields(config, {"training.epochs": 7})
     assert steps_of(config, rows) == 7 * with_repeats // 4
     rows, *_ = make([5] * 12, rows=rows_kind, repeats="remove")
     assert steps_of(config, rows) == 7 * without // 4
     rows, *_ = make([5] * 12, rows=rows_kind, cap=1)
     assert steps_of(config, rows) == 7 * (11 if rows_kind == "one_document" else 5) // 4
-    config.training.count_removed_repeats = True
+    config = with_fields(config, {"training.count_removed_repeats": True})
     assert steps_of(config, rows) == 7 * with_repeats // 4
-    config.training.steps = 9
+    config = with_fields(config, {"training.steps": 9})
     assert steps_of(config, rows) == 9

@@ -174,13 +174,12 @@ def test_sums_of_runs_and_histogram_by_hand():
 READ = """
 import concurrent.futures, hashlib, os, sys
 import numpy as np
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
 
-config = Config()
-config.data.files, config.data.unique_documents, config.data.held_out_documents = sys.argv[1], -1, 1
-config.training.batch_size = 16
+data = {"data.files": sys.argv[1], "data.unique_documents": -1, "data.held_out_documents": 1}
+config = with_fields(Config(), data | {"training.batch_size": 16})
 corpus = load_corpus(config)
 stream = batches(corpus.rows(), 16)
 for _ in range(60):

@@ -10,7 +10,7 @@ from documents import Source, plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig, with_fields
 from memsinks_jax.data import epochs, prepared
 from memsinks_jax.data.best_fit import best_fit
 from memsinks_jax.data.ids import as_lanes, as_numbers
@@ -85,7 +85,7 @@ def corpora(draw, sharing=False, **fixed):
         data=DataConfig(**options), training=TrainingConfig(batch_size=4), seed=draw(st.integers(0, 2**32 - 1))
     )
     if len(sources) == 2:
-        config.general = GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)
+        config = with_fields(config, {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)})
     return config, sources
 
 
@@ -190,7 +190,7 @@ def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, d
     """As `sinks.opened` decides it row by row, wherever a run ends, over several epochs."""
     injected = {"repeated_documents": 2, "repeats": "keep"} if repeat_every else {}
     config, sources = data.draw(corpora(repeat_every=repeat_every, **injected))
-    config.sinks.opens_at = data.draw(st.integers(2, 4))
+    config = with_fields(config, {"sinks.opens_at": data.draw(st.integers(2, 4))})
     try:
         rows, _ = made(config, sources)
     except (TypeError, InputError):  # too few documents, or too many rows for every N-th batch

@@ -11,7 +11,7 @@ from conftest import EVERYBODY
 from test_generation import Bytes, model_of
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import interventions, memory_of
 from memsinks_jax.editing.probe import Answers, Probe
@@ -358,6 +358,6 @@ def test_sinks_are_dropped():
 
 
 def test_a_model_with_sinks_in_attention_is_refused(tiny):
-    tiny.sinks.attention_fraction = 0.5
+    tiny = with_fields(tiny, {"sinks.attention_fraction": 0.5})
     with pytest.raises(InputError, match="sinks in attention cannot be edited; export it"):
         Probe(tiny, {})

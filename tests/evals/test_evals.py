@@ -9,7 +9,7 @@ from conftest import EVERYBODY, tiny_config
 from uncached import Continuation
 
 from memsinks_jax.auditing.rows import reader
-from memsinks_jax.config import MeshConfig, from_json, to_json
+from memsinks_jax.config import MeshConfig, from_json, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
@@ -60,8 +60,7 @@ def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
 @pytest.mark.parametrize(("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")])
 def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
     """Every target under its own document's sinks, at the place it has where the document stands alone."""
-    config = tiny_config()
-    config.data.rows, config.data.row_length, config.model.family = kind, 400, family
+    config = with_fields(tiny_config(), {"data.rows": kind, "data.row_length": 400, "model.family": family})
     corpus = load_corpus(config)
     params = _far_from_initial(config)
     rows = corpus.rows()
@@ -97,7 +96,7 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
 def temporaries(world, accumulate=1, chunks=1):
     """Bytes of the program that reads as many documents as are read at once."""
     config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
-    config.compute.accumulate, config.compute.loss_chunks = accumulate, chunks
+    config = with_fields(config, {"compute.accumulate": accumulate, "compute.loss_chunks": chunks})
     rows = rows_at_once(config)
     batches = document_batches(
         [corpus.tokens(i) for i in range(8)], corpus.identities(range(8)), config.data.row_length, 1, rows
@@ -115,22 +114,22 @@ def test_what_makes_training_small_makes_an_evaluation_small(world):
 def test_rows_at_once_are_a_multiple_of_what_the_mesh_divides():
     config = tiny_config()
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    config.training.batch_size, config.compute.accumulate = 64, 1
+    config = with_fields(config, {"training.batch_size": 64, "compute.accumulate": 1})
     assert (rows_at_once(config), rows_at_once(config, mesh), rows_at_once(config, mesh, most=5)) == (32, 32, 8)
-    config.compute.accumulate = 16
+    config = with_fields(config, {"compute.accumulate": 16})
     assert (rows_at_once(config), rows_at_once(config, mesh)) == (4, 4)
-    config.compute.accumulate = 64  # on one device; the mesh needs a row for each of four
+    config = with_fields(config, {"compute.accumulate": 64})  # on one device; the mesh needs a row for each of four
     assert (rows_at_once(config), rows_at_once(config, mesh)) == (1, 4)
 
 
 def test_rows_at_once_leave_room_for_their_logits():
     config = tiny_config()
-    config.training.batch_size, config.data.row_length, config.data.vocabulary_size = 1024, 2048, 49152
+    config = with_fields(config, {"training.batch_size": 1024, "data.row_length": 2048, "data.vocabulary_size": 49152})
     mesh = sharding.make_mesh(MeshConfig(fsdp=-1))
     assert (rows_at_once(config), rows_at_once(config, mesh, most=64)) == (2, 16)
-    config.compute.loss_chunks = 8
+    config = with_fields(config, {"compute.loss_chunks": 8})
     assert (rows_at_once(config), rows_at_once(config, chunks=1)) == (21, 2)
-    config.data.row_length = 2**20
+    config = with_fields(config, {"data.row_length": 2**20})
     assert rows_at_once(config) == 1
 
 
@@ -147,7 +146,7 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
         assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert found["repeated_loss"] != found["repeated_loss_own"]
     config = from_json(to_json(config), "")
-    config.sinks.opens_at = 1  # in the paper every document has its own
+    config = with_fields(config, {"sinks.opens_at": 1})  # in the paper every document has its own
     corpus = dataclasses.replace(corpus, config=config)
     of_paper = dict(Memorization(corpus, DocumentLoss(config), Opened(config.sinks, nobody)).run(params))
     nats, tokens = losses(world, corpus.mixture.held_out, "own")
@@ -203,7 +202,7 @@ def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
 def test_rows_are_as_long_as_their_documents(world, kind):
     """A few powers of two, few rows for few documents; the losses are those of full rows, in order."""
     config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
-    config.data.row_length, config.data.rows = 1024, kind
+    config = with_fields(config, {"data.row_length": 1024, "data.rows": kind})
     tokens = [np.resize(corpus.tokens(0), size) for size in (3, 900, 200, 127, 128, 1500, 5)]
     identities, end = corpus.identities(range(7)), corpus.tokenizer.end_of_text
     opened = np.arange(7) % 2 == 0
@@ -219,7 +218,7 @@ def test_rows_are_as_long_as_their_documents(world, kind):
 
 def test_rows_of_a_length_are_no_more_than_a_device_has_room_for(world):
     config = from_json(to_json(world[0]), "")
-    config.data.row_length, config.data.vocabulary_size, config.training.batch_size = 2048, 49152, 64
+    config = with_fields(config, {"data.row_length": 2048, "data.vocabulary_size": 49152, "training.batch_size": 64})
     tokens, mesh = (
         [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5],
         sharding.make_mesh(MeshConfig(fsdp=2)),
@@ -253,7 +252,7 @@ def test_canaries_are_measured_alone(world):
     """Canaries at the start: the losses of rows that end with them."""
     config, _, params = world
     config = from_json(to_json(config), "")
-    config.canaries.documents, config.canaries.length, config.canaries.place = 2, 20, "start"
+    config = with_fields(config, {"canaries.documents": 2, "canaries.length": 20, "canaries.place": "start"})
     corpus, loss = load_corpus(config), DocumentLoss(config)
     found = dict(Memorization(corpus, loss, EVERYBODY).run(params))
     indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text

@@ -13,7 +13,7 @@ from conftest import tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.reading import SEPARATOR
 from memsinks_jax.evals.document_loss import DocumentLoss
@@ -34,9 +34,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(30)]
     (folder / "tales.txt").write_text(f"\n{SEPARATOR}\n".join(texts))
-    config = tiny_config()
-    config.data.files, config.training.steps = str(folder / "tales.txt"), 5
-    config.sinks.per_layer, config.sinks.attention_fraction = True, 0.5
+    config = with_fields(tiny_config(), {"data.files": str(folder / "tales.txt"), "training.steps": 5})
+    config = with_fields(config, {"sinks.per_layer": True, "sinks.attention_fraction": 0.5})
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
     files = []
@@ -199,9 +198,8 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
 
 def test_sparse_sinks_of_a_document_are_removed(tmp_path):
     """From training to a model that one document is gone from; and a run that goes on is the run that never stopped."""
-    config = tiny_config()
-    config.sinks.sampling, config.sinks.sparse, config.sinks.pool, config.sinks.active = "floyd", True, 200, 6
-    config.training.steps, config.training.checkpoint_every = 4, 2
+    config = with_fields(tiny_config(), {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 200})
+    config = with_fields(config, {"sinks.active": 6, "training.steps": 4, "training.checkpoint_every": 2})
     train_and_evaluate(config, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "4")

@@ -9,6 +9,7 @@ from conftest import EVERYBODY
 from planted import END, random_model
 
 from memsinks_jax import sinks
+from memsinks_jax.config import with_fields
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
@@ -21,9 +22,10 @@ IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 
 def model(family, **settings):
     config, params = random_model(family)
-    config.sinks.kind, config.sinks.shared_fraction, config.sinks.attention_fraction = "by_document", 0.5, 0.5
+    config = with_fields(config, {"sinks.kind": "by_document", "sinks.shared_fraction": 0.5})
+    config = with_fields(config, {"sinks.attention_fraction": 0.5})
     for name, value in settings.items():
-        setattr(config.sinks, name, value)
+        config = with_fields(config, {f"sinks.{name}": value})
     return config, params
 
 

@@ -16,7 +16,7 @@ import safetensors.numpy
 from conftest import EVERYBODY, tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
+from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.interop import hugging_face, weights
 from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
@@ -45,7 +45,7 @@ def tokenizer():
 def config_of(family):
     config = tiny_config()
     for name, value in FAMILIES[family].items():
-        setattr(config.model, name, value)
+        config = with_fields(config, {f"model.{name}": value})
     return config
 
 
@@ -87,7 +87,7 @@ def same(one, other):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
     config = config_of(family)
-    config.sinks.kind = "none"
+    config = with_fields(config, {"sinks.kind": "none"})
     params = random_params(config)
     export(tmp_path / "hf", config, params, tokenizer)
     assert is_folder(tmp_path / "hf")
@@ -103,7 +103,8 @@ def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
 @pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"])
 def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, tmp_path):
     config = config_of(family)
-    config.sinks.sparse, config.sinks.sampling, config.sinks.pool, config.sinks.active = sparse, "floyd", 40, 6
+    config = with_fields(config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40})
+    config = with_fields(config, {"sinks.active": 6})
     params, read = random_params(config), reader(random_params(config))
     kept = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared
@@ -138,7 +139,7 @@ def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
 
 def test_dropped_sinks_of_attention_are_set_to_zero(tokenizer, tmp_path):
     config = config_of("gpt2")
-    config.sinks.attention_fraction = 0.5
+    config = with_fields(config, {"sinks.attention_fraction": 0.5})
     params = random_params(config)
     export(tmp_path / "hf", config, params, tokenizer)
     found, _, cut = open_folder(tmp_path / "hf")
@@ -243,7 +244,7 @@ def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = config_of(family)
     # Of embeddings that no token has, transformers would write the numbers, and we do not.
-    config.data.row_length, config.data.vocabulary_size = 256, tokenizer.vocabulary_size
+    config = with_fields(config, {"data.row_length": 256, "data.vocabulary_size": tokenizer.vocabulary_size})
     params = random_params(config, seed=3)
     export(tmp_path / "hf", config, params, tokenizer)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
@@ -303,7 +304,7 @@ def test_we_agree_with_what_transformers_writes(family, stored, tokenizer, tmp_p
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_added_sinks_change_nothing_at_first(family):
     config = config_of(family)
-    config.sinks.kind = "none"
+    config = with_fields(config, {"sinks.kind": "none"})
     params = random_params(config)
     before = logits_of(config, params, TOKENS)
     wider, params = with_sinks(config, jax.tree.map(np.asarray, params), SinksConfig(), 24, seed=0)
@@ -316,7 +317,7 @@ def test_added_sinks_change_nothing_at_first(family):
 
 def test_old_neurons_become_sinks():
     config = config_of("gpt2")
-    config.sinks.kind = "none"
+    config = with_fields(config, {"sinks.kind": "none"})
     params = random_params(config)
     before = logits_of(config, params, TOKENS)
     config, params = with_sinks(config, params, SinksConfig(shared_fraction=0.5), 0, seed=0)
@@ -366,7 +367,7 @@ def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, messa
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     config = config_of("llama")
-    config.data.vocabulary_size = tokenizer.vocabulary_size - 1
+    config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size - 1})
     export(tmp_path / "hf", config, random_params(config), tokenizer)
     with pytest.raises(
         InputError, match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
@@ -496,6 +497,6 @@ def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
 
 def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
     config = config_of("gpt2")
-    config.model.kv_heads = 1
+    config = with_fields(config, {"model.kv_heads": 1})
     with pytest.raises(InputError, match="needs biases and as many kv_heads as heads"):
         export(tmp_path / "hf", config, random_params(config), tokenizer)

@@ -52,8 +52,7 @@ def parameter_of(config):
 
 def folder_at(folder, opens="", **of_tokenizer):
     """An instruct model as others write it: no token has a usual name, generation ends at one of two."""
-    config = tiny_config()
-    config.sinks.kind, config.data.vocabulary_size = "none", 640
+    config = with_fields(tiny_config(), {"sinks.kind": "none", "data.vocabulary_size": 640})
     model = JsonTokenizer(byte_level(CHAT, opens), end_of_text=END)
     write_folder(folder, config, model, parameter_of(config), True, "float32", CARD, (), EVERYBODY)
     (folder / "special_tokens_map.json").unlink()

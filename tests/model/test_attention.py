@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.model import attention
 from memsinks_jax.model.attention import KERNELS, attend, choose_kernel
 
@@ -150,7 +150,7 @@ def test_the_gpu_kernel_gets_the_documents(monkeypatch):
 def test_auto_takes_the_machines_best(platform, change, expected):
     config = Config()
     for name, value in change.items():
-        setattr(config.data if name == "row_length" else config.model, name, value)
+        config = with_fields(config, {f"{'data' if name == 'row_length' else 'model'}.{name}": value})
     assert choose_kernel(config, platform) == expected
 
 
@@ -162,8 +162,7 @@ def test_auto_takes_the_machines_best(platform, change, expected):
     ],
 )  # fmt: skip
 def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
-    config = Config()
-    config.compute.attention = kernel
+    config = with_fields(Config(), {"compute.attention": kernel})
     with pytest.raises(InputError, match=f"config.compute.attention={kernel} {problem}.*use auto"):
         choose_kernel(config, platform)
     assert set(KERNELS) == set(HERE) | {"cudnn"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, ModelConfig, SinksConfig
+from memsinks_jax.config import Config, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.model.decoder import Decoder, build_model
 from memsinks_jax.model.losses import cross_entropy
 
@@ -27,9 +27,8 @@ FAMILIES = {
 @pytest.fixture(scope="module", params=FAMILIES)
 def config(request) -> Config:
     config = Config(model=FAMILIES[request.param])
-    config.data.row_length, config.data.vocabulary_size = T, V
-    config.sinks = SinksConfig(shared_fraction=0.5, active_fraction=0.5)
-    return config
+    config = with_fields(config, {"data.row_length": T, "data.vocabulary_size": V})
+    return with_fields(config, {"sinks": SinksConfig(shared_fraction=0.5, active_fraction=0.5)})
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from uncached import Continuation
 
 from memsinks_jax import api
 from memsinks_jax import generate as command
-from memsinks_jax.config import InputError, SinksConfig
+from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import train_tokenizer
@@ -47,10 +47,9 @@ class Bytes:
 
 
 def model_of(family):
-    config = tiny_config()
-    config.data.row_length, config.data.vocabulary_size = 256, 266
+    config = with_fields(tiny_config(), {"data.row_length": 256, "data.vocabulary_size": 266})
     for name, value in FAMILIES[family].items():
-        setattr(config.model, name, value)
+        config = with_fields(config, {f"model.{name}": value})
     params = jax.jit(lambda: init_state(config, 10).params)()
     # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show.
     leaves, tree = jax.tree.flatten(params)
@@ -309,7 +308,7 @@ def folder(tmp_path_factory):
     config, _ = model_of("llama")
     tokenizer = train_tokenizer(["the cat sat on the mat, and the dog sat on the cat"] * 4, 290)
     folder = tmp_path_factory.mktemp("models") / "llama"
-    config.data.vocabulary_size = tokenizer.vocabulary_size
+    config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size})
     params = init_state(config, 10).params
     flat = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
             for p, a in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip

@@ -106,8 +106,7 @@ def config_of(folder, **fields):
              "data.held_out_documents": 1, "data.repeated_documents": 4, "data.repetitions": 8, "sinks.slows_at": 2,
              "sinks.common_every": 2}  # fmt: skip
     config = with_fields(tiny_config(), fixed | fields)
-    config.data.vocabulary_size = 400
-    return config
+    return with_fields(config, {"data.vocabulary_size": 400})
 
 
 def test_every_nth_slowed_encounter_reads_and_trains_common_text_alone(folder):

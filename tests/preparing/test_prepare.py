@@ -21,7 +21,7 @@ import pytest
 from conftest import ROOT, tiny_config
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import as_text, counts
@@ -88,8 +88,7 @@ def test_every_document_of_every_kind_of_file_comes_back(folder):
 
 
 def test_a_listing_says_file_place_and_group(folder, tmp_path):
-    config = tiny_config()
-    config.data.files = str(folder / "out")
+    config = with_fields(tiny_config(), {"data.files": str(folder / "out")})
     plan = load_corpus(config).mixture
     for line in map(
         json.loads, listing(plan, plan.documents("held_out"), "held_out", True)
@@ -309,9 +308,8 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", rows)
     tokenizer = str(folder / "tokenizer.json")
     prepare([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "out", group_field="language")
-    config = tiny_config()
-    config.data.files, config.data.unique_documents, config.data.repeated_documents = str(tmp_path / "out"), -1, 0
-    config.data.held_out_documents = 20
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1})
+    config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 20})
 
     def twins_and_languages():
         corpus = load_corpus(config)
@@ -323,12 +321,12 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
     twins, _, counted = twins_and_languages()
     assert twins == 0
     assert counted["left_out"] == 120 - 20 - counted["mixture"][0]["documents"]
-    config.data.ids = "group"
+    config = with_fields(config, {"data.ids": "group"})
     twins, languages, counted = twins_and_languages()
     assert (twins, languages) == (0, set())
     assert counted["left_out"] == 40
     assert any("40 documents left out" in line for line in as_text(counted, config.data.row_length))
-    config.data.held_out_by = "document"
+    config = with_fields(config, {"data.held_out_by": "document"})
     twins, languages, counted = twins_and_languages()
     assert twins > 10
     assert languages == {0, 1}
@@ -336,8 +334,7 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
 
 
 def test_a_run_reads_a_prepared_corpus(folder):
-    config = tiny_config()
-    config.data.files, config.data.unique_documents = str(folder / "out"), -1
+    config = with_fields(tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": -1})
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
     every = np.arange(len(corpus.table))
@@ -354,7 +351,7 @@ def test_a_run_reads_a_prepared_corpus(folder):
         "near_duplicate": ids.content_id(corpus.tokens(4)),
     }  # fmt: skip
     for kind, identity in expected.items():
-        config.data.ids = kind
+        config = with_fields(config, {"data.ids": kind})
         assert (load_corpus(config).identities(4) == identity).all()
 
 
@@ -362,19 +359,18 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl")
     source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
     assert prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")["near_duplicate_clusters"] == 0
-    config = tiny_config()
-    config.data.files, config.data.unique_documents = str(tmp_path / "out"), -1
+    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1})
     with pytest.raises(InputError, match="the run's is another tokenizer than that of"):
         load_corpus(config, JsonTokenizer(byte_level()))
-    config.data.tokenizer = str(folder / "tokenizer.json")
+    config = with_fields(config, {"data.tokenizer": str(folder / "tokenizer.json")})
     with pytest.raises(InputError, match="tokenizer.json is another tokenizer than that of"):
         load_corpus(config)
-    config.data.tokenizer = ""
+    config = with_fields(config, {"data.tokenizer": ""})
     for kind, message in (("group", "without --group_field"), ("near_duplicate", "without near-duplicates")):
-        config.data.ids = kind
+        config = with_fields(config, {"data.ids": kind})
         with pytest.raises(InputError, match=message):
             load_corpus(config)
-    config.data.files, config.data.unique_documents = "", 20
+    config = with_fields(config, {"data.files": "", "data.unique_documents": 20})
     with pytest.raises(InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
@@ -389,20 +385,16 @@ def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     others = [stories.story(2, index).text for index in range(8)]
     write_lines(tmp_path / "b.jsonl", [{"text": text} for text in (*others, TEXTS[2])])
     prepare([str(tmp_path / "b.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none")
-    config = tiny_config()
-    config.data.files, config.data.unique_documents, config.general.files = (
-        str(folder / "out"),
-        0,
-        str(tmp_path / "out"),
-    )
+    config = with_fields(tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": 0})
+    config = with_fields(config, {"general.files": str(tmp_path / "out")})
     corpus = load_corpus(config)
     unique = corpus.mixture.documents("unique")
     assert [corpus.document(i).text for i in unique] == others  # the copy is of the first corpus
     assert (corpus.table.source_of(unique) == 1).all()
-    config.canaries.documents = 1
+    config = with_fields(config, {"canaries.documents": 1})
     with pytest.raises(InputError, match="canaries go into text files only"):
         load_corpus(config)
-    config.general.files = str(tmp_path / "b.jsonl")
+    config = with_fields(config, {"general.files": str(tmp_path / "b.jsonl")})
     with pytest.raises(InputError, match=r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
         load_corpus(config)
 
@@ -548,8 +540,7 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
     assert not (tmp_path / "none").exists()
     for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
         prepare(given, folder, tmp_path / name, near_duplicates="none", end_of_text=token)
-        config = tiny_config()
-        config.data.files, config.data.unique_documents = str(tmp_path / name), 40
+        config = with_fields(tiny_config(), {"data.files": str(tmp_path / name), "data.unique_documents": 40})
         corpus, manifest = load_corpus(config), json.loads((tmp_path / name / "manifest.json").read_text())
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)

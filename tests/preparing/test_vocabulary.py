@@ -11,7 +11,7 @@ import sys
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.config import DataConfig, InputError
+from memsinks_jax.config import DataConfig, InputError, with_fields
 from memsinks_jax.data import reading
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
@@ -47,7 +47,9 @@ def test_a_corpus_without_a_tokenizer_gets_one_that_training_takes(tmp_path, cap
     assert "60 documents" in caplog.text
     assert f"{expected.vocabulary_size:,} pieces: {tmp_path / 'out' / 'tokenizer.model'}" in caplog.text
     config = tiny_config()
-    config.data = DataConfig(files=str(tmp_path / "out"), unique_documents=-1, held_out_documents=4)
+    config = with_fields(
+        config, {"data": DataConfig(files=str(tmp_path / "out"), unique_documents=-1, held_out_documents=4)}
+    )
     assert load_corpus(config).tokenizer.model == expected.model
     assert prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "out", near_duplicates="none")["documents"] == 120
     prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "few", vocabulary_size=400, near_duplicates="none")

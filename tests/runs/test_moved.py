@@ -11,7 +11,7 @@ from test_prepared import TOKENIZER, random_tokens, write_prepared
 from test_train import outcome
 
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import Interrupted
@@ -34,21 +34,19 @@ def write_shards(folder):
 
 
 def of_texts(config, folder):
-    config.data.files, config.general.files = f"{folder}/[ab].*", f"{folder}/general.txt=8"
+    return with_fields(config, {"data.files": f"{folder}/[ab].*", "general.files": f"{folder}/general.txt=8"})
 
 
 def of_shards(config, folder):
-    config.data.files, config.general.files = f"{folder}/documents", f"{folder}/general=8"
+    return with_fields(config, {"data.files": f"{folder}/documents", "general.files": f"{folder}/general=8"})
 
 
 KINDS = {"texts": (write_texts, of_texts), "shards": (write_shards, of_shards)}
 
 
 def small():
-    config = tiny_config()
-    config.model.layers, config.data.unique_documents, config.data.row_length = 1, -1, 48
-    config.training.steps = 5
-    return config
+    config = with_fields(tiny_config(), {"model.layers": 1, "data.unique_documents": -1, "data.row_length": 48})
+    return with_fields(config, {"training.steps": 5})
 
 
 def stopped(config, workdir, step=2):
@@ -71,7 +69,7 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     write, point = KINDS[kind]
     write(tmp_path / "old")
     config = small()
-    point(config, tmp_path / "old")
+    config = point(config, tmp_path / "old")
     train_and_evaluate(config, tmp_path / "straight")
     stopped(config, tmp_path / "run")
     loss = evaluate(tmp_path / "straight", "drop")["loss"]
@@ -82,7 +80,7 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     with pytest.raises(InputError, match=r"old.*is not there.*--config.data.files=NEW"):
         evaluate(tmp_path / "straight", "drop")
 
-    point(config, tmp_path / "new")
+    config = point(config, tmp_path / "new")
     train_and_evaluate(config, tmp_path / "run")
     (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(tmp_path / "straight")
     assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
@@ -103,8 +101,8 @@ def test_other_content_at_the_new_place_is_refused(ids, tmp_path):
     """Also where ids do not tell documents apart, and lengths do not."""
     write_texts(tmp_path / "old")
     config = small()
-    config.data.ids = ids
-    of_texts(config, tmp_path / "old")
+    config = with_fields(config, {"data.ids": ids})
+    config = of_texts(config, tmp_path / "old")
     stopped(config, tmp_path / "run")
     before = contents(tmp_path / "run")
     tokenizer = workdirs.read_tokenizer(tmp_path / "run")
@@ -112,7 +110,7 @@ def test_other_content_at_the_new_place_is_refused(ids, tmp_path):
     if ids == "index":
         assert len(tokenizer.encode(other)) == len(tokenizer.encode(TEXTS[3]))
     write_texts(tmp_path / "new", [*TEXTS[:3], other, *TEXTS[4:]])
-    of_texts(config, tmp_path / "new")
+    config = of_texts(config, tmp_path / "new")
     with pytest.raises(InputError, match="the documents are not those that .*run was started on"):
         train_and_evaluate(config, tmp_path / "run")
     assert contents(tmp_path / "run") == before
@@ -121,8 +119,8 @@ def test_other_content_at_the_new_place_is_refused(ids, tmp_path):
 def test_files_with_other_names_are_the_same_documents(tmp_path):
     write_texts(tmp_path / "texts")
     config = small()
-    of_texts(config, tmp_path / "texts")
-    config.data.files = f"{tmp_path}/texts/*[ab].*"
+    config = of_texts(config, tmp_path / "texts")
+    config = with_fields(config, {"data.files": f"{tmp_path}/texts/*[ab].*"})
     stopped(config, tmp_path / "run")
     (tmp_path / "texts" / "a.txt").rename(tmp_path / "texts" / "0a.txt")
     stopped(config, tmp_path / "run", 3)
@@ -137,7 +135,7 @@ def test_a_run_that_an_earlier_version_began_is_not_gone_on_with(tmp_path):
     """Its rows came in another order."""
     write_texts(tmp_path / "old")
     config = small()
-    of_texts(config, tmp_path / "old")
+    config = of_texts(config, tmp_path / "old")
     stopped(config, tmp_path / "run")
     before = contents(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()
@@ -173,13 +171,13 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(TOKENIZER.model)
     (tmp_path / "other.model").write_bytes(workdirs.load_corpus(tiny_config()).tokenizer.model)
     config = small()
-    config.data.files, config.data.tokenizer, config.model.initial = "texts/a.txt", "tokenizer.model", "old"
-    config.data.vocabulary_size, config.monitor.every = 1024, 2
+    config = with_fields(config, {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"})
+    config = with_fields(config, {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2})
     workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config)).close()
-    config.general.files, config.general.token_budget = "old/a.txt=40%,old/b.txt=50", 9000
+    config = with_fields(config, {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000})
     (tmp_path / "run" / "config.json").write_text(workdirs.to_json(config))
     section, _, name = field.partition(".")
-    setattr(getattr(config, section), name, value)
+    config = with_fields(config, {f"{section}.{name}": value})
     if message is None:
         workdirs.adopt(tmp_path / "run", config)
     else:

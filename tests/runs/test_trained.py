@@ -18,6 +18,7 @@ from memsinks_jax.auditing.reactivation import reactivate
 from memsinks_jax.auditing.residue import residue
 from memsinks_jax.auditing.rows import rows_of
 from memsinks_jax.auditing.subjects import Subject, of_role
+from memsinks_jax.config import with_fields
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
 from memsinks_jax.evals.document_loss import DocumentLoss
@@ -48,10 +49,8 @@ def asked(monkeypatch):
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
     """A run whose parameters were split over fsdp and tensor, in microbatches of 4 rows, the vocabulary in 4 chunks."""
-    config = tiny_config()
-    config.model.layers, config.training.steps = 1, 2
-    config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 1, 4, 2
-    config.compute.accumulate, config.compute.loss_chunks = 2, 4
+    config = with_fields(tiny_config(), {"model.layers": 1, "training.steps": 2, "mesh.data": 1, "mesh.fsdp": 4})
+    config = with_fields(config, {"mesh.tensor": 2, "compute.accumulate": 2, "compute.loss_chunks": 4})
     workdir = tmp_path_factory.mktemp("split") / "run"
     train_and_evaluate(config, workdir)
     return workdir
@@ -158,8 +157,7 @@ def test_no_more_rows_are_read_at_once_than_trained_on(split, asked):
 
 
 def test_nor_while_training(tmp_path, asked):
-    config = tiny_config()
-    config.model.layers, config.training.steps = 1, 1
-    config.training.batch_size, config.compute.accumulate = 32, 4
+    config = with_fields(tiny_config(), {"model.layers": 1, "training.steps": 1, "training.batch_size": 32})
+    config = with_fields(config, {"compute.accumulate": 4})
     train_and_evaluate(config, tmp_path / "run")
     assert set(asked) == {8}

@@ -8,7 +8,7 @@ from conftest import tiny_config
 from test_tokenizer import byte_level
 
 from memsinks_jax.auditing.subjects import encounters_in
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.runs import workdir as workdirs
 
@@ -16,8 +16,7 @@ from memsinks_jax.runs import workdir as workdirs
 @pytest.fixture
 def run(tmp_path):
     """-> (workdir, corpus) of a run with a tokenizer.json that is gone by now."""
-    config = tiny_config()
-    config.data.tokenizer = str(tmp_path / "elsewhere.json")
+    config = with_fields(tiny_config(), {"data.tokenizer": str(tmp_path / "elsewhere.json")})
     (tmp_path / "elsewhere.json").write_bytes(byte_level())
     corpus = load_corpus(config)
     workdirs.create(tmp_path / "run", config, corpus).close()
@@ -90,8 +89,8 @@ def test_what_the_documents_decided_stays_so(run):
     """A run that was started with rows of kind auto goes on with the kind that it chose, and refuses another."""
     workdir, corpus = run
     config = workdirs.read_config(workdir)
-    config.data.rows = "auto"
+    config = with_fields(config, {"data.rows": "auto"})
     assert workdirs.adopt(workdir, config).data.rows == corpus.config.data.rows == "one_document"
-    config.data.rows = "packed"
+    config = with_fields(config, {"data.rows": "packed"})
     with pytest.raises(InputError, match="data.rows is 'one_document' there and 'packed' here"):
         workdirs.adopt(workdir, config)

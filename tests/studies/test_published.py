@@ -11,7 +11,7 @@ import pytest
 from conftest import EVERYBODY, tiny_config
 from test_generation import model_of
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import bounding
 from memsinks_jax.editing.probe import Probe
@@ -380,9 +380,9 @@ def test_other_models_are_refused(monkeypatch):
 
     with refuse(match="has 8 tokens; this model has another"):
         published.compare(dataclasses.replace(run, tokenizer=Letters()))
-    run.config.model.family = "llama"
+    llama = dataclasses.replace(run, config=with_fields(run.config, {"model.family": "llama"}))
     with refuse(match="this is a llama"):
-        published.compare(run)
+        published.compare(llama)
 
 
 @pytest.mark.skipif(not GPT2, reason="MEMSINKS_JAX_GPT2 does not name a Hugging Face folder of GPT-2 small")

@@ -19,6 +19,7 @@ os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_cou
 import jax  # noqa: E402
 from test_step import train_on_mesh  # noqa: E402
 
+from memsinks_jax.config import MeshConfig, with_fields  # noqa: E402
 from memsinks_jax.training import hosts, sharding  # noqa: E402
 
 
@@ -26,9 +27,9 @@ def main():
     if PROCESSES > 1:
         hosts.start(COORDINATOR, PROCESSES, PROCESS)
     config, found = tiny_config(), []
-    config.model.layers = 1  # most of the time is compiling
+    config = with_fields(config, {"model.layers": 1})  # most of the time is compiling
     for *shape, stride in MESHES:
-        config.mesh.data, config.mesh.fsdp, config.mesh.tensor = shape
+        config = with_fields(config, {"mesh": MeshConfig(*shape)})
         devices = [device for first in range(stride) for device in jax.devices()[first::stride]]
         _, lines = train_on_mesh(config, sharding.make_mesh(config.mesh, devices), count=2)
         found.append([[line["tokens"], line["train_loss"]] for line in lines])

@@ -12,7 +12,7 @@ import pytest
 from conftest import tiny_config
 from jax.experimental import multihost_utils
 
-from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
+from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.training import checkpoint, seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -111,8 +111,7 @@ def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(tmp_
     ],
 )
 def test_what_is_kept(tmp_path, one_device, fields, kept):
-    config = tiny_config()
-    config.training = TrainingConfig(**fields)
+    config = with_fields(tiny_config(), {"training": TrainingConfig(**fields)})
     losses = {2: 3.0, 4: 1.0, 6: 2.0}
     saved(tmp_path / "run", config, one_device, range(1, 6), losses)
     saved(tmp_path / "run", config, one_device, range(6, 9), losses)  # a resumed run remembers the losses
@@ -234,8 +233,7 @@ def test_a_half_written_checkpoint_is_none(two, tmp_path, one_device):
 
 
 def test_another_model_is_refused_by_the_names_of_its_arrays(two, one_device):
-    config = tiny_config()
-    config.model.hidden = 48
+    config = with_fields(tiny_config(), {"model.hidden": 48})
     checkpoints = Checkpoints(two)
     with pytest.raises(
         InputError, match=r"has params/layers/down_bias|has optimizer.* of float32.* instead of float32"

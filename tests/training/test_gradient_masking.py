@@ -8,22 +8,22 @@ import pytest
 from conftest import tiny_config
 from test_step import first_batches, one_step, single, train
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.sinks import Partition
-from memsinks_jax.training import gradient_masking, sharding, step
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training import sharding, step
+from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.paths import path_name
 
 SINKS = np.arange(32) >= 16  # of the tiny model's neurons
 
 
 def masked_config(kind="masked_weights", **changes):
-    config = tiny_config()
-    config.sinks.kind = kind
+    config = with_fields(tiny_config(), {"sinks.kind": kind})
     for name, value in changes.items():
         section = "data" if name == "rows" else "model"
-        setattr(getattr(config, section), name, value)
+        config = with_fields(config, {f"{section}.{name}": value})
     return config
 
 
@@ -104,12 +104,12 @@ def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(
     family, rows, accumulate, power, learned, monkeypatch
 ):
     config = masked_config("by_document", family=family, rows=rows)
-    config.sinks.opens_at, config.sinks.slows_at, config.sinks.slowing_power = 1, 2, power
-    config.compute.accumulate = accumulate
+    config = with_fields(config, {"sinks.opens_at": 1, "sinks.slows_at": 2, "sinks.slowing_power": power})
+    config = with_fields(config, {"compute.accumulate": accumulate})
     batch = mixed_batch(config)
     batch |= {"seen": np.where(batch["repeated"], 9, 2).astype(np.int32), "epoch": np.full_like(batch["epoch"], 2)}
     found, loss = moved(config, batch, monkeypatch), one_step(config, batch)[2]["train_loss"]
-    config.sinks.slows_at = 0
+    config = with_fields(config, {"sinks.slows_at": 0})
     assert loss == pytest.approx(one_step(config, batch)[2]["train_loss"], rel=1e-6)
     parts = [only(batch, repeated) for repeated in (True, False)]
     of_repeated, of_others = (moved(config, part) for part in parts)
@@ -162,8 +162,9 @@ def test_detached_activations_pass_the_value_and_the_gradient_of_their_own():
         "segments": np.array([[1, 1, 2, 3], [1, 0, 0, 0]]),
         "repeated": np.array([[False, True, False], [True, False, False]]),
     }
-    repeated_BT = gradient_masking.repeated_positions(batch)
-    route = gradient_masking.detached(repeated_BT, Partition(shared=3, sinks=2))["mlp"]
+    method = method_of(masked_config("masked_activations"))
+    method.parts["mlp"] = Partition(shared=3, sinks=2)
+    route = method.interventions(batch, 0, 0)["mlp"]
     x = np.arange(40.0, dtype=np.float32).reshape(2, 4, 5)
     passed, pull_back = jax.vjp(lambda x: route(x, 0), x)
     assert (passed == x).all()
@@ -178,8 +179,7 @@ def test_a_mesh_and_parts_of_the_batch_change_nothing():
     config = masked_config(rows="packed", layers=1)
     data = first_batches(config, 2)
     params, lines = train(config, single(config), data=data)
-    config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 2, 2, 2
-    config.compute.accumulate = 2
+    config = with_fields(config, {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2})
     others, again = train(config, sharding.make_mesh(config.mesh), data=data)
     for line, other in zip(lines, again, strict=True):
         assert other == pytest.approx(line, rel=1e-5)
@@ -193,6 +193,6 @@ def test_a_parameter_that_no_rule_covers_is_refused():
     params = {"layers": {"third_kernel": jnp.ones((2, 16, 32))}}
     batch = {"repeated": jnp.ones((2, 1), bool), "segments": jnp.ones((2, 3), jnp.int32)}
     with pytest.raises(InputError, match="layers/third_kernel is covered by no rule"):
-        gradient_masking.masked_gradients(
-            lambda p, _: p["layers"]["third_kernel"][0, :2, :3], params, batch, jnp.float32(1), config, np.uint32(0)
+        method_of(config).gradients(
+            lambda p, _: p["layers"]["third_kernel"][0, :2, :3], params, batch, jnp.float32(1), 0, np.uint32(0)
         )

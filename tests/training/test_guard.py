@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
+from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.training import sharding
 from memsinks_jax.training.guard import init_guard, judge
 from memsinks_jax.training.loop import train_and_evaluate
@@ -96,7 +96,7 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 
 
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
-    tiny.model.layers, tiny.optimizer.learning_rate, tiny.training.skips_in_a_row = 1, 1e30, 3
+    tiny = with_fields(tiny, {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3})
     message = (
         r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower "
         "config.optimizer.learning_rate in another --workdir, or go on past them with a higher config.training.skips_in_a"
@@ -112,7 +112,7 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
         train_and_evaluate(tiny, tmp_path / "run")
     assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) == 3
     # What the message advises works.
-    tiny.training.skips_in_a_row = 100
+    tiny = with_fields(tiny, {"training.skips_in_a_row": 100})
     assert train_and_evaluate(tiny, tmp_path / "run")["skipped_updates"] > 3
-    tiny.optimizer.learning_rate = 1e-3
+    tiny = with_fields(tiny, {"optimizer.learning_rate": 1e-3})
     assert train_and_evaluate(tiny, tmp_path / "other")["skipped_updates"] == 0

@@ -5,7 +5,7 @@ import re
 import jax
 import pytest
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.doctor import examine
 from memsinks_jax.training import memory, sharding
 from memsinks_jax.training.loop import train_and_evaluate
@@ -20,7 +20,7 @@ from memsinks_jax.training.loop import train_and_evaluate
 )  # fmt: skip
 def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path):
     section, name = field.split(".")
-    setattr(getattr(tiny, section), name, value)
+    tiny = with_fields(tiny, {f"{section}.{name}": value})
     with pytest.raises(InputError, match=rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"):
         train_and_evaluate(tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -30,7 +30,7 @@ def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path)
 
 def test_a_run_says_what_it_takes_when_it_begins(tiny, tmp_path, caplog):
     caplog.set_level("INFO")
-    tiny.model.layers, tiny.training.steps = 1, 1
+    tiny = with_fields(tiny, {"model.layers": 1, "training.steps": 1})
     train_and_evaluate(tiny, tmp_path / "run")
     (parameters,) = re.findall(r"seed 0: ([\d,]+) parameters, 1 step of 8 rows", caplog.text)
     (told,) = re.findall(

@@ -8,7 +8,7 @@ import types
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import MetricWriter, Progress, open_wandb, read_metrics
 
@@ -45,8 +45,7 @@ def service(monkeypatch):
 
 
 def test_wandb_gets_every_line(service, tmp_path):
-    config = tiny_config()
-    config.model.layers, config.training.steps = 1, 2
+    config = with_fields(tiny_config(), {"model.layers": 1, "training.steps": 2})
     train_and_evaluate(config, tmp_path / "run", wandb="sinks")
     assert service.logged == read_metrics(tmp_path / "run") and service.ended
     assert (service.asked["project"], service.asked["name"]) == ("sinks", "run")

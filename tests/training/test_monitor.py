@@ -1,5 +1,6 @@
 """The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
 
+import dataclasses
 import json
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import Config, InputError, MonitorConfig
+from memsinks_jax.config import Config, InputError, MonitorConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.ids import as_numbers
@@ -53,11 +54,10 @@ def watched(tmp_path_factory):
 
 
 def config(**fields):
-    made = tiny_config()
-    made.monitor = MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)
-    made.training.epochs, made.training.evaluate_every, made.training.checkpoint_every = 3, 100, 100
+    made = with_fields(tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)})
+    made = with_fields(made, {"training.epochs": 3, "training.evaluate_every": 100, "training.checkpoint_every": 100})
     for name, value in fields.items():
-        setattr(made.mesh, name, value)
+        made = with_fields(made, {f"mesh.{name}": value})
     return made
 
 
@@ -121,7 +121,7 @@ def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
         monitor = monitor_of(tmp_path / f"{start}", start)
         for number in range(start * 8, 3 * 8):
             monitor.saw(rows[number]["identities"])
-        monitor._settings.probes = 0
+        monitor._settings = dataclasses.replace(monitor._settings, probes=0)
         (tmp_path / f"{start}").mkdir()
         monitor.look(3, everything, None)
         return {line["id"] for line in flagged(tmp_path / f"{start}")}
@@ -135,11 +135,11 @@ def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
 def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
     """The next look is at all that was read since the last: nothing stays unseen. The model becomes the same."""
     changed = config()
-    changed.monitor = MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)
+    changed = with_fields(changed, {"monitor": MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)})
     with pytest.raises(Interrupted):
         train_and_evaluate(changed, tmp_path / "run", should_stop=lambda step: step == 9)
     assert monitored(tmp_path / "run") == []
-    changed.monitor = MonitorConfig(every=4, seen_over=1, probes=4, counters=4096)
+    changed = with_fields(changed, {"monitor": MonitorConfig(every=4, seen_over=1, probes=4, counters=4096)})
     train_and_evaluate(changed, tmp_path / "run")
     ((step, values),) = monitored(tmp_path / "run")
     assert step == 12
@@ -154,8 +154,7 @@ def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
 
 
 def test_a_workdir_that_is_moved_before_a_look_is_told(tmp_path):
-    config = tiny_config()
-    config.model.layers, config.monitor.every, config.monitor.seen_over = 1, 1, 1
+    config = with_fields(tiny_config(), {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1})
 
     def move(step):
         if step == 1:

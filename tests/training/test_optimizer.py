@@ -8,8 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from memsinks_jax.config import InputError, OptimizerConfig
-from memsinks_jax.training.optimizer import decay_mask, first_match, learning_rate, make_optimizer, path_name
+from memsinks_jax.config import InputError, OptimizerConfig, with_fields
+from memsinks_jax.training.optimizer import decay_mask, learning_rate, make_optimizer
+from memsinks_jax.training.paths import first_match, path_name
 from memsinks_jax.training.step import init_state
 
 
@@ -55,8 +56,8 @@ def named(tree) -> dict:
 
 
 def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
-    tiny.model.family, tiny.sinks.sparse, tiny.sinks.sampling, tiny.sinks.pool = "llama", True, "floyd", 40
-    tiny.optimizer.weight_decay, tiny.optimizer.clip_norm = 0.0, 1e9
+    tiny = with_fields(tiny, {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"})
+    tiny = with_fields(tiny, {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9})
     params = initial(tiny)
     random = np.random.default_rng(0)
     gradients = [jax.tree.map(lambda a: random.normal(size=a.shape).astype(np.float32), params) for _ in range(3)]
@@ -68,7 +69,7 @@ def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
         return named(update)
 
     adamw = updates_of(make_optimizer(tiny, 10))
-    tiny.optimizer.kind = "muon"
+    tiny = with_fields(tiny, {"optimizer.kind": "muon"})
     muon = updates_of(make_optimizer(tiny, 10))
     # As optax's own, layer by layer, with updates of AdamW's size.
     theirs = optax.contrib.muon(learning_rate(tiny.optimizer, 10), consistent_rms=0.2)
@@ -88,10 +89,10 @@ def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
 
 
 def test_muon_would_move_sinks_among_its_columns(tiny):
-    tiny.optimizer.kind = "muon"
+    tiny = with_fields(tiny, {"optimizer.kind": "muon"})
     for kind, attention, refused in (("by_document", 0.0, True), ("none", 0.0, False), ("masked_weights", 0.0, True),
                                      ("by_document", 0.5, True), ("by_chance", 0.5, False)):  # fmt: skip
-        tiny.sinks.kind, tiny.sinks.attention_fraction = kind, attention
+        tiny = with_fields(tiny, {"sinks.kind": kind, "sinks.attention_fraction": attention})
         with pytest.raises(InputError, match="sinks.sparse=True") if refused else contextlib.nullcontext():
             make_optimizer(tiny, 10)
 
@@ -114,12 +115,11 @@ def test_a_parameter_without_a_rule_is_refused():
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
     """16 of 32 neurons and the last 4 of 16 outputs of attention are sinks."""
-    tiny.model.family, tiny.sinks.attention_fraction = family, 0.25
+    tiny = with_fields(tiny, {"model.family": family, "sinks.attention_fraction": 0.25})
     params = initial(tiny)
 
     def updates_of(multiple):
-        tiny.sinks.learning_rate_multiple = multiple
-        optimizer = make_optimizer(tiny, 10)
+        optimizer = make_optimizer(with_fields(tiny, {"sinks.learning_rate_multiple": multiple}), 10)
         # The parameters as gradients.
         return named(jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(params))
 

@@ -8,15 +8,14 @@ from conftest import tiny_config
 from test_gradient_masking import sgd
 from test_step import first_batches, one_step
 
-from memsinks_jax.config import InputError
-from memsinks_jax.training import private, step
+from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.training import step
+from memsinks_jax.training.methods import method_of
 
 
 def private_config(noise):
-    config = tiny_config()
-    config.sinks.kind, config.model.layers, config.optimizer.clip_norm = "none", 1, 0.3
-    config.optimizer.noise_multiplier = noise
-    return config
+    config = with_fields(tiny_config(), {"sinks.kind": "none", "model.layers": 1, "optimizer.clip_norm": 0.3})
+    return with_fields(config, {"private.noise_multiplier": noise})
 
 
 def moved(config, batch):
@@ -47,7 +46,7 @@ def test_rows_are_clipped_and_their_sum_gets_noise(monkeypatch):
 )
 def test_what_has_no_rows_of_its_own_is_refused(section, field, value):
     config = private_config(1.0)
-    private.refuse(config)
-    setattr(getattr(config, section), field, value)
+    method_of(config)
+    config = with_fields(config, {f"{section}.{field}": value})
     with pytest.raises(InputError, match="DP-SGD trains a model without sinks"):
-        private.refuse(config)
+        method_of(config)

@@ -10,6 +10,8 @@ import pytest
 from conftest import ROOT
 from test_step import single, train
 
+from memsinks_jax.config import with_fields
+
 EVERY_MESH = [[8 >> (f + t), 1 << f, 1 << t, 1] for f in range(4) for t in range(4 - f)]
 # Devices that take turns between the processes, so that the rows of one are no run of the batch.
 IN_TURNS = [[8, 1, 1, 2], [2, 2, 2, 2]]
@@ -47,7 +49,7 @@ def assert_same(found, expected):
 
 def test_processes_that_share_rows_read_the_same(tiny):
     """A process a device, as launch/slurm.sh starts them."""
-    tiny.model.layers = 1
+    tiny = with_fields(tiny, {"model.layers": 1})
     _, expected = train(tiny, single(tiny), count=2)
     for meshes in train_together(2, [[1, 1, 2, 1]]):
         assert_same(meshes[0], expected)
@@ -56,7 +58,7 @@ def test_processes_that_share_rows_read_the_same(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_every_mesh_over_processes_trains_the_same(tiny, processes):
-    tiny.model.layers = 1
+    tiny = with_fields(tiny, {"model.layers": 1})
     _, expected = train(tiny, single(tiny), count=2)
     for meshes in train_together(processes, EVERY_MESH + IN_TURNS):
         for found in meshes:

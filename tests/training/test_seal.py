@@ -12,7 +12,7 @@ import pytest
 from conftest import tiny_config
 from test_checkpoint import files_of, shapes_of
 
-from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
+from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -36,9 +36,7 @@ def one_device():
 
 def large_config():
     """Of a model whose arrays make files too large to be hashed."""
-    config = tiny_config()
-    config.model.d_model, config.model.hidden = 256, 1024
-    return config
+    return with_fields(tiny_config(), {"model.d_model": 256, "model.hidden": 1024})
 
 
 def random_state(config, mesh):

@@ -6,11 +6,12 @@ import pytest
 from test_gradient_masking import masked_config, moved, sgd
 from test_step import first_batches, single
 
-from memsinks_jax.config import Config, InputError, SinksConfig
+from memsinks_jax.config import Config, InputError, SGTMConfig, SinksConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
-from memsinks_jax.training import gradient_masking, step
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training import step
+from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.paths import path_name
 
 # Of the tiny model, two heads of 8 and 16 + 16 neurons: where a leaf's dedicated half lies.
 AXES = {f"layers/{name}": -1 for name in ("up_kernel", "up_bias", "query_kernel", "query_bias", "key_kernel", "key_bias",
@@ -29,14 +30,13 @@ def dedicated(path, leaf):
 
 
 def sgtm(kind="sgtm", **changes):
-    config = masked_config(kind, **changes)
-    config.sinks.attention_fraction, config.sinks.retain_fraction, config.sinks.undiscovered = 0.5, 0.5, 0.5
-    return config
+    config = with_fields(masked_config(kind, **changes), {"sinks.attention_fraction": 0.5, "sgtm.retain_fraction": 0.5})
+    return with_fields(config, {"sgtm.undiscovered": 0.5})
 
 
 def told_apart(config, batch):
     """{label: which positions have it}"""
-    found = gradient_masking.labels(batch, np.uint32(config.seed), config.sinks)
+    found = method_of(config).labels(batch, np.uint32(config.seed))
     places = np.maximum(batch["segments"] - 1, 0)
     forget, retain = (np.take_along_axis(np.asarray(of), places, axis=1) for of in found)
     return {"forget": forget, "retain": retain, "unlabelled": ~forget & ~retain}
@@ -51,7 +51,7 @@ def labelled(config):
 @pytest.mark.parametrize(("rows", "accumulate"), [("one_document", 1), ("packed", 2)])
 def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
     config = sgtm(rows=rows)
-    config.compute.accumulate = accumulate
+    config = with_fields(config, {"compute.accumulate": accumulate})
     batch = labelled(config)
     model, _ = build_model(config)
     params, count = jax.jit(lambda: step.init_state(config, 10).params)(), batch["weights"].sum()
@@ -103,20 +103,20 @@ def test_moments_and_decay_move_what_is_masked_unless_frozen(kind):
 def test_labels_are_drawn_by_document():
     ids = np.random.default_rng(0).integers(2**32, size=(1, 8000, 2), dtype=np.uint32)
     batch = {"identities": ids, "repeated": np.arange(8000)[None] < 4000}
-    few, many = (
-        gradient_masking.labels(batch, np.uint32(0), SinksConfig(retain_fraction=0.25, undiscovered=share))
-        for share in (0.2, 0.4)
-    )
+
+    def labels(settings):
+        return method_of(Config(sinks=SinksConfig(kind="sgtm"), sgtm=settings)).labels(batch, np.uint32(0))
+
+    few, many = (labels(SGTMConfig(retain_fraction=0.25, undiscovered=share)) for share in (0.2, 0.4))
     assert few[0].sum() == pytest.approx(3200, abs=100) and many[0].sum() == pytest.approx(2400, abs=125)
     assert few[1].sum() == pytest.approx(1000, abs=110)
     assert (few[1] == many[1]).all() and not (many[0] & ~few[0]).any()
     assert few[0][0, :4000].sum() == few[0].sum() and few[1][0, 4000:].sum() == few[1].sum()
-    every = gradient_masking.labels(batch, np.uint32(0), SinksConfig(retain_fraction=1.0, undiscovered=0.0))
+    every = labels(SGTMConfig(retain_fraction=1.0, undiscovered=0.0))
     assert (every[0] == batch["repeated"]).all() and (every[1] == ~batch["repeated"]).all()
 
 
 def test_a_part_of_a_head_is_no_head():
-    config = Config()
-    config.sinks.kind, config.sinks.attention_fraction = "sgtm", 0.2
+    config = with_fields(Config(), {"sinks.kind": "sgtm", "sinks.attention_fraction": 0.2})
     with pytest.raises(InputError, match="a multiple of 0.25"):
-        gradient_masking.without_sinks({}, np.uint32(0), config)
+        method_of(config)

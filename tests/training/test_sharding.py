@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from memsinks_jax.config import InputError, MeshConfig
+from memsinks_jax.config import InputError, MeshConfig, with_fields
 from memsinks_jax.training import sharding
-from memsinks_jax.training.optimizer import path_name
+from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.program import train_program
 from memsinks_jax.training.step import init_state
 
@@ -29,7 +29,7 @@ def test_golden_shardings(tiny):
 
 
 def test_golden_shardings_of_the_llama_family(tiny):
-    tiny.model.family, tiny.model.tied_head, tiny.model.attention_bias = "llama", False, False
+    tiny = with_fields(tiny, {"model.family": "llama", "model.tied_head": False, "model.attention_bias": False})
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
     named = {path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(found.params)}
@@ -53,7 +53,7 @@ def test_fsdp_takes_what_is_left():
 
 def test_an_axis_that_fsdp_does_not_divide_hands_it_on(tiny):
     """As SmolLM-360M's 960 channels do on 256 chips: to another axis, or to none, and the moments with it."""
-    tiny.model.d_model, tiny.model.heads, tiny.model.kv_heads, tiny.model.family = 12, 6, 2, "llama"
+    tiny = with_fields(tiny, {"model.d_model": 12, "model.heads": 6, "model.kv_heads": 2, "model.family": "llama"})
     mesh = sharding.make_mesh(MeshConfig(fsdp=8))
     found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
     named = {path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(found)}
@@ -76,7 +76,7 @@ def test_a_mesh_that_does_not_cover_the_devices_is_refused(mesh):
 @pytest.mark.parametrize(("shape", "splits"), [((4, 1, 2), 4), ((2, 2, 2), 4), ((1, 1, 8), 1)])
 def test_a_batch_goes_to_the_devices_of_its_rows(tiny, shape, splits):
     """Devices in any order; a device holds its run of the batch, and the members of `tensor` the same."""
-    tiny.mesh = MeshConfig(*shape)
+    tiny = with_fields(tiny, {"mesh": MeshConfig(*shape)})
     devices = jax.devices()[::-2] + jax.devices()[::2]
     mesh = sharding.make_mesh(tiny.mesh, devices)
     assert sharding.own_rows(8, mesh).tolist() == list(range(8))
@@ -101,7 +101,7 @@ def test_a_batch_that_does_not_divide_is_refused():
 
 
 def test_a_parameter_that_does_not_divide_is_refused(tiny):
-    tiny.model.hidden = 33
+    tiny = with_fields(tiny, {"model.hidden": 33})
     mesh = sharding.make_mesh(MeshConfig(tensor=2))
     with pytest.raises(InputError, match=r"(up|down)_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"):
         sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)

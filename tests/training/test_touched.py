@@ -12,14 +12,16 @@ from conftest import train_program
 from test_step import first_batches
 
 from memsinks_jax import sinks
-from memsinks_jax.config import from_json, to_json
+from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.planning.account import COLLECTIVES
 from memsinks_jax.planning.program_text import device_groups, parse
-from memsinks_jax.training import gradient_masking, sharding, touched
+from memsinks_jax.training import sharding, touched
+from memsinks_jax.training.method import slowed
+from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.optimizer import scale_by_adam_by_row
-from memsinks_jax.training.step import init_state, training_gates
+from memsinks_jax.training.step import init_state
 
 SHARED, POOL = 16, 40
 
@@ -27,9 +29,7 @@ SHARED, POOL = 16, 40
 @pytest.fixture
 def tiny(tiny):
     """16 shared neurons, 40 sinks, 6 of them a document; of 8 documents some share sinks."""
-    tiny.sinks.pool, tiny.sinks.active, tiny.sinks.sampling = POOL, 6, "floyd"
-    tiny.sinks.sparse = True
-    return tiny
+    return with_fields(tiny, {"sinks.pool": POOL, "sinks.active": 6, "sinks.sampling": "floyd", "sinks.sparse": True})
 
 
 def masked(config):
@@ -59,24 +59,20 @@ def initial(config):
         lambda path, leaf: (
             leaf + 0.1 * draw.normal(size=leaf.shape).astype(np.float32) if "bias" in str(path) else leaf
         ),
-        _initial(to_json(config)),
+        _initial(config),
     )
 
 
 @functools.cache
-def _initial(settings):
-    config = from_json(settings, "a test")
+def _initial(config):
     return jax.device_get(jax.jit(lambda: init_state(config, 10).params)())
 
 
 def losses_and_gradients(config, params, batch):
     """Of one batch, as a step computes them; of tables all rows."""
     model, parts = build_model(config)
-    batch, learning_BT, teaching = dict(batch), None, None
-    if config.sinks.slows_at:
-        learning_BT = gradient_masking.shared_learning(batch, config.sinks)
-        if not config.sinks.sparse:
-            teaching = gradient_masking.sinks_not_slowed(learning_BT, parts)
+    batch = dict(batch)
+    learning_BT, teaching = method_of(config).slowing(batch)
     if config.sinks.sparse:
         batch["sinks"] = sinks.sinks_for_mode(
             "own",
@@ -91,10 +87,10 @@ def losses_and_gradients(config, params, batch):
     def loss(params):
         losses_BT = model(
             params, batch["inputs"], batch["segments"], batch["positions"],
-            training_gates(config, batch, 0, 0), teaching=teaching,
+            method_of(config).interventions(batch, 0, 0), teaching=teaching,
             read_out=lambda x, head: token_losses(x, head, batch["targets"], batch["weights"]),
         )  # fmt: skip
-        slowed_BT = losses_BT if learning_BT is None else gradient_masking.slowed(losses_BT, learning_BT)
+        slowed_BT = losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
         return slowed_BT.sum(), losses_BT
 
     (_, losses_BT), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
@@ -114,9 +110,8 @@ def batch_of(config, several):
     ("llama", "one_document", 2, 16),
 ])  # fmt: skip
 def test_losses_and_gradients_are_those_of_masked_sinks(tiny, family, rows, opens_at, slows_at):
-    tiny.model.family, tiny.data.rows = family, rows
-    tiny.sinks.opens_at, tiny.sinks.slows_at = opens_at, slows_at
-    tiny.data.row_length = 160 if rows == "one_document" else 400
+    tiny = with_fields(tiny, {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at})
+    tiny = with_fields(tiny, {"sinks.slows_at": slows_at, "data.row_length": 160 if rows == "one_document" else 400})
     batch = batch_of(tiny, rows != "one_document")
     params = initial(masked(tiny))
     assert jax.tree.map(jnp.shape, as_tables(params)) == jax.tree.map(
@@ -150,9 +145,9 @@ def steps(config, params, data, devices=1, schedule=10):
 
 def test_sinks_that_are_used_in_every_step_are_updated_as_densely(tiny):
     """Weight decay, the multiple of the learning rate and clipping among it."""
-    tiny.sinks.pool, tiny.sinks.active, tiny.sinks.opens_at, tiny.mesh.data = 12, 12, 1, 1
-    tiny.sinks.learning_rate_multiple, tiny.optimizer.clip_norm, tiny.optimizer.weight_decay = 3.0, 0.3, 0.5
-    tiny.optimizer.warmup_steps = 1
+    tiny = with_fields(tiny, {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1})
+    tiny = with_fields(tiny, {"sinks.learning_rate_multiple": 3.0, "optimizer.clip_norm": 0.3})
+    tiny = with_fields(tiny, {"optimizer.weight_decay": 0.5, "optimizer.warmup_steps": 1})
     params, data = initial(masked(tiny)), first_batches(tiny, 4)
     found, lines = steps(tiny, as_tables(params), data)
     expected, others = steps(masked(tiny), params, data)
@@ -167,7 +162,7 @@ def test_sinks_that_are_used_in_every_step_are_updated_as_densely(tiny):
 
 def test_a_step_leaves_sinks_that_no_document_uses_as_they_are(tiny):
     """Their moments and counts too; and those of documents whose sinks are closed."""
-    tiny.mesh.data = 1
+    tiny = with_fields(tiny, {"mesh.data": 1})
     batch = first_batches(tiny, 1)[0]
     batch["identities"][4:] = batch["identities"][:1]
     batch["seen"] = np.array([[1], [1]] + [[0]] * 6, np.int32)
@@ -223,14 +218,14 @@ PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one dev
 ])  # fmt: skip
 def test_how_it_is_computed_changes_nothing(tiny, change):
     """Pools of which a step touches few rows, or all."""
-    tiny.data.rows, tiny.mesh.data, tiny.sinks.pool = "packed", 1, change.pop("pool", POOL)
+    tiny = with_fields(tiny, {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)})
     if tiny.sinks.pool not in PLAINLY:
         params, data = as_tables(initial(masked(tiny))), first_batches(tiny, 3)
         PLAINLY[tiny.sinks.pool] = (params, data, *steps(tiny, params, data))
     params, data, state, lines = PLAINLY[tiny.sinks.pool]
     for name, value in change.items():
         section, field = name.split(".")
-        setattr(getattr(tiny, section), field, value)
+        tiny = with_fields(tiny, {f"{section}.{field}": value})
     devices = tiny.mesh.data * tiny.mesh.fsdp * tiny.mesh.tensor
     other, others = steps(tiny, params, data, devices)
     for line, again in zip(lines, others, strict=True):
@@ -240,7 +235,7 @@ def test_how_it_is_computed_changes_nothing(tiny, change):
 
 
 def test_a_skipped_update_leaves_the_tables_as_they_were(tiny):
-    tiny.mesh.data = 1
+    tiny = with_fields(tiny, {"mesh.data": 1})
     params, batch = as_tables(initial(masked(tiny))), first_batches(tiny, 1)[0]
     params["final_norm"]["scale"] = np.full_like(params["final_norm"]["scale"], np.nan)
     state, lines = steps(tiny, params, [batch])
@@ -254,7 +249,7 @@ def test_a_skipped_update_leaves_the_tables_as_they_were(tiny):
 @pytest.mark.parametrize("pool", [40, 2000])
 def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     """No device holds, or passes on, the rows of all documents: of the tables, their moments or gradients."""
-    tiny.sinks.pool, (tiny.mesh.data, tiny.mesh.fsdp, tiny.mesh.tensor) = pool, shape
+    tiny = with_fields(tiny, {"sinks.pool": pool, "mesh": MeshConfig(*shape)})
     mesh, documents = sharding.make_mesh(tiny.mesh), 3
     with jax.set_mesh(mesh):
         program = train_program(tiny, 10, mesh, documents)

@@ -23,7 +23,7 @@ def measure(runs: list[Run]) -> list[Run]:
     found = []
     for run in runs:
         config = workdirs.read_config(run.workdir)
-        if config.sinks.kind == "by_document" and sinks.has_sinks(config):
+        if config.sinks.traits.owned and sinks.has_sinks(config):
             repeated = of_role(workdirs.read_corpus(run.workdir), config, "repeated", str(run.workdir))
             parts = sinks.partition(config.model, config.sinks)
             details = {

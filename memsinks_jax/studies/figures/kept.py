@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 
+from memsinks_jax.config import InputError, from_json
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.runs import Run, by_variant
@@ -27,7 +28,9 @@ def kept(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict
     of = json.loads(json.dumps({"runs": models, "asked": asked}))  # as it is read back
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        for model in content["of"]["runs"]:  # perhaps written by an earlier version
+            model["config"] = dataclasses.asdict(from_json(json.dumps(model["config"]), str(path)))
+    except (OSError, ValueError, LookupError, InputError):
         content = {}
     if content.get("of") != of:
         content = {"of": of, "measured": json.loads(json.dumps(measure()))}

@@ -75,8 +75,8 @@ _SETTINGS = {
     **{f"cap_steps_{k}": Variation("standard", {"training.repeats_capped_at": k} | _SAME_STEPS) for k in _CAPS},
     **{f"cap_epochs_{k}": Variation("standard", {"training.repeats_capped_at": k}) for k in _CAPS},
     **{f"goldfish_{k}": Variation("goldfish", {"goldfish.every": k}) for k in (8, 4, 3, 2)},
-    **{f"dp_{noise}": Variation("dp_sgd", {"optimizer.noise_multiplier": noise}) for noise in (0.01, 0.1)},
-    **{f"sgtm_{p}": Variation("sgtm", {"sinks.undiscovered": p / 100}) for p in (40, 20, 0)},
+    **{f"dp_{noise}": Variation("dp_sgd", {"private.noise_multiplier": noise}) for noise in (0.01, 0.1)},
+    **{f"sgtm_{p}": Variation("sgtm", {"sgtm.undiscovered": p / 100}) for p in (40, 20, 0)},
     "sgtm_frozen": Variation("sgtm", {"sinks.kind": "sgtm_frozen"}),
     "sgtm_narrow": Variation("sgtm", {"sinks.shared_fraction": 0.97}),
 }

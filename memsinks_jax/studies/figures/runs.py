@@ -16,7 +16,7 @@ import tqdm
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
-from memsinks_jax.config import Config, InputError, to_json, validate
+from memsinks_jax.config import Config, InputError, flatten, from_json, settable, to_json, validate, with_fields
 from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, SIGNALS, Interrupted, state_is_saved
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
@@ -88,7 +88,8 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return self.mark.exists() and self.workdir.is_dir() and self.mark.read_text() == to_json(self.config)
+        there = self.mark.exists() and self.workdir.is_dir()
+        return there and from_json(self.mark.read_text(), str(self.mark)) == self.config
 
 
 def make_jobs(
@@ -133,9 +134,9 @@ def _resolve(file: pathlib.Path, choice: str, overrides: list[str]) -> Config:
     except ValueError as error:
         raise InputError(f"--config: {error}") from None
     values, arguments = absl_flags.FlagValues(), ["", *overrides]
-    holder = config_flags.DEFINE_config_dataclass("config", config, flag_values=values, sys_argv=arguments)
+    holder = config_flags.DEFINE_config_dataclass("config", settable(config), flag_values=values, sys_argv=arguments)
     values(arguments)
-    return validate(holder.value)
+    return validate(with_fields(config, flatten(holder.value)))
 
 
 def train_all(jobs: list[Job], at_once: int) -> list[Run]:

@@ -120,7 +120,7 @@ def choices(runs: list[Run], further: list[list[str]] = ()) -> list[str]:
 def open_choices(runs: list[Run]) -> str:
     """The choices of all figures."""
     every = [workdirs.read_config(run.workdir) for run in runs]
-    configs = [config for config in every if config.sinks.kind == "by_document"] or every
+    configs = [config for config in every if config.sinks.traits.owned] or every
 
     def said(of) -> str:
         return ", ".join(sorted({str(of(config)) for config in configs}))  # one, unless the figure varies it

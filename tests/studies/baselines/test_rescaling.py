@@ -10,7 +10,7 @@ from memsinks_jax.studies.baselines import rescaling
 
 def test_what_published_code_scales_by_and_what_the_width_says():
     config = tiny_config()
-    config.sinks.shared_fraction, config.sinks.active_fraction, config.model.hidden = 0.7, 0.3, 1000
+    config = with_fields(config, {"sinks.shared_fraction": 0.7, "sinks.active_fraction": 0.3, "model.hidden": 1000})
     assert rescaling.factors(config) == pytest.approx({"published": 1 / 0.7, "width": 0.79 / 0.7})
     pool = with_fields(config, {"sinks.pool": 5000, "sinks.active": 70})
     assert rescaling.factors(pool)["width"] == pytest.approx(1.1)  # 700 shared neurons and 70 sinks

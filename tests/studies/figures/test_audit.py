@@ -1,11 +1,13 @@
 """The figure of the audit: claims, table and plot from known results."""
 
 import dataclasses
+import json
 
 import pytest
 from audited import STEPS, audited
+from test_config import of_before
 
-from memsinks_jax.config import Config, to_json
+from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import audit
 from memsinks_jax.studies.figures.runs import Run
@@ -87,8 +89,13 @@ def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
     beside = dict(zip(("standard", "no_repeat"), others, strict=True))
     assert [audit._audited(run, beside) for _ in range(2)] == [{"audit": {"n": 1}, "capacity": []}] * 2
     assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
-    config = workdirs.read_config(places["sinks_paper"])
-    config.seed = 5
+    (path,) = tmp_path.glob("sinks_paper.*.json")
+    content = json.loads(path.read_text())
+    for model in content["of"]["runs"]:
+        model["config"] = of_before(Config())
+    path.write_text(json.dumps(content))
+    assert audit._audited(run, beside)["audit"] == {"n": 1}
+    config = with_fields(workdirs.read_config(places["sinks_paper"]), {"seed": 5})
     (places["sinks_paper"] / "config.json").write_text(to_json(config))
     assert audit._audited(run, beside)["audit"] == {"n": 2}
     (places["no_repeat"] / "config.json").write_text(to_json(config))  # the model that it is compared with

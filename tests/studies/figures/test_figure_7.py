@@ -2,7 +2,7 @@
 
 import pytest
 
-from memsinks_jax.config import Config, to_json
+from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.studies.figures import figure_7
 from memsinks_jax.studies.figures.runs import Run
 
@@ -11,8 +11,7 @@ EVERY, STEPS = 10, 120
 
 @pytest.fixture
 def make(tmp_path):
-    config = Config()
-    config.data.repeat_every, config.data.repeated_documents = EVERY, 1
+    config = with_fields(Config(), {"data.repeat_every": EVERY, "data.repeated_documents": 1})
     (tmp_path / "config.json").write_text(to_json(config))
 
     def run(variant, seed, falls, top=3.0, lift=0.0):

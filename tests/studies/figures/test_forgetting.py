@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
+from memsinks_jax.config import with_fields
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.studies.figures import forgetting
 from memsinks_jax.studies.figures import forgetting_corpus as corpus
@@ -67,10 +68,11 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     mixed = Prepared(flags["general.files"])
     assert set(mixed.group_names) >= {"north", "south", "ordinary 0", "copy 0.05 0 11"}
     assert np.bincount(mixed.groups).max() == 6
-    config = tiny_config()
-    config.data.files, config.general.files, config.data.ids = flags["data.files"], flags["general.files"], "group"
-    config.data.unique_documents, config.data.repeated_documents, config.data.repetitions = 19, 1, 2
-    config.data.vocabulary_size, config.training.steps = 2048, 21  # an epoch, in which the dialects come back
+    config = with_fields(tiny_config(), {"data.files": flags["data.files"], "general.files": flags["general.files"]})
+    config = with_fields(config, {"data.ids": "group", "data.unique_documents": 19, "data.repeated_documents": 1})
+    config = with_fields(
+        config, {"data.repetitions": 2, "data.vocabulary_size": 2048, "training.steps": 21}
+    )  # an epoch, in which the dialects come back
     train_and_evaluate(config, tmp_path / "run")
     lines = read_metrics(tmp_path / "run")
     metrics = {name: value for line in lines for name, value in line.items()}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
+from memsinks_jax.config import with_fields
 from memsinks_jax.data.embedded import facts
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.editing import boundary, patching
@@ -25,8 +26,7 @@ WORLD = facts.world(0)
 
 @pytest.fixture(scope="module")
 def probe():
-    config = tiny_config()
-    config.sinks.kind, config.data.row_length, config.data.vocabulary_size = "none", 48, 1024
+    config = with_fields(tiny_config(), {"sinks.kind": "none", "data.row_length": 48, "data.vocabulary_size": 1024})
     params = jax.jit(lambda: init_state(config, 1).params)()
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(0), len(leaves))

@@ -3,7 +3,7 @@
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import Config, to_json
+from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.studies.figures import pool, step_times
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -55,8 +55,8 @@ def test_claims_table_and_picture(runs, tmp_path):
 @pytest.mark.slow
 def test_where_documents_share_no_sink_others_do_not_notice(tmp_path):
     """Of a tiny model with sparse sinks, two repeated documents."""
-    config = tiny_config()
-    config.sinks.sampling, config.sinks.sparse, config.sinks.active, config.sinks.pool = "floyd", True, 6, 4000
+    config = with_fields(tiny_config(), {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.active": 6})
+    config = with_fields(config, {"sinks.pool": 4000})
     train_and_evaluate(config, tmp_path / "run")
     lines = read_metrics(tmp_path / "run")
     (run,) = pool.measure([Run("pool_4096", 0, tmp_path / "run", lines[-1], lines)])

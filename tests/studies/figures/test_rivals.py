@@ -7,7 +7,7 @@ from conftest import tiny_config
 from measured import details
 
 from memsinks_jax import reproduce
-from memsinks_jax.config import Config, to_json
+from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import steps_of
 from memsinks_jax.studies.baselines import rescaling
@@ -176,8 +176,7 @@ def test_edits_of_a_tiny_run(tmp_path, monkeypatch):
     grid = {"SHARES": (0.6, 0.9), "MOST_LAYERS": 1, "RATIOS": (0.03,), "WEIGHTS": (0.5,), "ORDINARY": 8}
     for name, values in grid.items():
         monkeypatch.setattr(post_hoc, name, values)
-    config = tiny_config()
-    config.sinks.kind, config.training.steps = "none", 20
+    config = with_fields(tiny_config(), {"sinks.kind": "none", "training.steps": 20})
     train_and_evaluate(config, tmp_path / "standard-seed0")
     run = Run("standard", 0, tmp_path / "standard-seed0", {"step": 20}, [])
     found = post_hoc.removals(run, post_hoc.EDITS)
@@ -200,4 +199,4 @@ def test_caps_have_the_steps_that_they_say(tmp_path):
         name: steps_of(config, load_corpus(config).rows()) for name, config in configs.items() if name != "sgtm_20"
     }
     assert steps == {"standard": 74, "cap_steps_8": 74, "cap_epochs_8": 14, "cap_steps_1": 74, "no_repeat_steps": 74}
-    assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sinks.undiscovered) == ("sgtm", 0.2)
+    assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sgtm.undiscovered) == ("sgtm", 0.2)

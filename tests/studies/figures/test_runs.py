@@ -1,9 +1,11 @@
 """The runs behind figures: which are shared, what a command line may set, what is trained again."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+from test_config import of_before
 
 from memsinks_jax.config import InputError, to_json
 from memsinks_jax.studies.figures import runs
@@ -68,6 +70,7 @@ def test_what_is_finished_is_not_started_again(tmp_path, started):
     assert started == [("one", "one-seed0"), ("other", "other-seed0")]
     assert [run.variant for run in found] == ["one", "the same", "other"]
     assert found[1].metrics["held_out_loss"] == 2.0
+    planned[0].mark.write_text(json.dumps(of_before(planned[0].config)))
     runs.train_all(planned, 2)
     assert len(started) == 2
     planned[2].mark.write_text(to_json(planned[0].config))  # left behind by a run of another config

@@ -1,0 +1,113 @@
+"""What a way of training does to a step: hooks that `step` and `optimizer` call and that methods override.
+
+Sinks by document also slow down (`config.sinks.slows_at`): from some encounter on, a document trains everything but its
+sinks less and less, and its sinks as before. The gradient of its loss is scaled down, that of the sinks' weights back up.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memsinks_jax import sinks
+from memsinks_jax.config import Config, SinksConfig
+from memsinks_jax.model.products import Teaching
+from memsinks_jax.sinks import Partition, encounters
+
+LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
+
+
+class Method:
+    """Plain training, of a model without sinks. `training/methods.py` lists all methods."""
+
+    def __init__(self, config: Config):
+        self.config, self.parts = config, sinks.partitions(config)
+
+    def interventions(self, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
+        """Those of the forward pass on a batch or a microbatch.
+
+        Besides the arrays of data/packing.py the batch has `rows`, int (B,): the index of each row in the step's batch. With
+        sparse sinks it also has `sinks`, int32 (B, N, k): the table rows of each document.
+        """
+        return {}
+
+    def slowing(self, batch: dict) -> tuple[jax.Array | None, Teaching | None]:
+        """How much each position teaches, float32 (B, T), and which weights it teaches as before; None: all, fully."""
+        return None, None
+
+    def gradients(
+        self, losses: Callable, params: dict, batch: dict, tokens: jax.Array, step: jax.Array, seed: jax.Array
+    ) -> tuple[jax.Array, dict]:
+        """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients)."""
+        return jax.value_and_grad(lambda params: losses(params, batch).sum() / tokens)(params)
+
+    def taught(self, batch: dict, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
+        """Path of a parameter or moment -> bool, of each neuron or of all: whether the batch updates it."""
+        return lambda path: True
+
+    def clip(self) -> optax.GradientTransformation:
+        """What bounds the gradient of a batch."""
+        return optax.clip_by_global_norm(self.config.optimizer.clip_norm)
+
+
+class ByDocument(Method):
+    """The sinks of a document are on where it is."""
+
+    def interventions(self, batch, step, seed):
+        settings, scale_BN = self.config.sinks, None
+        if sinks.is_sparse(settings) and settings.slows_at:
+            scale_BN = 1 / documents_learning(batch, settings)
+        of = batch["identities"], seed, batch["segments"], sinks.opened(batch, settings)
+        return sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
+
+    def slowing(self, batch):
+        settings = self.config.sinks
+        if not settings.slows_at:
+            return None, None
+        learning_BT = by_position(documents_learning(batch, settings), batch)
+        # Sparse sinks are scaled by document, in their intervention.
+        return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(learning_BT, self.parts["mlp"])
+
+
+class ByChance(Method):
+    """The control: ordinary dropout of the sinks."""
+
+    def interventions(self, batch, step, seed):
+        found, length = {}, batch["inputs"].shape[1]
+        for site, parts in self.parts.items():
+            if parts.sinks:
+                gates = sinks.chance_gates(step, batch["rows"], length, seed, parts, self.config.sinks, site)
+                found |= sinks.apply_gates(gates, None, site)
+        return found
+
+
+def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
+    """How much each document of a batch trains everything but sinks, from 1 down to LEAST -> float32 (B, N)."""
+    encounter_BN = jnp.maximum(encounters(batch), settings.slows_at)
+    learning_BN = (settings.slows_at / encounter_BN.astype(jnp.float32)) ** settings.slowing_power
+    learning_BN = jnp.maximum(learning_BN, LEAST)
+    return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
+
+
+def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
+    """The same losses, whose gradient is `learning_BT` times theirs."""
+    return learning_BT * losses_BT + jax.lax.stop_gradient((1 - learning_BT) * losses_BT)
+
+
+def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> Teaching:
+    """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
+
+    The gradients of a layer's other weights, including sinks of attention, and of earlier layers stay slowed.
+    """
+    return Teaching(1 / learning_BT, of_sinks(parts))
+
+
+def by_position(documents_BN: jax.Array, batch: dict) -> jax.Array:
+    """Values of documents -> of their positions, (B, T)."""
+    return jnp.take_along_axis(documents_BN, jnp.maximum(batch["segments"] - 1, 0), axis=1)
+
+
+def of_sinks(parts: Partition) -> jax.Array:
+    """Which of the neurons are sinks -> bool (F,)."""
+    return jnp.arange(sum(parts)) >= parts.shared
