@@ -13,6 +13,9 @@ import json
 import math
 import typing
 
+from memsinks_jax import families
+from memsinks_jax.families import FAMILIES
+
 
 class InputError(Exception):
     """What the user gave cannot be used. The message is one line: what, where, what to do. Commands exit with 2."""
@@ -102,22 +105,53 @@ class SinksConfig:
 
 @dataclasses.dataclass
 class ModelConfig:
-    """A decoder of the GPT-2 family (learned positions, LayerNorm, GELU) or the Llama family (SmolLM too)."""
+    """A decoder. What its family decides is in families.py: norms, activation, kind of positions."""
 
-    family: str = "gpt2"  # gpt2 | llama: rotary positions, RMSNorm, SiLU-gated MLP
+    family: str = (
+        "gpt2"  # gpt2 | gpt_neox | llama (SmolLM too) | mistral | smollm3 | phi3 | qwen2 | qwen3 | olmo2 | gemma3_text
+    )
     layers: int = 4
     d_model: int = 128
     heads: int = 4
     kv_heads: int = 0  # key and value heads (grouped-query attention); 0: as many as heads
+    head_size: int = 0  # channels of a head; 0: d_model / heads
     hidden: int = 512  # MLP neurons, shared and sinks together
-    attention_bias: bool = True  # of the four projections
+    attention_bias: bool = True  # of the four projections; qwen2: of the first three
     mlp_bias: bool = True
     tied_head: bool = True  # the head shares the embedding's weights
-    rope_theta: float = 10000.0  # llama: base of the rotary angles
+    rope_theta: float = 10000.0  # base of the rotary angles
+    # of their frequencies, for a longer context: linear:FACTOR | llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none
+    rope_scaling: str = ""
+    rotary_fraction: float = 1.0  # fraction of a head's channels that are rotated
+    rotary_layers: str = ""  # layers with rotary positions, repeated: 1110 is all but every fourth; empty: all
+    window: int = 0  # a position sees this many of the last positions, itself included; 0: all before it
+    window_layers: str = ""  # layers with the window, repeated: 111110 is all but every sixth; empty: all
+    window_theta: float = 0.0  # base of the rotary angles in layers with the window, never scaled; 0: as elsewhere
+    attention_scale: float = 0.0  # factor of the scores; 0: one over the root of head_size
     norm_epsilon: float = 1e-5
     # workdir or Hugging Face folder (or hf://NAME) to start from, which sets the architecture; empty: from the seed
     initial: str = ""
     dtype: str = "float32"  # of the computation: float32 | bfloat16. Parameters, norms, softmax and loss are float32
+
+    @property
+    def head_width(self) -> int:
+        """C: channels of a head."""
+        return self.head_size or self.d_model // self.heads
+
+    @property
+    def attention_width(self) -> int:
+        """H C: channels of all heads, before their projection."""
+        return self.heads * self.head_width
+
+    @property
+    def key_width(self) -> int:
+        """K C: channels of all key heads."""
+        return (self.kv_heads or self.heads) * self.head_width
+
+    @property
+    def rotated(self) -> int:
+        """Channels of a head that are rotated."""
+        return int(self.head_width * self.rotary_fraction)
 
 
 @dataclasses.dataclass
@@ -215,7 +249,7 @@ CHOICES = {
     "data.copies": ("keep", "once"),
     "data.rows": ("auto", "one_document", "packed", "best_fit"),
     "canaries.place": ("end", "start"),
-    "model.family": ("gpt2", "llama"),
+    "model.family": tuple(FAMILIES),
     "sinks.kind": ("by_document", "by_chance", *MASKED, "none", "cut"),
     "sinks.sampling": ("bernoulli", "exact", "floyd"),
     "model.dtype": ("float32", "bfloat16"),
@@ -237,7 +271,9 @@ RANGES = {  # field: (lowest, highest, whether the lowest itself is allowed)
     "sinks.active": (0, None, True), "sinks.attention_fraction": (0, 1, True),
     "sinks.learning_rate_multiple": (0, None, False), "model.layers": (1, None, True), "model.d_model": (1, None, True),
     "model.hidden": (1, None, True), "model.heads": (1, None, True), "model.kv_heads": (0, None, True),
-    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "compute.loss_chunks": (1, None, True),
+    "model.rope_theta": (0, None, False), "model.norm_epsilon": (0, 1, False), "model.head_size": (0, None, True),
+    "model.rotary_fraction": (0, 1, False), "model.window": (0, None, True), "model.window_theta": (0, None, True),
+    "model.attention_scale": (0, None, True), "compute.loss_chunks": (1, None, True),
     "compute.accumulate": (1, None, True), "optimizer.learning_rate": (0, None, False),
     "optimizer.final_fraction": (0, 1, True), "optimizer.warmup_steps": (0, None, True),
     "optimizer.warmup_fraction": (0, 1, True), "optimizer.decay_fraction": (0, 1, True), "optimizer.b1": (0, 1, True),
@@ -276,16 +312,29 @@ def validate(config: Config) -> Config:
             continue
         interval = f"{'[' if inclusive else '('}{low}, {'inf)' if high is None else f'{high}]'}"
         raise InputError(f"config.{name} is {value}; it must lie in {interval}")
-    if config.model.d_model % config.model.heads:
+    if config.model.d_model % config.model.heads and not config.model.head_size:
         given = f"config.model.d_model is {config.model.d_model} and config.model.heads {config.model.heads}"
-        raise InputError(f"{given}; the heads must divide d_model")
+        raise InputError(f"{given}; the heads must divide d_model, or have a head_size")
     if config.goldfish.every == 1:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
     if config.model.kv_heads and config.model.heads % config.model.kv_heads:
         given = f"config.model.heads is {config.model.heads} and config.model.kv_heads {config.model.kv_heads}"
         raise InputError(f"{given}; the kv_heads must divide the heads")
-    if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
-        raise InputError("config.model.d_model over config.model.heads is odd; rotary positions need an even head size")
+    if FAMILIES[config.model.family].rotary and config.model.rotated % 2:
+        raise InputError(
+            f"config.model: {config.model.rotated} channels of a head are rotated, in pairs; choose an even number by "
+            "head_size, or d_model over heads, and rotary_fraction"
+        )
+    for name in ("rotary_layers", "window_layers"):
+        if set(pattern := getattr(config.model, name)) - set("01"):
+            raise InputError(f"config.model.{name} is {pattern!r}; give a 1 or 0 for each layer, such as 1110")
+    try:
+        families.scaling(config.model.rope_scaling)
+    except ValueError:
+        raise InputError(
+            f"config.model.rope_scaling is {config.model.rope_scaling!r}; give linear:FACTOR or "
+            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT"
+        ) from None
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
         raise InputError(

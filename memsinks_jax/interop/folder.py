@@ -120,7 +120,7 @@ def _pieces(
         if piece and tensor.layer != of:
             yield piece
         of = tensor.layer
-        piece.append((tensor.name, hugging_face.theirs(tensor, cut).astype(dtype, copy=False)))
+        piece.append((tensor.name, hugging_face.theirs(config, tensor, cut).astype(dtype, copy=False)))
     yield piece
 
 
@@ -174,7 +174,7 @@ def _theirs(folder: pathlib.Path) -> Config:
     config = hugging_face.read_config(content, str(where))
     if config.model.tied_head:
         # As transformers 5: a head of its own in the file is used, whatever the config says.
-        found, both = weights.Weights(folder), hugging_face.TIED[config.model.family]
+        found, both = weights.Weights(folder), hugging_face.tied(config.model.family)
         config.model.tied_head = not set(both) <= found.shapes.keys() or np.array_equal(*map(found.read, both))
     return config
 

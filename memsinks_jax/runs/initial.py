@@ -1,10 +1,12 @@
 """What a run begins with: the fields that it inherits from the model it starts from, and neurons to be sinks."""
 
+import dataclasses
 import logging
 import pathlib
 from collections.abc import Collection
 
-from memsinks_jax.config import Config, InputError, flatten, with_fields
+from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_fields
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import workdir as workdirs
@@ -14,10 +16,9 @@ logger = logging.getLogger(__name__)
 
 # The meaning of the parameters depends on these.
 _ARCHITECTURE = (
-    "model.family", "model.layers", "model.d_model", "model.heads", "model.kv_heads", "model.hidden",
-    "model.attention_bias", "model.mlp_bias", "model.tied_head", "model.rope_theta", "model.norm_epsilon",
+    *(f"model.{field.name}" for field in dataclasses.fields(ModelConfig) if field.name not in ("initial", "dtype")),
     "data.vocabulary_size",
-)  # fmt: skip
+)
 _SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.attention_fraction", "sinks.sparse")
 # These decide which sinks a document has; a run may choose others.
 _CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
@@ -55,7 +56,7 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     source = workdir if begun else folder_of(place)
     is_run = (source / "config.json").is_file() and not is_folder(source)
     model = workdirs.read_config(source) if is_run else read_config(source)
-    fixed = [*_ARCHITECTURE, *(["data.row_length"] if model.model.family == "gpt2" else [])]
+    fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
     if has_sinks(model):
         fixed += _SINKS

@@ -111,7 +111,7 @@ def without_sinks(batch: dict, seed: jax.Array, config: Config) -> dict[str, Cal
       InputError: sinks of attention that are not whole heads with keys of their own.
     """
     model, count = config.model, sinks.partitions(config)["attention"].sinks
-    if count and (count % (model.d_model // model.heads) or model.kv_heads not in (0, model.heads)):
+    if count and (count % (model.head_width) or model.kv_heads not in (0, model.heads)):
         raise InputError(
             f"config.sinks.attention_fraction is {config.sinks.attention_fraction}: SGTM gives whole heads away, each with "
             f"keys of its own; set it to a multiple of {1 / model.heads:g}, and config.model.kv_heads=0"

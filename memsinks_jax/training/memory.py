@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, from_json, to_json
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.training.flops import GIB, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
@@ -22,9 +23,11 @@ def needed(config: Config, chips: int) -> dict[str, float]:
     hidden = parts.shared + (
         sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
     )
-    keys_and_values = 2 * model.d_model * (model.kv_heads or model.heads) // model.heads
-    products = 2 * model.d_model + keys_and_values + hidden * (2 if model.family == "llama" else 1)
-    everything = products + 5 * model.d_model + 2 * hidden  # norms, residual stream, heads, activation, gated
+    family = FAMILIES[model.family]
+    products = model.d_model + model.attention_width + 2 * model.key_width + hidden * (2 if family.gated else 1)
+    everything = (
+        products + 4 * model.d_model + model.attention_width + 2 * hidden
+    )  # norms, residual stream, heads, activation, gated
     kept = {
         "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
         "full": model.d_model,
@@ -32,7 +35,7 @@ def needed(config: Config, chips: int) -> dict[str, float]:
     tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
     count = _parameters(to_json(config))
     embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
-    embeddings += config.data.row_length * model.d_model if model.family == "gpt2" else 0
+    embeddings += config.data.row_length * model.d_model if not family.rotary else 0
     share = (STATE + GRADIENT) / fsdp(config, chips)
     return {
         "embeddings, their gradients and moments": share * embeddings,
