@@ -216,6 +216,9 @@ def test_every_field_has_a_rule_or_is_a_switch():
         "general.files",
         "data.tokenizer",
         "model.initial",
+        "model.rope_scaling",
+        "model.rotary_layers",
+        "model.window_layers",
     }
     assert set(CHOICES) | set(RANGES) | free == set(flatten(Config()))
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from memsinks_jax import families
 from memsinks_jax.config import (
     Config,
     DataConfig,
@@ -18,7 +19,6 @@ from memsinks_jax.config import (
     ModelConfig,
     SinksConfig,
     flatten,
-    rope_scaling,
     validate,
 )
 from memsinks_jax.data.documents import some
@@ -464,7 +464,7 @@ def _write_positions(model: ModelConfig) -> dict:
     """What `_read_positions` reads, in the newer form and, where older versions know it, in the older one too."""
     if model.family == "gpt2":
         return {}
-    kind, numbers = rope_scaling(model)
+    kind, numbers = families.scaling(model.rope_scaling)
     rope = {"rope_type": kind or "default", "rope_theta": model.rope_theta}
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     rope |= dict(zip(names, numbers, strict=False))

@@ -112,8 +112,8 @@ class Layer(nnx.Module):
     """Attention and MLP, each added to the residual stream; the family says which of their inputs and outputs are normed."""
 
     def __init__(self, model: "Decoder", key: jax.Array):
-        self.model, config, width = model, model.config, model.config.d_model
-        self.family, heads = FAMILIES[config.family], config.attention_width
+        config: ModelConfig = model.config
+        self.model, self.family, width, heads = model, FAMILIES[config.family], config.d_model, config.attention_width
         shapes = {"query": (width, heads), "key": (width, config.key_width), "value": (width, config.key_width),
                   "attention_output": (heads, width)}  # fmt: skip
         has_bias = dict.fromkeys(shapes, config.attention_bias)
@@ -143,7 +143,7 @@ class Layer(nnx.Module):
         return constrain(x_BTD, BATCH, None, None), cache
 
     def attention(self, x_BTD, layer, kind, cache, about) -> tuple[jax.Array, Cache | None]:
-        config = self.model.config
+        config: ModelConfig = self.model.config
 
         def heads(name: str, norm: Norm | None = None) -> jax.Array:
             y, by_head = self.linear(name, x_BTD), (*x_BTD.shape[:2], -1, config.head_width)
