@@ -54,7 +54,7 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     place = config.model.initial
     begun = workdir is not None and (workdir / "config.json").exists()
     source = workdir if begun else folder_of(place)
-    is_run = (source / "config.json").is_file() and not is_folder(source)
+    is_run = not is_folder(source) and (source / "config.json").is_file()
     model = workdirs.read_config(source) if is_run else read_config(source)
     fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
