@@ -389,14 +389,8 @@ def test_what_is_no_folder_of_a_model_is_told_what_to_do(opened, tmp_path, monke
         pathlib.Path(name).parent.mkdir()
         pathlib.Path(name).write_text("{}")
     for place, said in (
-        (
-            "file/a.gguf",
-            r"^file/a.gguf is a GGUF file; .*from_pretrained\('file', gguf_file='a.gguf'\).save_pretrained\(",
-        ),
-        (
-            "folder",
-            r"^folder holds a GGUF file; .*from_pretrained\('folder', gguf_file='b.Q4_K_M.gguf'\).save_pretrained",
-        ),
+        ("file/a.gguf", r"^file/a.gguf: cannot be read as GGUF \(.*\)$"),
+        ("folder", r"^folder holds a GGUF file; give the file: folder/b.Q4_K_M.gguf$"),
         ("lora", r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload"),
         (
             "HuggingFaceTB/SmolLM2-135M",
