@@ -205,10 +205,13 @@ def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, see
     """Gives a model sinks. With all of them on, it computes the same as before.
 
     Args:
-      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared.
+      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared. Sparse sinks are new
+        ones, beside the neurons.
       added: number of new neurons in every MLP, which become the sinks: random input weights, output weights of 0. 0: the
         last of the old neurons become sinks.
     """
+    if is_sparse(sinks):
+        params = params | sparse_sinks.new_tables(config.model, params["layers"], sinks.pool, seed)
     if added:
         there = config.model.hidden
         config.model.hidden += added

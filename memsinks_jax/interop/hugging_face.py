@@ -326,6 +326,8 @@ def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: st
         **{key: sizes.get(field, getattr(model, field)) for field, key in dialect.keys.items()},
         **_write_positions(model),
     }  # fmt: skip
+    if model.family == "gpt2":
+        content["n_ctx"] = data.row_length  # the older name
     read = read_config(content, "config.json").model
     for name, value in flatten(read).items():
         mine = {"hidden": hidden, "kv_heads": sizes["kv_heads"], "dtype": value, "initial": value}.get(

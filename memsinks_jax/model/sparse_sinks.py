@@ -28,6 +28,28 @@ def tables_of(model: ModelConfig) -> tuple[str, ...]:
     return tuple(f"{PREFIX}{name}" for name in (*inputs, "down", *biases))
 
 
+def new_tables(model: ModelConfig, layers: Mapping[str, jax.Array], pool: int, seed: int) -> dict[str, np.ndarray]:
+    """{name: table} of sinks for a model without any, float32. With all of them on, it computes what it did.
+
+    Args:
+      layers: the parameters of its layers, stacked. Input weights are drawn with the deviation of the layer's own neurons;
+        output weights and biases are 0.
+      pool: M, their number.
+    """
+    random, found = np.random.default_rng(seed), {}
+    for name in tables_of(model):
+        kernel_LDF = layers.get(f"{name.removeprefix(PREFIX)}_kernel")
+        if kernel_LDF is None:
+            found[name] = np.zeros((pool, model.layers), np.float32)
+            continue
+        found[name] = np.zeros((pool, model.layers, model.d_model), np.float32)
+        for layer in range(model.layers) if not name.endswith("down") else ():
+            deviation = np.asarray(kernel_LDF[layer]).std()
+            drawn = random.standard_normal((pool, model.d_model), np.float32)
+            np.multiply(drawn, deviation, out=found[name][:, layer])
+    return found
+
+
 def fetch(tables: Mapping[str, jax.Array], blocks: Blocks, dtype: DTypeLike) -> dict[str, jax.Array]:
     """{name: table} -> {name: rows of the sinks that are on, (L, B, R, k, D), for biases (L, B, R, k)}; 0 for none.
 

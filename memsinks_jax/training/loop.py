@@ -20,11 +20,13 @@ from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
+from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.runs import host_memory, interruption
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics, refuse_missing_wandb
@@ -347,7 +349,10 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     """
     place = config.model.initial
     run = open_run(folder_of(place))
-    refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
+    params = run.params
+    if is_sparse(config.sinks) and not has_sinks(run.config):
+        params = params | sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool, config.seed)
+    refuse_other_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
     theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
     if theirs != ours:
         mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
@@ -357,7 +362,7 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
         whole = np.asarray(array)
         return jax.make_array_from_callback(whole.shape, shape.sharding, whole.__getitem__)
 
-    return jax.tree.map(put, run.params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
+    return jax.tree.map(put, params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:

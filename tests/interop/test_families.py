@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
 
-from memsinks_jax.config import InputError, flatten
+from memsinks_jax import sinks
+from memsinks_jax.config import InputError, SinksConfig, flatten
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.interop import hugging_face
@@ -168,6 +169,28 @@ def test_a_window_ends_at_the_document(name, written):
         params, jnp.asarray(TOKENS[:, 5:], jnp.int32), segments[:, 5:], jnp.broadcast_to(jnp.arange(5, 40), (3, 35))
     )
     np.testing.assert_allclose(logits_of(config, params, TOKENS, segments)[:, 5:], alone, atol=1e-5)
+
+
+POOL = SinksConfig(shared_fraction=1.0, pool=50, active=5, sampling="floyd", sparse=True)
+
+
+@pytest.mark.parametrize("name", ["SmolLM2", "Gemma 3", "Pythia", "OLMo 2"])
+def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
+    """Also where their output is normed; each layer's are drawn as its own neurons are spread."""
+    folder, _ = written(name)
+    told = import_model(folder, tmp_path / "run", POOL, 0)
+    run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
+    assert (told["shared"], told["sinks"]) == (48, 50)
+    identities = jnp.ones((3, 1, 2), jnp.uint32)
+    own = sinks.interventions(run.config, "own", identities, 0, jnp.ones_like(TOKENS))
+    tokens = jnp.asarray(TOKENS, jnp.int32)
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    model, _ = build_model(run.config)
+    computed = model(run.params, tokens, jnp.ones_like(tokens), positions, own)
+    np.testing.assert_allclose(computed, logits_of(config, params, TOKENS), atol=1e-4)
+    drawn, neurons = np.asarray(run.params["sink_up"]), params["layers"]["up_kernel"]
+    np.testing.assert_allclose(drawn.std((0, 2)), neurons.std((1, 2)), rtol=0.1)
+    assert not np.asarray(run.params["sink_down"]).any() and np.unique(drawn[:, 0, 0]).size == 50
 
 
 @pytest.mark.parametrize(

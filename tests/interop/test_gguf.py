@@ -11,15 +11,18 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from memsinks_jax.config import InputError, flatten
+from memsinks_jax.config import Config, InputError, flatten, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.interop import gguf_model, hugging_face
 from memsinks_jax.interop.chat import Chat
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.interop.source import keep
+from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.importing import import_model
+from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = ["The story of number 7, who met a fox in 1984.", "  Two spaces,\ta tab\n\nand déjà vu 漢字 'll don't."] * 20
 LLAMA = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
@@ -192,6 +195,31 @@ def test_a_workdir_has_what_the_file_says(pieces, tmp_path):
         assert asked.tolist() == [0, *run.tokenizer.encode("A fox.")]
     keep(tmp_path / "a.gguf", (tmp_path / "other").mkdir() or tmp_path / "other", "a.gguf")
     assert (tmp_path / "other" / "source" / "chat_template.jinja").is_file()
+
+
+def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
+    """One command: config.model.initial=FILE and a pool. The export is the model that dropping leaves."""
+    write(tmp_path / "a.gguf", "qwen3", pieces)
+    (tmp_path / "texts").mkdir()
+    for number in range(12):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"Number {number} said: {TEXTS[number % 2]} {number * 7919}")
+    fields = {
+        "model.initial": str(tmp_path / "a.gguf"), "sinks.pool": 40, "sinks.active": 4, "sinks.opens_at": 1,
+        "sinks.learning_rate_multiple": 30.0, "data.files": str(tmp_path / "texts" / "*.txt"), "data.row_length": 64,
+        "data.unique_documents": -1, "data.repeated_documents": 4, "data.repetitions": 8, "data.held_out_documents": 2,
+        "training.batch_size": 8, "optimizer.learning_rate": 1e-3,
+    }  # fmt: skip
+    config = inherit(with_fields(Config(), fields), given=set(fields))
+    train_and_evaluate(config, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    assert run.params["sink_down"].shape[0] == 40 and np.asarray(run.params["sink_down"]).any()
+    export(tmp_path / "run", tmp_path / "out", True, "float32")
+    exported, _, params = open_folder(tmp_path / "out")
+    assert exported.model.hidden == 64 and exported.model.head_size == 128
+    for name in ("query_kernel", "down_kernel"):
+        np.testing.assert_array_equal(params["layers"][name], run.params["layers"][name])
+    template = "chat_template.jinja"
+    assert (tmp_path / "out" / template).read_text() == (tmp_path / "run" / "source" / template).read_text()
 
 
 def test_a_tokenizer_with_scores_cuts_as_sentencepiece(tmp_path):
