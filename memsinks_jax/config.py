@@ -13,6 +13,9 @@ import operator
 import typing
 from collections.abc import Iterator
 
+from memsinks_jax import families
+from memsinks_jax.families import FAMILIES
+
 
 class InputError(Exception):
     """What the user gave cannot be used. The message is one line: what, where, what to do. Commands exit with 2."""
@@ -193,23 +196,66 @@ class SinksConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A decoder of the GPT-2 family (learned positions, LayerNorm, GELU) or the Llama family (SmolLM too)."""
+    """A decoder. What its family decides is in families.py: norms, activation, kind of positions."""
 
-    family: str = choice("gpt2", gpt2="", llama="rotary positions, RMSNorm, SiLU-gated MLP")
+    family: str = choice(
+        "gpt2",
+        gpt2="",
+        gpt_neox="Pythia",
+        llama="SmolLM too",
+        mistral="",
+        smollm3="",
+        phi3="",
+        qwen2="2.5 too",
+        qwen3="",
+        olmo2="",
+        gemma3_text="",
+    )
     layers: int = setting(4, "blocks of attention and MLP", 1)
     d_model: int = setting(128, "width of the residual stream", 1)
-    heads: int = setting(4, "attention heads; they divide d_model", 1)
+    heads: int = setting(4, "attention heads; they divide d_model, or have a head_size", 1)
     kv_heads: int = setting(0, "key and value heads (grouped-query attention); 0: as many as heads", 0)
+    head_size: int = setting(0, "channels of a head; 0: d_model / heads", 0)
     hidden: int = setting(512, "MLP neurons, shared and sinks together", 1)
-    attention_bias: bool = setting(True, "of the four projections")
+    attention_bias: bool = setting(True, "of the four projections; qwen2: of the first three")
     mlp_bias: bool = setting(True, "of the MLP's projections")
     tied_head: bool = setting(True, "the head shares the embedding's weights")
-    rope_theta: float = setting(10000.0, "llama: base of the rotary angles", above=0)
+    rope_theta: float = setting(10000.0, "base of the rotary angles", above=0)
+    rope_scaling: str = setting(
+        "", "of rotary frequencies: linear:FACTOR or llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none"
+    )
+    rotary_fraction: float = setting(1.0, "fraction of a head's channels that are rotated", above=0, highest=1)
+    rotary_layers: str = setting("", "layers with rotary positions, repeated: 1110 is all but every fourth; empty: all")
+    window: int = setting(0, "a position sees this many of the last positions, itself included; 0: all before it", 0)
+    window_layers: str = setting("", "layers with the window, repeated: 111110 is all but every sixth; empty: all")
+    window_theta: float = setting(0.0, "rope_theta of layers with the window, never scaled; 0: as elsewhere", 0)
+    attention_scale: float = setting(0.0, "factor of the scores; 0: one over the root of head_size", 0)
     norm_epsilon: float = setting(1e-5, "added to the variance in every norm", above=0, highest=1)
     initial: str = setting(
-        "", "workdir or Hugging Face folder (or hf://NAME) to start from, which sets the architecture; empty: the seed"
+        "",
+        "workdir, Hugging Face folder, hf://NAME or GGUF file to start from, which sets the architecture; empty: the seed",
     )
     dtype: str = choice("float32", "of activations; parameters, norms, softmax, loss: float32", float32="", bfloat16="")
+
+    @property
+    def head_width(self) -> int:
+        """C: channels of a head."""
+        return self.head_size or self.d_model // self.heads
+
+    @property
+    def attention_width(self) -> int:
+        """H C: channels of all heads, before their projection."""
+        return self.heads * self.head_width
+
+    @property
+    def key_width(self) -> int:
+        """K C: channels of all key heads."""
+        return (self.kv_heads or self.heads) * self.head_width
+
+    @property
+    def rotated(self) -> int:
+        """Channels of a head that are rotated."""
+        return int(self.head_width * self.rotary_fraction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,11 +371,24 @@ def validate(config: Config) -> Config:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
     of = {"model.heads": "model.d_model", "model.kv_heads": "model.heads", "compute.accumulate": "training.batch_size"}
     for part, whole in of.items():
-        if values[part] and values[whole] % values[part]:
+        if values[part] and values[whole] % values[part] and not (part == "model.heads" and config.model.head_size):
             factor = f"a multiple of config.{part}, which is {values[part]}"
             raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
-    if config.model.family == "llama" and config.model.d_model // config.model.heads % 2:
-        raise InputError("config.model.d_model over config.model.heads is odd; rotary positions need an even head size")
+    if FAMILIES[config.model.family].rotary and config.model.rotated % 2:
+        raise InputError(
+            f"config.model: {config.model.rotated} channels of a head are rotated, in pairs; choose an even number by "
+            "head_size, or d_model over heads, and rotary_fraction"
+        )
+    for name in ("rotary_layers", "window_layers"):
+        if set(pattern := getattr(config.model, name)) - set("01"):
+            raise InputError(f"config.model.{name} is {pattern!r}; give a 1 or 0 for each layer, such as 1110")
+    try:
+        families.scaling(config.model.rope_scaling)
+    except ValueError:
+        raise InputError(
+            f"config.model.rope_scaling is {config.model.rope_scaling!r}; give linear:FACTOR or "
+            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT"
+        ) from None
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
         raise InputError(

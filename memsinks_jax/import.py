@@ -1,9 +1,10 @@
 """Imports a Hugging Face model: python -m memsinks_jax.import --hf=models/SmolLM2-135M --out=runs/smollm
 
-Converts a GPT-2 or Llama (SmolLM) folder to a workdir with a checkpoint. A model of the hub is downloaded:
---hf=hf://HuggingFaceTB/SmolLM2-135M. generate, evaluate and export open the workdir, and a run can start from it:
---config.model.initial=runs/smollm. --shared_fraction=0.7 turns the last 30% of its neurons into sinks; --added_sinks=512
-adds new sinks and keeps all neurons shared.
+Converts a folder or a GGUF file to a workdir with a checkpoint. docs/pytorch.md lists the families that can be read. A model
+of the hub is downloaded: --hf=hf://HuggingFaceTB/SmolLM2-135M. generate, evaluate and export open the workdir, and a run can
+start from it: --config.model.initial=runs/smollm. --pool=4096 --active=32 adds sparse sinks, of which 32 are on for a
+document; the model computes the same. --added_sinks=512 adds sinks that are all computed and then masked;
+--shared_fraction=0.7 turns the last 30% of its neurons into sinks.
 """
 
 import logging
@@ -20,22 +21,32 @@ logger = logging.getLogger("memsinks_jax.import")
 
 
 def main() -> None:
-    hf_flag = flags.DEFINE_string("hf", None, "Folder of a Hugging Face model, or hf://organisation/name of the hub.")
+    hf_flag = flags.DEFINE_string(
+        "hf", None, "Folder of a Hugging Face model, hf://organisation/name of the hub, or a GGUF file."
+    )
     out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
     shared_flag = flags.DEFINE_float("shared_fraction", 0.0, "Turn neurons into sinks; this fraction stays shared.")
     active_flag = flags.DEFINE_float(
         "active_fraction", SinksConfig().active_fraction, "Fraction of the sinks that are on for a document."
     )
+    pool_flag = flags.DEFINE_integer(
+        "pool", 0, "Number of new sparse sinks of every MLP: a step's time does not depend on it.", lower_bound=0
+    )
+    on_flag = flags.DEFINE_integer("active", 32, "Number of them that are on for a document.", lower_bound=1)
     added_flag = flags.DEFINE_integer("added_sinks", 0, "Number of new sinks to add to every MLP.", lower_bound=0)
 
     def run() -> dict:
         command_line.require(hf_flag, out_flag)
-        if shared_flag.value and added_flag.value:
+        if sum(map(bool, (shared_flag.value, added_flag.value, pool_flag.value))) > 1:
             raise InputError(
-                "--shared_fraction and --added_sinks exclude each other: old neurons become sinks, or new ones"
+                "--shared_fraction, --added_sinks and --pool exclude each other: old neurons become sinks, or new ones"
             )
         sinks = None
-        if shared_flag.value or added_flag.value:
+        if pool_flag.value:
+            sinks = SinksConfig(
+                shared_fraction=1.0, pool=pool_flag.value, active=on_flag.value, sampling="floyd", sparse=True
+            )
+        elif shared_flag.value or added_flag.value:
             sinks = SinksConfig(shared_fraction=shared_flag.value, active_fraction=active_flag.value)
         out = pathlib.Path(out_flag.value)
         output.refuse_taken(out)  # before a download

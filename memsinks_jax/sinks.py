@@ -95,8 +95,8 @@ def is_sparse(sinks: SinksConfig) -> bool:
 
 
 def partitions(config: Config) -> dict[str, Partition]:
-    """{site: its Partition}: of the MLPs' neurons, and of the d_model outputs of attention, the last are sinks."""
-    settings, width = config.sinks, config.model.d_model
+    """{site: its Partition}: of the MLPs' neurons, and of the heads' outputs, the last are sinks."""
+    settings, width = config.sinks, config.model.attention_width
     count = int(settings.attention_fraction * width) if settings.traits.in_attention else 0
     return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
 

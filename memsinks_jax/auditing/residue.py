@@ -21,6 +21,7 @@ from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, with_fields
 from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, recorded
 
@@ -36,7 +37,7 @@ def components(config: Config) -> dict[str, dict[str, np.ndarray]]:
         f"{site} {layer}": {site: np.eye(layers, dtype=np.float32)[layer]} for site in _SITES for layer in range(layers)
     }
     found["token embedding"] = {"token_embedding": np.float32(1)}
-    if config.model.family == "gpt2":
+    if not FAMILIES[config.model.family].rotary:
         found["position embedding"] = {"position_embedding": np.float32(1)}
     return found
 
@@ -133,7 +134,7 @@ def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict
     nats = reader(config, mode)
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     shape = batches[0]["inputs"].shape
-    widths = {"attention": config.model.d_model, "mlp": params["layers"]["down_kernel"].shape[-2]}
+    widths = {"attention": config.model.attention_width, "mlp": params["layers"]["down_kernel"].shape[-2]}
 
     @placement.jit
     def sums(params: dict, rows: dict) -> dict[str, jax.Array]:

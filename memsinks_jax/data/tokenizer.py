@@ -1,4 +1,4 @@
-"""Tokenizers: our own lossless sentencepiece models, and any tokenizer.json."""
+"""Tokenizers: our own lossless sentencepiece models, any tokenizer.json, and those of GGUF files."""
 
 import io
 import json
@@ -11,6 +11,7 @@ import sentencepiece
 import tokenizers
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.gguf_file import SUFFIX, open_gguf
 
 PADDING = 0  # pads rows with every tokenizer, at weight 0; in other tokenizers it may be an ordinary token
 END_OF_TEXT = 1  # of our own models; elsewhere use the tokenizer's `end_of_text`
@@ -154,7 +155,7 @@ def read_json_tokenizer(model: bytes, where: str) -> tokenizers.Tokenizer:
 
 
 def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> AnyTokenizer:
-    """A tokenizer.model or tokenizer.json, or the folder of one.
+    """A tokenizer.model or tokenizer.json, the folder of one, or a GGUF file.
 
     If a folder has both, tokenizer.model is used if it is one of ours, because tokenizer.json is then a copy.
 
@@ -174,6 +175,9 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> 
             except InputError:  # Llama's own, for example: its ids differ, and its tokenizer.json says the same
                 return open_tokenizer(other, end_of_text)
         path = ours if ours.is_file() else other
+    if path.suffix == SUFFIX:
+        model = open_gguf(path)
+        return JsonTokenizer(model.tokenizer(), str(path), *model.tokens_around())
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -60,7 +60,7 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
     _check(path, memory)
     if model != fingerprint(params):
         raise InputError(f"{path} is a memory of another model; make one of this model with edit")
-    width = config.model.d_model if memory.site == "attention" else partition(config.model, config.sinks).shared
+    width = config.model.attention_width if memory.site == "attention" else partition(config.model, config.sinks).shared
     if memory.keys.shape[1] != width or memory.layers.max() >= config.model.layers:
         raise InputError(
             f"{path} is of a model with another shape: layer {memory.layers.max()} and width {memory.keys.shape[1]} "

@@ -59,7 +59,7 @@ class Probe:
 
     def width(self, site: str) -> int:
         """Width W of a site."""
-        return self.config.model.d_model if site == "attention" else self.parts.shared
+        return self.config.model.attention_width if site == "attention" else self.parts.shared
 
     def answers(self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()) -> Answers:
         """Predicts after every prompt. Losses are of `target`: one token for all prompts, or (B,)."""

@@ -12,9 +12,11 @@ import ml_dtypes
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json, with_fields
+from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.opened import Opened, write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer, read_object
 from memsinks_jax.interop import hugging_face, weights
+from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.source import UNCHANGED, copy
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model import sparse_sinks
@@ -30,7 +32,9 @@ _WANTED = "the folder of a Hugging Face model"
 
 
 def is_folder(path: pathlib.Path) -> bool:
-    """Whether a folder is a Hugging Face model rather than a workdir of ours."""
+    """Whether a place is a Hugging Face model, or a GGUF file, rather than a workdir of ours."""
+    if path.suffix == SUFFIX and path.is_file():
+        return True
     try:
         return "model_type" in json.loads((path / "config.json").read_text())
     except (OSError, ValueError):
@@ -120,19 +124,18 @@ def _pieces(
         if piece and tensor.layer != of:
             yield piece
         of = tensor.layer
-        piece.append((tensor.name, hugging_face.theirs(tensor, cut).astype(dtype, copy=False)))
+        piece.append((tensor.name, hugging_face.theirs(config, tensor, cut).astype(dtype, copy=False)))
     yield piece
 
 
 def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
-    """A Hugging Face folder -> (config, tokenizer, parameters). Sinks that were kept are sinks again.
+    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks that were kept are sinks again.
 
     Raises:
       InputError: an unknown architecture; weights that do not match its config.json exactly; a tokenizer with more
         tokens than the model; unreadable files.
     """
-    config = _theirs(folder)
-    found = weights.Weights(folder)
+    config, found = _theirs(folder), _weights(folder)
     hugging_face.compare(found.shapes, config, config.model.hidden, str(folder))
     tokenizer = open_tokenizer(folder)
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
@@ -157,13 +160,15 @@ def reader(params: dict) -> Callable[[str, int | None], np.ndarray]:
 
 def read_config(folder: pathlib.Path) -> Config:
     """Our config of a Hugging Face folder, with kept sinks."""
-    if (folder / _OURS).exists():
+    if folder.is_dir() and (folder / _OURS).exists():
         return from_json((folder / _OURS).read_text(), str(folder / _OURS))
     return _theirs(folder)
 
 
 def _theirs(folder: pathlib.Path) -> Config:
     """Our config of a folder, without sinks."""
+    if folder.suffix == SUFFIX and folder.is_file():
+        return hugging_face.read_config(GgufModel(folder).content, str(folder))
     where = folder / "config.json"
     try:
         content = json.loads(where.read_text())
@@ -174,19 +179,20 @@ def _theirs(folder: pathlib.Path) -> Config:
     config = hugging_face.read_config(content, str(where))
     if config.model.tied_head:
         # As transformers 5: a head of its own in the file is used, whatever the config says.
-        found, both = weights.Weights(folder), hugging_face.TIED[config.model.family]
+        found, both = weights.Weights(folder), hugging_face.tied(config.model.family)
         tied = not set(both) <= found.shapes.keys() or np.array_equal(*map(found.read, both))
         config = with_fields(config, {"model.tied_head": tied})
     return config
 
 
+def _weights(place: pathlib.Path) -> weights.Weights | GgufModel:
+    return GgufModel(place) if place.suffix == SUFFIX else weights.Weights(place)
+
+
 def _advice(place: pathlib.Path) -> str:
     """What to do with a place that looks like a model of another form; empty if it does not."""
-    gguf = place if place.suffix == ".gguf" else next(iter(sorted(place.glob("*.gguf"))), None)
-    if gguf:
-        opened = f"AutoModelForCausalLM.from_pretrained({str(gguf.parent)!r}, gguf_file={gguf.name!r})"
-        what = "is" if gguf == place else "holds"
-        return f"{place} {what} a GGUF file; save its model and tokenizer: {opened}.save_pretrained(NEW); give NEW"
+    if gguf := next(iter(sorted(place.glob(f"*{SUFFIX}"))), None):
+        return f"{place} holds a GGUF file; give the file: {gguf}"
     if (place / "adapter_config.json").exists():
         return (
             f"{place} is an adapter (LoRA); merge it into its base model first (merge_and_unload), then give {_WANTED}"
@@ -200,11 +206,14 @@ def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, see
     """Gives a model sinks. With all of them on, it computes the same as before.
 
     Args:
-      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared.
+      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared. Sparse sinks are new
+        ones, beside the neurons.
       added: number of new neurons in every MLP, which become the sinks: random input weights, output weights of 0. 0: the
         last of the old neurons become sinks.
     """
     config = with_fields(config, {"sinks": sinks})
+    if is_sparse(sinks):
+        params = params | sparse_sinks.new_tables(config.model, params["layers"], sinks.pool, seed)
     if added:
         there, hidden = config.model.hidden, config.model.hidden + added
         # Half a neuron more than the quotient: the partition rounds down.

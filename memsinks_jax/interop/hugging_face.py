@@ -1,17 +1,30 @@
-"""GPT-2 and Llama as Hugging Face stores them. One table of names and sizes serves both directions.
+"""Decoders as Hugging Face stores them: one table of names and sizes for each family serves both directions.
 
 Our parameters are those of model/decoder.py, with everything in layers/ stacked along axis 0; theirs are named by layer.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from memsinks_jax.config import Config, DataConfig, InputError, ModelConfig, SinksConfig, validate
+from memsinks_jax import families
+from memsinks_jax.config import (
+    Config,
+    DataConfig,
+    InputError,
+    ModelConfig,
+    SinksConfig,
+    validate,
+)
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.model.decoder import Decoder
+from memsinks_jax.model.positions import holds, pattern_of
 
 
 class Entry(NamedTuple):
@@ -20,22 +33,23 @@ class Entry(NamedTuple):
     theirs: str
     ours: tuple[str, ...]
     transposed: bool = False  # torch's Linear has (out, in); its Conv1D, and we, (in, out)
+    by_head: bool = False  # side by side within each head
 
 
-def _linear(theirs: str, ours: str) -> tuple[Entry, Entry]:
-    return Entry(f"{theirs}.weight", (f"{ours}_kernel",), transposed=True), Entry(f"{theirs}.bias", (f"{ours}_bias",))
+def _linear(theirs: str, *ours: str, by_head: bool = False) -> tuple[Entry, Entry]:
+    kernels, biases = (tuple(f"{name}_{kind}" for name in ours) for kind in ("kernel", "bias"))
+    return Entry(f"{theirs}.weight", kernels, True, by_head), Entry(f"{theirs}.bias", biases, False, by_head)
 
 
 def _conv1d(theirs: str, *ours: str) -> tuple[Entry, Entry]:
-    kernels, biases = (tuple(f"{name}_{kind}" for name in ours) for kind in ("kernel", "bias"))
-    return Entry(f"{theirs}.weight", kernels), Entry(f"{theirs}.bias", biases)
+    weight, bias = _linear(theirs, *ours)
+    return weight._replace(transposed=False), bias
 
 
 def _norm(theirs: str, ours: str) -> tuple[Entry, Entry]:
     return Entry(f"{theirs}.weight", (f"{ours}/scale",)), Entry(f"{theirs}.bias", (f"{ours}/bias",))
 
 
-_HEAD = Entry("lm_head.weight", ("head_kernel",), transposed=True)
 _GPT2 = (
     Entry("transformer.wte.weight", ("token_embedding",)),
     Entry("transformer.wpe.weight", ("position_embedding",)),
@@ -46,29 +60,147 @@ _GPT2 = (
     *_conv1d("transformer.h.{}.mlp.c_fc", "layers/up"),
     *_conv1d("transformer.h.{}.mlp.c_proj", "layers/down"),
     *_norm("transformer.ln_f", "final_norm"),
-    _HEAD,
+    Entry("lm_head.weight", ("head_kernel",), transposed=True),
 )
-_LLAMA = (
-    Entry("model.embed_tokens.weight", ("token_embedding",)),
-    *_norm("model.layers.{}.input_layernorm", "layers/attention_norm"),
-    *_linear("model.layers.{}.self_attn.q_proj", "layers/query"),
-    *_linear("model.layers.{}.self_attn.k_proj", "layers/key"),
-    *_linear("model.layers.{}.self_attn.v_proj", "layers/value"),
-    *_linear("model.layers.{}.self_attn.o_proj", "layers/attention_output"),
-    *_norm("model.layers.{}.post_attention_layernorm", "layers/mlp_norm"),
-    *_linear("model.layers.{}.mlp.gate_proj", "layers/gate"),
-    *_linear("model.layers.{}.mlp.up_proj", "layers/up"),
-    *_linear("model.layers.{}.mlp.down_proj", "layers/down"),
-    *_norm("model.norm", "final_norm"),
-    _HEAD,
+_GPT_NEOX = (
+    Entry("gpt_neox.embed_in.weight", ("token_embedding",)),
+    *_norm("gpt_neox.layers.{}.input_layernorm", "layers/attention_norm"),
+    *_norm("gpt_neox.layers.{}.post_attention_layernorm", "layers/mlp_norm"),
+    *_linear(
+        "gpt_neox.layers.{}.attention.query_key_value", "layers/query", "layers/key", "layers/value", by_head=True
+    ),
+    *_linear("gpt_neox.layers.{}.attention.dense", "layers/attention_output"),
+    *_linear("gpt_neox.layers.{}.mlp.dense_h_to_4h", "layers/up"),
+    *_linear("gpt_neox.layers.{}.mlp.dense_4h_to_h", "layers/down"),
+    *_norm("gpt_neox.final_layer_norm", "final_norm"),
+    Entry("embed_out.weight", ("head_kernel",), transposed=True),
 )
-TABLES = {"gpt2": _GPT2, "llama": _LLAMA}
-TIED = {family: (table[0].theirs, _HEAD.theirs) for family, table in TABLES.items()}  # equal if the head is tied
 
-_DROPOUTS = {"gpt2": ("attn_pdrop", "embd_pdrop", "resid_pdrop"), "llama": ("attention_dropout",)}
+
+def _like_llama(norms: dict[str, str], fused: bool = False) -> tuple[Entry, ...]:
+    """Llama's names, with `norms` {theirs: ours} of a layer; what a family lacks is left out by its sizes."""
+    attention, mlp = "model.layers.{}.self_attn", "model.layers.{}.mlp"
+    separate = [*((f"{attention}.{name[0]}_proj", f"layers/{name}") for name in ("query", "key", "value")),
+                *((f"{mlp}.{name}_proj", f"layers/{name}") for name in ("gate", "up"))]  # fmt: skip
+    together = [(f"{attention}.qkv_proj", "layers/query", "layers/key", "layers/value"),
+                (f"{mlp}.gate_up_proj", "layers/gate", "layers/up")]  # fmt: skip
+    return (
+        Entry("model.embed_tokens.weight", ("token_embedding",)),
+        *(entry for names in (together if fused else separate) for entry in _linear(*names)),
+        *_linear(f"{attention}.o_proj", "layers/attention_output"),
+        *_linear(f"{mlp}.down_proj", "layers/down"),
+        *_norm(f"{attention}.q_norm", "layers/query_norm"),
+        *_norm(f"{attention}.k_norm", "layers/key_norm"),
+        *(entry for theirs, ours in norms.items() for entry in _norm(f"model.layers.{{}}.{theirs}", f"layers/{ours}")),
+        *_norm("model.norm", "final_norm"),
+        Entry("lm_head.weight", ("head_kernel",), transposed=True),
+    )
+
+
+_BEFORE = {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"}
+_AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
+_AROUND = {"input_layernorm": "attention_norm", "pre_feedforward_layernorm": "mlp_norm", **_AFTER}
+
+_SIZES = {
+    "layers": "num_hidden_layers", "d_model": "hidden_size", "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads", "hidden": "intermediate_size", "head_size": "head_dim",
+    "norm_epsilon": "rms_norm_eps", "tied_head": "tie_word_embeddings",
+}  # fmt: skip
+_BIASES = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
+
+
+class Dialect(NamedTuple):
+    """How Hugging Face describes a family in config.json.
+
+    Attributes:
+      keys: {field of ModelConfig: theirs}.
+      absent: {theirs: what a file without it means}.
+      biases: of attention and MLP, where no key says it.
+      required: {theirs: the only values that we compute, the first if it is absent}.
+      context: their name of the longest row.
+    """
+
+    architecture: str
+    entries: tuple[Entry, ...]
+    keys: dict[str, str]
+    absent: dict[str, Any]
+    biases: dict[str, bool] = {}
+    required: dict[str, tuple] = {}
+    context: str = "max_position_embeddings"
+
+
+def _llamas(name: str, entries: tuple[Entry, ...], biases: dict[str, bool], **absent) -> Dialect:
+    """A dialect with Llama's keys. Biases that are not given have a key."""
+    keys = _SIZES | {ours: theirs for ours, theirs in _BIASES.items() if ours not in biases}
+    usual = {"attention_bias": False, "mlp_bias": False, "num_key_value_heads": None, "head_dim": None,
+             "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "rope_theta": 1e4}  # fmt: skip
+    return Dialect(f"{name}ForCausalLM", entries, keys, usual | absent, biases, {"hidden_act": ("silu",)})
+
+
+_NONE, _NO_MLP = {"attention_bias": False, "mlp_bias": False}, {"mlp_bias": False}
+_GEMMA = _llamas(
+    "Gemma3", _like_llama(_AROUND), _NO_MLP, head_dim=256, tie_word_embeddings=True, rope_theta=1e6,
+    sliding_window=4096, query_pre_attn_scalar=256, num_key_value_heads=4,
+)  # fmt: skip
+DIALECTS = {
+    "gpt2": Dialect(
+        "GPT2LMHeadModel", _GPT2,
+        {"layers": "n_layer", "d_model": "n_embd", "heads": "n_head", "hidden": "n_inner",
+         "norm_epsilon": "layer_norm_epsilon", "tied_head": "tie_word_embeddings"},
+        {"n_inner": None, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+        {"attention_bias": True, "mlp_bias": True},
+        {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "scale_attn_weights": (True,),
+         "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,)},
+        context="n_positions",
+    ),
+    "gpt_neox": Dialect(
+        "GPTNeoXForCausalLM", _GPT_NEOX,
+        {"layers": "num_hidden_layers", "d_model": "hidden_size", "heads": "num_attention_heads",
+         "hidden": "intermediate_size", "norm_epsilon": "layer_norm_eps", "tied_head": "tie_word_embeddings",
+         "attention_bias": "attention_bias"},
+        {"layer_norm_eps": 1e-5, "tie_word_embeddings": False, "attention_bias": True, "rope_theta": 1e4,
+         "partial_rotary_factor": 0.25},
+        {"mlp_bias": True},
+        {"hidden_act": ("gelu",), "use_parallel_residual": (True,)},
+    ),
+    "llama": _llamas("Llama", _like_llama(_BEFORE), {}),
+    "mistral": _llamas("Mistral", _like_llama(_BEFORE), _NONE, num_key_value_heads=8, sliding_window=4096),
+    "smollm3": _llamas(
+        "SmolLM3", _like_llama(_BEFORE), {}, num_key_value_heads=4, rope_theta=2e6, tie_word_embeddings=True
+    ),
+    "phi3": _llamas("Phi3", _like_llama(_BEFORE, fused=True), _NONE, rms_norm_eps=1e-5),
+    "qwen2": _llamas(
+        "Qwen2", _like_llama(_BEFORE), {"attention_bias": True, "mlp_bias": False}, num_key_value_heads=32,
+        sliding_window=4096,
+    ),
+    "qwen3": _llamas(
+        "Qwen3", _like_llama(_BEFORE), _NO_MLP, num_key_value_heads=32, head_dim=128, sliding_window=4096
+    ),
+    "olmo2": _llamas("Olmo2", _like_llama(_AFTER), _NO_MLP, rms_norm_eps=1e-5),
+    "gemma3_text": _GEMMA._replace(
+        required={"hidden_activation": ("gelu_pytorch_tanh",), "final_logit_softcapping": (None,),
+                  "attn_logit_softcapping": (None,), "use_bidirectional_attention": (False, None)},
+    ),
+}  # fmt: skip
 
 # Constants in older files besides the parameters: causal masks and rotary frequencies, which follow from the sizes.
-CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
+
+_ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rotary_pct", "rotary_emb_base",
+         "rope_local_base_freq", "original_max_position_embeddings")  # fmt: skip
+_LAYER_TYPES = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
+                "no_rope_layers", "no_rope_layer_interval", "query_pre_attn_scalar")  # fmt: skip
+# What says nothing on how a trained model computes.
+_HARMLESS = (
+    "architectures", "model_type", "vocab_size", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache",
+    "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
+    "decoder_start_token_id", "tokenizer_class", "attention_dropout", "hidden_dropout", "classifier_dropout", "resid_pdrop",
+    "embd_pdrop", "attn_pdrop", "n_ctx", "pretraining_tp", "summary_activation", "summary_first_dropout",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "id2label", "label2id",
+    "num_labels", "problem_type", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "is_decoder",
+    "chunk_size_feed_forward", "cache_implementation", "gradient_checkpointing", "quantization_config", "is_llama_config",
+    "transformers.js_config", "unsloth_version", "unsloth_fixed", "reorder_and_upcast_attn", "max_length",
+)  # fmt: skip
 
 
 class Tensor(NamedTuple):
@@ -82,33 +214,20 @@ class Tensor(NamedTuple):
 
 def shapes(config: Config, hidden: int) -> dict[str, tuple[int, ...]]:
     """Our parameters of a config and the width of its MLPs -> {path: shape}."""
-    model, layers = config.model, config.model.layers
-    d_model, size = model.d_model, model.d_model // model.heads
-    keys = (model.kv_heads or model.heads) * size
-    matrices = {"query": (d_model, d_model), "key": (d_model, keys), "value": (d_model, keys),
-                "attention_output": (d_model, d_model), "up": (d_model, hidden), "down": (hidden, d_model)}  # fmt: skip
-    if model.family == "llama":
-        matrices["gate"] = (d_model, hidden)
-    found = {"token_embedding": (config.data.vocabulary_size, d_model)}
-    if model.family == "gpt2":
-        found["position_embedding"] = (config.data.row_length, d_model)
-    for name, shape in matrices.items():
-        found[f"layers/{name}_kernel"] = (layers, *shape)
-        if model.mlp_bias if name in ("gate", "up", "down") else model.attention_bias:
-            found[f"layers/{name}_bias"] = (layers, shape[1])
-    for norm, of in (("layers/attention_norm", (layers,)), ("layers/mlp_norm", (layers,)), ("final_norm", ())):
-        found[f"{norm}/scale"] = (*of, d_model)
-        if model.family == "gpt2":
-            found[f"{norm}/bias"] = (*of, d_model)
-    if not model.tied_head:
-        found["head_kernel"] = (d_model, config.data.vocabulary_size)
-    return found
+    return _shapes(config.model, hidden, config.data.vocabulary_size, config.data.row_length)
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(model: ModelConfig, hidden: int, vocabulary: int, context: int) -> dict[str, tuple[int, ...]]:
+    decoder = Decoder(model, hidden, vocabulary, context)
+    leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(decoder.init, jax.random.key(0)))
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
 
 
 def tensors(config: Config, hidden: int) -> list[Tensor]:
     """Their tensors in the order of the model: embeddings, layer after layer, norm and head."""
     ours, found = shapes(config, hidden), []
-    for entry in TABLES[config.model.family]:
+    for entry in DIALECTS[config.model.family].entries:
         if entry.ours[0] not in ours:
             continue  # no biases, no separate head
         stacked = "{}" in entry.theirs
@@ -125,9 +244,12 @@ def tensors(config: Config, hidden: int) -> list[Tensor]:
     return sorted(found, key=place)  # stable: the table's order within a layer
 
 
-def theirs(tensor: Tensor, read: Callable[[str, int | None], np.ndarray]) -> np.ndarray:
+def theirs(config: Config, tensor: Tensor, read: Callable[[str, int | None], np.ndarray]) -> np.ndarray:
     """Their tensor from our parameters; `read(path, layer)` returns a parameter, or a layer's slice of it."""
     parts = [read(name, tensor.layer) for name in tensor.entry.ours]
+    if tensor.entry.by_head:
+        by_head = [part.reshape(*part.shape[:-1], config.model.heads, -1) for part in parts]
+        parts = [np.concatenate(by_head, axis=-1).reshape(*parts[0].shape[:-1], -1)]
     joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
     return np.ascontiguousarray(joined.T if tensor.entry.transposed else joined)
 
@@ -138,9 +260,12 @@ def ours(config: Config, hidden: int, read: Callable[[str], np.ndarray]) -> dict
     for tensor in tensors(config, hidden):
         content = read(tensor.name)
         content = content.T if tensor.entry.transposed else content
+        parts = [flat[name] if tensor.layer is None else flat[name][tensor.layer] for name in tensor.entry.ours]
+        if tensor.entry.by_head:
+            content = content.reshape(*content.shape[:-1], config.model.heads, -1)
+            parts = [part.reshape(*part.shape[:-1], config.model.heads, -1) for part in parts]  # views
         start = 0
-        for name in tensor.entry.ours:
-            part = flat[name] if tensor.layer is None else flat[name][tensor.layer]
+        for part in parts:
             part[...] = content[..., start : start + part.shape[-1]]
             start += part.shape[-1]
     params = {}
@@ -153,12 +278,18 @@ def ours(config: Config, hidden: int, read: Callable[[str], np.ndarray]) -> dict
     return params
 
 
+def tied(family: str) -> tuple[str, str]:
+    """The names of two tensors that are equal if the head is tied."""
+    entries = DIALECTS[family].entries
+    return entries[0].theirs, entries[-1].theirs
+
+
 def compare(found: dict[str, tuple], config: Config, hidden: int, where: str) -> None:
     """Raises InputError unless a folder's tensors, {name: shape}, are exactly those of its config.json."""
     wanted = {tensor.name: tensor.shape for tensor in tensors(config, hidden)}
     found = {name: tuple(shape) for name, shape in found.items() if not name.endswith(CONSTANTS)}
     if config.model.tied_head:
-        found.pop("lm_head.weight", None)  # some files contain the embedding twice
+        found.pop(tied(config.model.family)[1], None)  # some files contain the embedding twice
     parts = []
     if missing := sorted(wanted.keys() - found.keys()):
         parts.append(f"lacks {some(missing)}")
@@ -176,93 +307,197 @@ def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: st
 
     Raises InputError for a config that their model of this family does not support.
     """
-    model, data = config.model, config.data
+    model, data, dialect = config.model, config.data, DIALECTS[config.model.family]
     ends = tokenizer.stops[0] if len(tokenizer.stops) == 1 else list(tokenizer.stops)
     usual = {
-        "initializer_range": 0.02, "bos_token_id": tokenizer.begin_of_text, "eos_token_id": ends, "use_cache": True,
-        **dict.fromkeys(_DROPOUTS[model.family], 0.0),
-    } | {name: value for name, value in theirs.items() if name != "quantization_config"}  # fmt: skip
-    common = usual | {
-        "vocab_size": data.vocabulary_size, "tie_word_embeddings": model.tied_head, "dtype": dtype, "torch_dtype": dtype,
+        "initializer_range": 0.02,
+        "bos_token_id": tokenizer.begin_of_text,
+        "eos_token_id": ends,
+        "use_cache": True,
+    }
+    usual |= dict.fromkeys(("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"), 0.0)
+    usual |= {name: value for name, value in theirs.items() if name != "quantization_config"}
+    sizes = {"kv_heads": model.kv_heads or model.heads, "head_size": model.head_width, "hidden": hidden}
+    content = usual | {name: values[0] for name, values in dialect.required.items() if name not in theirs}
+    content |= {
+        "architectures": [dialect.architecture], "model_type": model.family, dialect.context: data.row_length,
+        "vocab_size": data.vocabulary_size, "dtype": dtype, "torch_dtype": dtype,
+        **{key: sizes.get(field, getattr(model, field)) for field, key in dialect.keys.items()},
+        **_write_positions(model),
     }  # fmt: skip
     if model.family == "gpt2":
-        if model.kv_heads not in (0, model.heads) or not (model.attention_bias and model.mlp_bias):
+        content["n_ctx"] = data.row_length  # the older name
+    read = read_config(content, "config.json").model
+    for name, value in dataclasses.asdict(read).items():
+        mine = {"hidden": hidden, "kv_heads": sizes["kv_heads"], "dtype": value, "initial": value}.get(
+            name, getattr(model, name)
+        )
+        if name == "head_size":
+            value, mine = read.head_width, model.head_width
+        if value != mine:
             raise InputError(
-                "GPT-2 as Hugging Face has it needs biases and as many kv_heads as heads; train the llama family"
+                f"{model.family} as Hugging Face has it computes with {name} {value!r}, but config.model.{name} is "
+                f"{mine!r}; train another family"
             )
-        return common | {
-            "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": model.layers, "n_embd": model.d_model,
-            "n_head": model.heads, "n_inner": hidden, "n_positions": data.row_length, "n_ctx": data.row_length,
-            "layer_norm_epsilon": model.norm_epsilon, "activation_function": "gelu_new",
-        }  # fmt: skip
-    return common | {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": model.layers,
-        "hidden_size": model.d_model, "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads or model.heads, "head_dim": model.d_model // model.heads,
-        "intermediate_size": hidden, "max_position_embeddings": data.row_length, "rms_norm_eps": model.norm_epsilon,
-        "hidden_act": "silu", "rope_theta": model.rope_theta, "rope_scaling": None, "attention_bias": model.attention_bias,
-        "mlp_bias": model.mlp_bias,
-    }  # fmt: skip
+    return content
 
 
 def read_config(content: dict, where: str) -> Config:
     """config.json -> our config without sinks. Raises InputError if our model does not support it."""
     kind = content.get("model_type")
-    if kind not in TABLES:
+    if kind not in DIALECTS:
         said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
-        raise InputError(f"{where}: {said}; only {' and '.join(TABLES)} can be read")
+        raise InputError(f"{where}: {said}; these can be read: {', '.join(DIALECTS)}")
+    dialect = DIALECTS[kind]
+    for name, values in dialect.required.items():
+        if (value := content.get(name, values[0])) not in values:
+            raise InputError(f"{where}: {name} is {value!r}; only {values[0]!r} can be read")
+    known = {*_HARMLESS, *_ROPE, *_LAYER_TYPES, *dialect.keys.values(), *dialect.required, dialect.context, "head_dim"}
+    for name, value in content.items():
+        if value and name not in known and not name.startswith("_"):
+            raise InputError(
+                f"{where}: {name} is {value!r}, which is not known here and may change what the model computes; if it does "
+                "not, remove it from the file"
+            )
     try:
-        model, context = _gpt2(content, where) if kind == "gpt2" else _llama(content, where)
         vocabulary, ends = content["vocab_size"], content.get("eos_token_id")
-        data = DataConfig(row_length=context, vocabulary_size=vocabulary)
-        config = validate(Config("imported", data=data, model=model, sinks=SinksConfig(kind="none")))
+        config = Config(
+            variant="imported", model=_model(kind, dialect, content, where), sinks=SinksConfig(kind="none"),
+            data=DataConfig(row_length=content[dialect.context], vocabulary_size=vocabulary),
+        )  # fmt: skip
     except KeyError as error:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
     except (TypeError, AttributeError, ZeroDivisionError, ValueError) as error:
         raise InputError(f"{where}: a value is of the wrong kind ({error}); fix it, or take another model") from None
+    try:
+        validate(config)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     for token in [] if ends is None else ends if isinstance(ends, list) else [ends]:
         if not isinstance(token, int) or not 0 <= token < vocabulary:
             raise InputError(f"{where}: eos_token_id is {ends!r}; it must be a token of the {vocabulary}")
     return config
 
 
-def _gpt2(content: dict, where: str) -> tuple[ModelConfig, int]:
-    _require(content, where, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
-    for name, value in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
-        _require(content, where, name, (value,), value)
-    model = ModelConfig(
-        family="gpt2", layers=content["n_layer"], d_model=content["n_embd"], heads=content["n_head"],
-        hidden=content.get("n_inner") or 4 * content["n_embd"], tied_head=content.get("tie_word_embeddings", True),
-        norm_epsilon=content.get("layer_norm_epsilon", 1e-5),
-    )  # fmt: skip
-    return model, content["n_positions"]
+def _model(family: str, dialect: Dialect, content: dict, where: str) -> ModelConfig:
+    said = dialect.absent | content
+    fields = {field: said[key] for field, key in dialect.keys.items()} | dialect.biases
+    fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
+    size = fields.get("head_size") or said.get("head_dim") or fields["d_model"] // fields["heads"]
+    fields["head_size"] = 0 if size * fields["heads"] == fields["d_model"] else size
+    fields["hidden"] = fields["hidden"] or 4 * fields["d_model"]  # GPT-2's
+    return ModelConfig(family=family, **fields, **_read_positions(family, said, fields["layers"], size, where))
 
 
-def _llama(content: dict, where: str) -> tuple[ModelConfig, int]:
-    _require(content, where, "hidden_act", ("silu",), "silu")
-    ropes = [content.get(name) or {} for name in ("rope_parameters", "rope_scaling")]  # the first is newer
-    for kind in (rope.get("rope_type", rope.get("type", "default")) for rope in ropes):
-        if kind != "default":
-            raise InputError(f"{where}: rope_type is {kind!r}; only rotary positions without scaling can be read")
-    rope = ropes[0] or ropes[1]
-    size = content["hidden_size"] // content["num_attention_heads"]
-    _require(content, where, "head_dim", (size, None), size)
-    bias = content.get("attention_bias", False)
-    model = ModelConfig(
-        family="llama", layers=content["num_hidden_layers"], d_model=content["hidden_size"],
-        heads=content["num_attention_heads"], hidden=content["intermediate_size"],
-        kv_heads=content.get("num_key_value_heads") or content["num_attention_heads"], attention_bias=bias,
-        mlp_bias=content.get("mlp_bias", False), tied_head=content.get("tie_word_embeddings", False),
-        rope_theta=float(rope.get("rope_theta") or content.get("rope_theta", 10000.0)),
-        norm_epsilon=content.get("rms_norm_eps", 1e-6),
-    )  # fmt: skip
-    return model, content["max_position_embeddings"]
+def _read_positions(family: str, said: dict, layers: int, size: int, where: str) -> dict:
+    """Rotary positions, windows and the scale of the scores -> fields of ModelConfig. `size`: of a head."""
+    if "rope_theta" not in said:
+        return {}  # learned positions
+    types = said.get("layer_types") or _layer_types(family, said, layers)
+    if others := sorted(set(types) - {"full_attention", "sliding_attention"}):
+        raise InputError(
+            f"{where}: layer_types has {others[0]!r}; only full_attention and sliding_attention can be read"
+        )
+    windowed = [kind == "sliding_attention" for kind in types]
+    fields = {"window": said.get("sliding_window") or 0} if any(windowed) else {}
+    if any(windowed) and not fields["window"]:
+        raise InputError(f"{where}: layers are of type sliding_attention, but there is no sliding_window")
+    fields["window_layers"] = pattern_of(windowed) if any(windowed) else ""
+    if family == "smollm3":
+        fields["rotary_layers"] = pattern_of(_rotary(said, layers))
+    ropes = said.get("rope_parameters") or said.get("rope_scaling") or {}  # the first is newer
+    usual, in_window = ropes, {}
+    if "full_attention" in ropes or "sliding_attention" in ropes:
+        usual, in_window = ropes.get("full_attention") or {}, ropes.get("sliding_attention") or {}
+    theta = usual.get("rope_theta") or said.get("rotary_emb_base") or said["rope_theta"]
+    if family == "gemma3_text":
+        fields["window_theta"] = float(in_window.get("rope_theta") or said.get("rope_local_base_freq", 1e4))
+        fields["attention_scale"] = (
+            0.0 if said["query_pre_attn_scalar"] == size else said["query_pre_attn_scalar"] ** -0.5
+        )
+    if in_window.get("rope_type", "default") != "default":
+        raise InputError(
+            f"{where}: rope_type of layers with a window is {in_window['rope_type']!r}; only default can be read"
+        )
+    scaling, older = _scaling(usual, said, where), _scaling(said.get("rope_scaling") or {}, said, where)
+    if said.get("rope_scaling") and scaling != older:
+        raise InputError(f"{where}: rope_parameters and rope_scaling differ; leave one of them out")
+    fraction = usual.get("partial_rotary_factor") or said.get("rotary_pct") or said.get("partial_rotary_factor", 1.0)
+    return fields | {
+        "rope_theta": float(theta), "rope_scaling": scaling, "rotary_fraction": float(fraction)
+    }  # fmt: skip
 
 
-def _require(content: dict, where: str, name: str, allowed: tuple, default) -> None:
-    value = content.get(name, default)
-    if value not in allowed:
-        raise InputError(f"{where}: {name} is {value!r}; only {allowed[0]!r} can be read")
+def _layer_types(family: str, said: dict, layers: int) -> list[str]:
+    """What their classes make of a config without layer_types."""
+    windowed = [False] * layers
+    if family in ("mistral", "phi3"):
+        windowed = [said.get("sliding_window") is not None] * layers
+    elif family == "gemma3_text":
+        windowed = [(layer + 1) % said.get("sliding_window_pattern", 6) != 0 for layer in range(layers)]
+    elif said.get("use_sliding_window") and said.get("sliding_window"):
+        windowed = [layer >= said.get("max_window_layers", 28) for layer in range(layers)]
+        if family == "smollm3":
+            windowed = [not rotary for rotary in _rotary(said, layers)]
+    return ["sliding_attention" if one else "full_attention" for one in windowed]
+
+
+def _rotary(said: dict, layers: int) -> list[bool]:
+    """SmolLM3's layers with rotary positions."""
+    every = said.get("no_rope_layer_interval", 4)
+    return [bool(one) for one in said.get("no_rope_layers") or ((layer + 1) % every for layer in range(layers))]
+
+
+def _scaling(rope: dict, said: dict, where: str) -> str:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return ""
+    if kind == "linear":
+        return f"linear:{rope['factor']:g}"
+    if kind == "llama3":
+        old = said.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+        old = old or said["max_position_embeddings"]
+        return f"llama3:{rope['factor']:g},{rope['low_freq_factor']:g},{rope['high_freq_factor']:g},{old:g}"
+    raise InputError(f"{where}: rope_type is {kind!r}; only default, linear and llama3 can be read")
+
+
+def _write_positions(model: ModelConfig) -> dict:
+    """What `_read_positions` reads, in the newer form and, where older versions know it, in the older one too."""
+    if model.family == "gpt2":
+        return {}
+    kind, numbers = families.scaling(model.rope_scaling)
+    rope = {"rope_type": kind or "default", "rope_theta": model.rope_theta}
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    rope |= dict(zip(names, numbers, strict=False))
+    if len(numbers) == 4:
+        rope[names[3]] = int(numbers[3])
+    if model.rotary_fraction != 1 or model.family == "gpt_neox":
+        rope["partial_rotary_factor"] = model.rotary_fraction
+    scaled = {name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")}
+    content = {"rope_theta": model.rope_theta, "rope_scaling": scaled if kind else None, "rope_parameters": rope}
+    if model.family == "gpt_neox":
+        content |= {"rotary_emb_base": model.rope_theta, "rotary_pct": model.rotary_fraction}
+    elif "partial_rotary_factor" in rope:
+        content["partial_rotary_factor"] = model.rotary_fraction
+
+    every = range(model.layers)
+    windowed = [bool(model.window) and holds(model.window_layers, layer) for layer in every]
+    if any(windowed) or model.family in ("mistral", "phi3"):
+        content["sliding_window"] = model.window or None
+    if model.family in ("qwen2", "qwen3", "smollm3"):
+        content["use_sliding_window"] = any(windowed)
+    if model.family in ("qwen2", "qwen3", "smollm3", "gemma3_text"):
+        content["layer_types"] = ["sliding_attention" if one else "full_attention" for one in windowed]
+    if model.family == "smollm3":
+        content["no_rope_layers"] = [int(holds(model.rotary_layers, layer)) for layer in every]
+    if model.family == "gemma3_text":
+        local = {"rope_type": "default", "rope_theta": model.window_theta}
+        content |= {
+            "rope_parameters": {"full_attention": rope, "sliding_attention": local},
+            "rope_local_base_freq": model.window_theta,
+            "query_pre_attn_scalar": round(model.attention_scale**-2) if model.attention_scale else model.head_width,
+        }  # fmt: skip
+    return content
 
 
 def parameters(config: Config, hidden: int) -> int:

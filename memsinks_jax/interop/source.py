@@ -3,11 +3,16 @@
 A workdir keeps them in `source/`. So a model that is exported again differs from what came in only where it was changed.
 """
 
+import atexit
+import functools
 import pathlib
 import re
 import shutil
+import tempfile
 
+from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.tokenizer import read_object
+from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.hub import PREFIX
 
 _FOLDER = "source"
@@ -18,9 +23,21 @@ _KEPT = (*UNCHANGED, "config.json", "tokenizer_config.json", "README.md")
 
 
 def source_of(place: pathlib.Path) -> pathlib.Path | None:
-    """Where a Hugging Face folder or a workdir has these files; None: the model was made here."""
+    """Where a Hugging Face folder or a workdir has these files; None: the model was made here. Those of a GGUF file are
+    written to a temporary folder."""
+    if place.suffix == SUFFIX:
+        return _of_gguf(place)
     folder = place if "model_type" in read_object(place / "config.json") else place / _FOLDER
     return folder if folder.is_dir() else None
+
+
+@functools.lru_cache(maxsize=4)
+def _of_gguf(path: pathlib.Path) -> pathlib.Path:
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="memsinks_gguf_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, content in GgufModel(path).small_files().items():
+        (folder / name).write_text(content)
+    return folder
 
 
 def keep(place: pathlib.Path, workdir: pathlib.Path, named: str) -> None:

@@ -8,6 +8,9 @@ itself and earlier positions of its own segment (B, T); padding, segment 0, sees
   cudnn   NVIDIA's fused kernel, bfloat16 only; the segments become a mask
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -30,7 +33,7 @@ def choose_kernel(config: Config, platform: str) -> str:
       InputError: the requested kernel cannot run there, or not with these sizes.
     """
     asked, length = config.compute.attention, config.data.row_length
-    size = config.model.d_model // config.model.heads
+    size = config.model.head_width
     fits = {
         "xla": "",
         "blocks": _unless(platform == "cpu", f"is for CPUs and this is a {platform}"),
@@ -51,24 +54,50 @@ def _unless(good: bool, problem: str) -> str:
     return "" if good else problem
 
 
-def attend(kernel: str, query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: jax.Array, segments_BT: jax.Array):
-    """Causal attention within segments by one of KERNELS -> (B, T, H, C)."""
+def attend(
+    kernel: str, query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: jax.Array, segments_BT: jax.Array,
+    windows: Sequence[int] = (0,), kind: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
+    """Causal attention within segments by one of KERNELS -> (B, T, H, C).
+
+    Args:
+      windows: by kind of layer, how many of the last positions a position sees, itself included; 0: all.
+      kind: int32, which of them; None: the first.
+    """
+    length = segments_BT.shape[1]
     if kernel == "splash":
         # A device must hold the key heads that its query heads read.
         heads = (BATCH, None, TENSOR if divides(TENSOR, key_BTKC.shape[2]) else None, None)
-        return on_each_device(
-            _splash, [query_BTHC, key_BTKC, value_BTKC, segments_BT], [heads, heads, heads, (BATCH, None)], output=0
-        )
+
+        def with_window(window: int) -> Callable[[], jax.Array]:
+            return lambda: on_each_device(
+                partial(_splash, window=window), [query_BTHC, key_BTKC, value_BTKC, segments_BT],
+                [heads, heads, heads, (BATCH, None)], output=0,
+            )  # fmt: skip
+
+        kernels = [with_window(window) for window in windows]
+        return kernels[0]() if kind is None else jax.lax.switch(kind, kernels)
     same_BTT = segments_BT[:, :, None] == segments_BT[:, None, :]
+    before_TT = jnp.arange(length)[:, None] - jnp.arange(length)
     if kernel == "cudnn":
+        if any(windows):
+            same_BTT &= within(before_TT, windows, kind)
         heads_BTHC = jax.nn.dot_product_attention(
             query_BTHC, key_BTKC, value_BTKC, mask=same_BTT[:, None], is_causal=True, implementation="cudnn"
         )
     else:
-        visible_BTT = same_BTT & jnp.tril(jnp.ones((segments_BT.shape[1],) * 2, bool))
+        visible_BTT = same_BTT & within(before_TT, windows, kind)
         of_visible = causal_attention if kernel == "blocks" else masked_attention
         heads_BTHC = of_visible(query_BTHC, key_BTKC, value_BTKC, visible_BTT)
     return checkpoint_name(heads_BTHC, SAVED)
+
+
+def within(before: jax.Array, windows: Sequence[int], kind: jax.Array | None) -> jax.Array:
+    """Whether a position that is `before` positions earlier is seen. `windows`, `kind` as in `attend`."""
+    if not any(windows):
+        return before >= 0
+    furthest = jnp.array([window or jnp.iinfo(jnp.int32).max for window in windows], jnp.int32)
+    return (before >= 0) & (before < furthest[0 if kind is None else kind])
 
 
 def masked_attention(
@@ -84,12 +113,14 @@ def masked_attention(
     return jnp.einsum("bhts,bshc->bthc", weights_BHTS.astype(value_BSKC.dtype), value_BSKC)
 
 
-def _splash(query_BTHC, key_BTKC, value_BTKC, segments_BT, interpret: bool = False):
+def _splash(query_BTHC, key_BTKC, value_BTKC, segments_BT, interpret: bool = False, window: int = 0):
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     length, heads = query_BTHC.shape[1:3]
     tile = next(size for size in (_SPLASH_TILE, 256, 128) if length % size == 0)
+    shape = (length, length)
+    mask = masks.LocalMask(shape, (window - 1, 0), 0) if window else masks.CausalMask(shape)
     # Positions are innermost, as XLA lays out the projections. This avoids two transposes, a fifth of a layer's
     # time. One block of keys in the backward pass: XLA would sum the queries' gradients over blocks outside the kernel.
     innermost = splash.QKVLayout.SEQ_MINOR
@@ -100,7 +131,7 @@ def _splash(query_BTHC, key_BTKC, value_BTKC, segments_BT, interpret: bool = Fal
         q_layout=innermost, k_layout=innermost, v_layout=innermost,
     )  # fmt: skip
     kernel = splash.make_splash_mha_single_device(
-        masks.MultiHeadMask([masks.CausalMask((length, length))] * heads),
+        masks.MultiHeadMask([mask] * heads),
         block_sizes=blocks, residual_checkpoint_name=SAVED, interpret=interpret,
     )  # fmt: skip
 

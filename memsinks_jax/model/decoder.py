@@ -1,11 +1,10 @@
-"""The decoder. One module for two families: GPT-2 (learned positions, LayerNorm, tanh GELU) and Llama (rotary
-positions, RMSNorm, SiLU-gated MLP, keys and values shared by several query heads); SmolLM is a Llama.
+"""The decoder: one module for all families. What they differ in are facts, read from families.FAMILIES and the config.
 
 Axes: B batch, T time, D d_model, F hidden (S shared + M sinks), H heads, K kv heads, C head dim, V vocabulary, L layers;
 in a cache, T is its capacity.
 
-Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD) and `mlp` (hidden
-activation after GELU or after the gate, before the down projection, x_BTF). An intervention, a pure function
+Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD of width H C) and `mlp`
+(hidden activation, after the gate if there is one, before the down projection, x_BTF). An intervention, a pure function
 `(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
 name. With sparse sinks F is S, and the entry `sinks` of the interventions says which table rows are on where.
 """
@@ -21,10 +20,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from memsinks_jax.config import Config, ModelConfig
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.model.attention import SAVED, attend, choose_kernel, masked_attention
+from memsinks_jax.model.attention import SAVED, attend, choose_kernel, masked_attention, within
 from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
+from memsinks_jax.model.positions import angles, kinds, rotate
 from memsinks_jax.model.products import Teaching, add_bias, product
 from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
 
@@ -35,6 +36,12 @@ Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Block
 Change = Callable[[jax.Array, jax.Array | None], Interventions]
 
 _INITIAL_DEVIATION = 0.02  # GPT-2's
+
+_ACTIVATIONS = {
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
 
 # What of a layer is saved for the backward pass, which recomputes the rest. From most memory to least.
 REMAT_POLICIES = {
@@ -87,81 +94,82 @@ class Cache(NamedTuple):
 
 def empty_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     """A cache with room for `length` positions of `batch` rows."""
-    shape = (config.layers, batch, length, config.kv_heads or config.heads, config.d_model // config.heads)
+    shape = (config.layers, batch, length, config.kv_heads or config.heads, config.head_width)
     return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
 
-def rotary_angles(positions_BT: jax.Array, config: ModelConfig) -> jax.Array:
-    """The rotation angle of each pair of a head's channels at each position -> float32 radians (B, T, C / 2)."""
-    size = config.d_model // config.heads
-    frequencies = config.rope_theta ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    return positions_BT[:, :, None].astype(jnp.float32) * frequencies
-
-
-def rotate(x_BTHC: jax.Array, angles_BTC: jax.Array) -> jax.Array:
-    """Rotates the pairs (c, c + C / 2) of every head's channels, in float32, in the layout of Hugging Face's Llama."""
-    cosine, sine = jnp.cos(angles_BTC)[:, :, None], jnp.sin(angles_BTC)[:, :, None]
-    first, second = jnp.split(x_BTHC.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
-    return turned.astype(x_BTHC.dtype)
-
-
 class About(NamedTuple):
-    """The inputs that all layers share. `angles_BTC` is from rotary_angles, None in a GPT-2."""
+    """The inputs that all layers share. `angles_BTC` has one array for each kind of layer, see positions.py."""
 
     segments_BT: jax.Array
     positions_BT: jax.Array
-    angles_BTC: jax.Array | None
+    angles_BTC: tuple[jax.Array, ...]
     interventions: Interventions
     teaching: Teaching | None
 
 
 class Layer(nnx.Module):
-    """Attention and MLP, each on the normed residual stream and added to it."""
+    """Attention and MLP, each added to the residual stream; the family says which of their inputs and outputs are normed."""
 
     def __init__(self, model: "Decoder", key: jax.Array):
-        self.model, config, width = model, model.config, model.config.d_model
-        keys_width = (config.kv_heads or config.heads) * (width // config.heads)
-        attention = {"query": width, "key": keys_width, "value": keys_width, "attention_output": width}
-        hidden = dict.fromkeys(("up",) if config.family == "gpt2" else ("gate", "up"), model.hidden)
-        count = len(attention) * (1 + config.attention_bias) + (len(hidden) + 1) * (1 + config.mlp_bias)
-        new = _Initial(key, b"layers", count)
-        for name, columns in {**attention, **hidden, "down": width}.items():
-            has_bias = config.attention_bias if name in attention else config.mlp_bias
+        config: ModelConfig = model.config
+        self.model, self.family, width, heads = model, FAMILIES[config.family], config.d_model, config.attention_width
+        shapes = {"query": (width, heads), "key": (width, config.key_width), "value": (width, config.key_width),
+                  "attention_output": (heads, width)}  # fmt: skip
+        has_bias = dict.fromkeys(shapes, config.attention_bias)
+        has_bias["attention_output"] &= self.family.output_bias
+        shapes |= dict.fromkeys(("gate", "up") if self.family.gated else ("up",), (width, model.hidden))
+        shapes["down"] = (model.hidden, width)
+        has_bias = dict.fromkeys(shapes, config.mlp_bias) | has_bias
+        new = _Initial(key, b"layers", len(shapes) + sum(has_bias.values()))
+        for name, shape in shapes.items():
             writers = 2 * config.layers if name in ("attention_output", "down") else 1
-            setattr(
-                self, f"{name}_kernel", new.normal(model.hidden if name == "down" else width, columns, writers=writers)
-            )
-            setattr(self, f"{name}_bias", new.zeros(columns) if has_bias else None)
-        self.attention_norm, self.mlp_norm = Norm(config), Norm(config)
+            setattr(self, f"{name}_kernel", new.normal(*shape, writers=writers))
+            setattr(self, f"{name}_bias", new.zeros(shape[1]) if has_bias[name] else None)
+        sizes = {"head": (config.head_width, config.head_width), "width": (heads, config.key_width)}
+        query, keys = sizes.get(self.family.query_key_norm, (0, 0))
+        before, after = (width if placed else 0 for placed in (self.family.norm_before, self.family.norm_after))
+        self.attention_norm, self.mlp_norm = Norm(config, before), Norm(config, before)
+        self.attention_output_norm, self.mlp_output_norm = Norm(config, after), Norm(config, after)
+        self.query_norm, self.key_norm = Norm(config, query), Norm(config, keys)
 
     def __call__(
-        self, x_BTD: jax.Array, layer: jax.Array, cache: Cache | None, rows, about: About
+        self, x_BTD: jax.Array, layer: jax.Array, kind: jax.Array | None, cache: Cache | None, rows, about: About
     ) -> tuple[jax.Array, Cache | None]:
-        heads_BTD, cache = self.attention(self.attention_norm(x_BTD), layer, cache, about)
-        x_BTD = x_BTD + heads_BTD
-        x_BTD = x_BTD + self.mlp(self.mlp_norm(x_BTD), layer, rows, about)
+        heads_BTD, cache = self.attention(self.attention_norm(x_BTD), layer, kind, cache, about)
+        read_BTD, x_BTD = x_BTD, x_BTD + self.attention_output_norm(heads_BTD)
+        read_BTD = read_BTD if self.family.parallel else x_BTD
+        x_BTD = x_BTD + self.mlp_output_norm(self.mlp(self.mlp_norm(read_BTD), layer, rows, about))
         return constrain(x_BTD, BATCH, None, None), cache
 
-    def attention(self, x_BTD, layer, cache, about) -> tuple[jax.Array, Cache | None]:
-        config = self.model.config
-        heads, kv_heads = config.heads, config.kv_heads or config.heads
-        query_BTHC = self.linear("query", x_BTD).reshape(*x_BTD.shape[:2], heads, -1)
-        key_BTKC = self.linear("key", x_BTD).reshape(*x_BTD.shape[:2], kv_heads, -1)
-        value_BTKC = self.linear("value", x_BTD).reshape(*x_BTD.shape[:2], kv_heads, -1)
-        if about.angles_BTC is not None:
-            query_BTHC, key_BTKC = rotate(query_BTHC, about.angles_BTC), rotate(key_BTKC, about.angles_BTC)
+    def attention(self, x_BTD, layer, kind, cache, about) -> tuple[jax.Array, Cache | None]:
+        config: ModelConfig = self.model.config
+
+        def heads(name: str, norm: Norm | None = None) -> jax.Array:
+            y, by_head = self.linear(name, x_BTD), (*x_BTD.shape[:2], -1, config.head_width)
+            if norm is not None and self.family.query_key_norm == "width":
+                y = norm(y)
+            y_BTHC = y.reshape(by_head)
+            if norm is not None and self.family.query_key_norm == "head":
+                y_BTHC = norm(y_BTHC)
+            return rotate(y_BTHC, _of_kind(about.angles_BTC, kind)) if norm is not None and about.angles_BTC else y_BTHC
+
+        query_BTHC, key_BTKC, value_BTKC = heads("query", self.query_norm), heads("key", self.key_norm), heads("value")
+        if config.attention_scale:  # the kernels divide by the root of the head's size
+            query_BTHC = query_BTHC * (config.attention_scale * config.head_width**0.5)
         if cache is None:
-            heads_BTHC = attend(self.model.kernel, query_BTHC, key_BTKC, value_BTKC, about.segments_BT)
+            heads_BTHC = attend(
+                self.model.kernel, query_BTHC, key_BTKC, value_BTKC, about.segments_BT, self.model.windows, kind
+            )
         else:
             rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
             cache = Cache(
                 cache.keys.at[rows_B1, about.positions_BT].set(key_BTKC),
                 cache.values.at[rows_B1, about.positions_BT].set(value_BTKC),
             )
-            seen_BTS = jnp.arange(cache.keys.shape[1]) <= about.positions_BT[:, :, None]
-            heads_BTHC = masked_attention(query_BTHC, *cache, seen_BTS)
-        heads_BTD = _intervene(about, "attention", heads_BTHC.reshape(x_BTD.shape), layer)
+            before_BTS = about.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[1])
+            heads_BTHC = masked_attention(query_BTHC, *cache, within(before_BTS, self.model.windows, kind))
+        heads_BTD = _intervene(about, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
     def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array] | None, about: About) -> jax.Array:
@@ -174,9 +182,8 @@ class Layer(nnx.Module):
 
     def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
         """The hidden activation of an MLP, from the outputs of its linear maps."""
-        if self.model.config.family == "gpt2":
-            return jax.nn.gelu(linear("up"), approximate=True)
-        return jax.nn.silu(linear("gate")) * linear("up")
+        function = _ACTIVATIONS[self.family.activation]
+        return function(linear("gate")) * linear("up") if self.family.gated else function(linear("up"))
 
     def linear(self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None) -> jax.Array:
         """x @ kernel + bias."""
@@ -189,22 +196,31 @@ class Layer(nnx.Module):
         return y + bias if columns is None else add_bias(y, bias, columns)
 
 
+def _of_kind(choices: tuple[jax.Array, ...], kind: jax.Array | None) -> jax.Array:
+    """The choice for a kind of layer; None: there is one kind."""
+    return choices[0] if kind is None else jnp.stack(choices)[kind]
+
+
 def _intervene(about: About, site: str, x: jax.Array, layer: jax.Array) -> jax.Array:
     return about.interventions[site](x, layer) if site in about.interventions else x
 
 
 class Norm(nnx.Module):
-    """LayerNorm (gpt2: mean 0, variance 1, scale, bias) or RMSNorm (llama: mean square 1, scale), in float32."""
+    """A norm of the family's kind over the last axis, of `size`, in float32. Of size 0 it returns what it is given."""
 
-    def __init__(self, config: ModelConfig):
-        self.epsilon, self.scale = config.norm_epsilon, nnx.Param(jnp.ones(config.d_model))
-        self.bias = nnx.Param(jnp.zeros(config.d_model)) if config.family == "gpt2" else None
+    def __init__(self, config: ModelConfig, size: int):
+        kind = FAMILIES[config.family].norm
+        self.epsilon, self.offset = config.norm_epsilon, kind == "rms_one"
+        self.scale = nnx.Param((jnp.zeros if self.offset else jnp.ones)(size)) if size else None
+        self.bias = nnx.Param(jnp.zeros(size)) if size and kind == "layer" else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
+        if self.scale is None:
+            return x
+        wide, scale = x.astype(jnp.float32), self.scale[...] + 1 if self.offset else self.scale[...]
         if self.bias is not None:
             wide = wide - wide.mean(axis=-1, keepdims=True)
-        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon) * self.scale[...]
+        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon) * scale
         return (normed if self.bias is None else normed + self.bias[...]).astype(x.dtype)
 
 
@@ -236,14 +252,14 @@ class _Modules(nnx.Module):
     def __init__(self, model: "Decoder", key: jax.Array):
         config, new = model.config, _Initial(key)
         self.token_embedding = new.normal(model.vocabulary_size, config.d_model)
-        if config.family == "gpt2":
+        if not FAMILIES[config.family].rotary:
             self.position_embedding = new.normal(model.context, config.d_model)
         shape = model.sinks, config.layers, config.d_model
         for name in sparse_sinks.tables_of(config) if model.sinks else ():
             writers = 2 * config.layers if name.endswith("down") else 1
             setattr(self, name, new.zeros(*shape[:2]) if name.endswith("bias") else new.normal(*shape, writers=writers))
         self.layers = nnx.vmap(lambda key: model.layer(model, key))(jax.random.split(key, config.layers))
-        self.final_norm = Norm(config)
+        self.final_norm = Norm(config, config.d_model)
         if not config.tied_head:
             self.head_kernel = new.normal(config.d_model, model.vocabulary_size)
 
@@ -273,6 +289,11 @@ class Decoder:
     unroll: bool = True
     sinks: int = 0
     layer: type[Layer] = Layer
+
+    @functools.cached_property
+    def windows(self) -> list[int]:
+        """The window of each kind of layer; 0: none."""
+        return [kind.window for kind in kinds(self.config)[0]]
 
     def init(self, key: jax.Array) -> dict:
         """Fresh parameters, float32."""
@@ -306,20 +327,20 @@ class Decoder:
             raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
         dtype, modules = jnp.dtype(config.dtype), nnx.merge(self._structure, params)
         x_BTD = modules.token_embedding[tokens_BT]
-        angles_BTC = None
-        if config.family == "gpt2":
+        if FAMILIES[config.family].scaled_embedding:
+            x_BTD = x_BTD * config.d_model**0.5
+        if not FAMILIES[config.family].rotary:
             x_BTD = x_BTD + modules.position_embedding[positions_BT]
-        else:
-            angles_BTC = rotary_angles(positions_BT, config)
+        angles_BTC, (_, kind_L) = angles(positions_BT, config), kinds(config)
         rows = None
         if "sinks" in interventions:
             tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
             rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
         structure, stacked = nnx.split(modules.layers)
 
-        def layer(weights: nnx.State, x_BTD, number, cache, rows, *places) -> tuple[jax.Array, Cache | None]:
+        def layer(weights: nnx.State, x_BTD, number, kind, cache, rows, *places) -> tuple[jax.Array, Cache | None]:
             about = About(*places, interventions, teaching)
-            return nnx.merge(structure, weights)(x_BTD, number, cache, rows, about)
+            return nnx.merge(structure, weights)(x_BTD, number, kind, cache, rows, about)
 
         if self.remat != "none":
             layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
@@ -327,7 +348,7 @@ class Decoder:
         x_BTD, cache = jax.lax.scan(
             lambda x_BTD, its: layer(its[0], x_BTD, *its[1:], segments_BT, positions_BT, angles_BTC),
             x_BTD,
-            (stacked, jnp.arange(config.layers), cache, rows),
+            (stacked, jnp.arange(config.layers), jnp.asarray(kind_L) if kind_L.any() else None, cache, rows),
             unroll=config.layers if self.unroll else 1,
         )
         x_BTD = modules.final_norm(x_BTD)

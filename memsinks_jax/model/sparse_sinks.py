@@ -1,7 +1,7 @@
 """The sinks of an MLP as tables of rows; only those that are on are gathered and computed.
 
 The cost does not depend on the pool. Axes besides those of decoder.py: R blocks of one document each, C positions of a
-block, k sinks of a document. A table row is one sink in all layers: `sink_up` (M, L, D) and, in the Llama family,
+block, k sinks of a document. A table row is one sink in all layers: `sink_up` (M, L, D) and, in a gated MLP,
 `sink_gate`, `sink_down` (M, L, D), and with biases `sink_up_bias` (M, L), `sink_gate_bias`.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from memsinks_jax.config import ModelConfig
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.sinks import Blocks
@@ -22,9 +23,31 @@ PREFIX = "sink_"  # prefix of the tables' names; the rest is the name of the lin
 
 def tables_of(model: ModelConfig) -> tuple[str, ...]:
     """Names of the tables: those of weights, then those of biases."""
-    inputs = ("up",) if model.family == "gpt2" else ("gate", "up")
+    inputs = ("gate", "up") if FAMILIES[model.family].gated else ("up",)
     biases = tuple(f"{name}_bias" for name in inputs) if model.mlp_bias else ()
     return tuple(f"{PREFIX}{name}" for name in (*inputs, "down", *biases))
+
+
+def new_tables(model: ModelConfig, layers: Mapping[str, jax.Array], pool: int, seed: int) -> dict[str, np.ndarray]:
+    """{name: table} of sinks for a model without any, float32. With all of them on, it computes what it did.
+
+    Args:
+      layers: the parameters of its layers, stacked. Input weights are drawn with the deviation of the layer's own neurons;
+        output weights and biases are 0.
+      pool: M, their number.
+    """
+    random, found = np.random.default_rng(seed), {}
+    for name in tables_of(model):
+        kernel_LDF = layers.get(f"{name.removeprefix(PREFIX)}_kernel")
+        if kernel_LDF is None:
+            found[name] = np.zeros((pool, model.layers), np.float32)
+            continue
+        found[name] = np.zeros((pool, model.layers, model.d_model), np.float32)
+        for layer in range(model.layers) if not name.endswith("down") else ():
+            deviation = np.asarray(kernel_LDF[layer]).std()
+            drawn = random.standard_normal((pool, model.d_model), np.float32)
+            np.multiply(drawn, deviation, out=found[name][:, layer])
+    return found
 
 
 def fetch(tables: Mapping[str, jax.Array], blocks: Blocks, dtype: DTypeLike) -> dict[str, jax.Array]:

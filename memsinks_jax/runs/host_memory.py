@@ -42,3 +42,10 @@ def keep_freed_memory() -> None:
     if block := library.malloc(size):
         library.madvise(-(-block // page) * page, size - page, large_pages)
         library.free(block)
+
+
+def give_back() -> None:
+    """Returns freed memory to the kernel where `keep_freed_memory` keeps it: before a save or an evaluation, which need
+    blocks of other sizes than a step."""
+    if _one_arena:
+        ctypes.CDLL(None).malloc_trim(0)

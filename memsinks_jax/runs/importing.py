@@ -1,4 +1,4 @@
-"""Converts a Hugging Face folder to a workdir with a checkpoint."""
+"""Converts a Hugging Face folder or a GGUF file to a workdir with a checkpoint."""
 
 import pathlib
 

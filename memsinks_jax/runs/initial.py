@@ -1,26 +1,29 @@
 """What a run begins with: the fields that it inherits from the model it starts from, and neurons to be sinks."""
 
+import dataclasses
 import logging
 import pathlib
 from collections.abc import Collection
 
-from memsinks_jax.config import Config, InputError, flatten, with_fields
+from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_fields
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import has_sinks
+from memsinks_jax.sinks import has_sinks, is_sparse
 
 logger = logging.getLogger(__name__)
 
 # The meaning of the parameters depends on these.
 _ARCHITECTURE = (
-    "model.family", "model.layers", "model.d_model", "model.heads", "model.kv_heads", "model.hidden",
-    "model.attention_bias", "model.mlp_bias", "model.tied_head", "model.rope_theta", "model.norm_epsilon",
+    *(f"model.{field.name}" for field in dataclasses.fields(ModelConfig) if field.name not in ("initial", "dtype")),
     "data.vocabulary_size",
-)  # fmt: skip
+)
 _SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.attention_fraction", "sinks.sparse")
 # These decide which sinks a document has; a run may choose others.
 _CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
+# Of sinks that a model without any is given: all its neurons stay shared.
+_NEW_SINKS = {"sinks.shared_fraction": 1.0, "sinks.sparse": True, "sinks.sampling": "floyd"}
 
 
 def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collection[str] | None = None) -> Config:
@@ -53,18 +56,21 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     place = config.model.initial
     begun = workdir is not None and (workdir / "config.json").exists()
     source = workdir if begun else folder_of(place)
-    is_run = (source / "config.json").is_file() and not is_folder(source)
+    is_run = not is_folder(source) and (source / "config.json").is_file()
     model = workdirs.read_config(source) if is_run else read_config(source)
-    fixed = [*_ARCHITECTURE, *(["data.row_length"] if model.model.family == "gpt2" else [])]
+    fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
     if has_sinks(model):
         fixed += _SINKS
         free += _CHOICE_OF_SINKS
-    elif has_sinks(config):
+    elif config.sinks.pool and config.sinks.kind == "by_document":
+        new = {name: value for name, value in _NEW_SINKS.items() if given is None or name not in given}
+        config = with_fields(config, new)
+    if not has_sinks(model) and has_sinks(config) and not (config.sinks.pool and is_sparse(config.sinks)):
         raise InputError(
             f"config.model.initial={place} has no sinks, and with config.sinks.kind={config.sinks.kind} trained neurons "
-            "would become sinks; give it some (memsinks_jax.import --added_sinks or --shared_fraction, after "
-            "memsinks_jax.export if it is a run), or set config.sinks.kind=none"
+            "would become sinks; add new ones with config.sinks.pool=4096 and config.sinks.active=32, or turn neurons "
+            "into sinks (memsinks_jax.import --shared_fraction), or set config.sinks.kind=none"
         )
     here, there, default = flatten(config), flatten(model), flatten(Config())
     there["model.kv_heads"] = there["model.kv_heads"] or there["model.heads"]

@@ -3,7 +3,8 @@
 There are two counts. Both cover only the model's own work, without recomputation for the backward pass (remat, attention
 kernels, chunked loss).
   full     6 N + 12 L T D per token: six for every parameter (one product and one sum forward, two of each backward), N
-           with the embeddings; attention as if every position saw the whole row. Most published figures use this count.
+           with the embeddings; attention as if every position saw the whole row (or window). Most published figures use
+           this count.
   causal   6 N + 6 L T D: half of the attention, because a position sees only earlier ones.
 Sinks that are off for a token are computed and then masked, so they count. Sparse sinks that are off are not computed and do
 not count. Attention between documents of one row is computed and masked, so it counts too.
@@ -17,6 +18,7 @@ import jax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
+from memsinks_jax.model.positions import kinds
 from memsinks_jax.training.optimizer import is_table
 from memsinks_jax.training.step import init_state
 
@@ -97,7 +99,9 @@ def parameters_of_token(config: Config) -> float:
 def flops_per_token(config: Config) -> dict[str, float]:
     """{'full', 'causal'}: FLOPs per token of a training step, forward and backward."""
     products = 6.0 * parameters_of_token(config)
-    attention = 12.0 * config.model.layers * config.data.row_length * config.model.d_model
+    found, of_layers = kinds(config.model)
+    seen = sum(min(found[kind].window or config.data.row_length, config.data.row_length) for kind in of_layers)
+    attention = 12.0 * seen * config.model.attention_width
     return {"full": products + attention, "causal": products + attention / 2}
 
 

@@ -107,7 +107,7 @@ class Selective(MaskedWeights):
     def __init__(self, config):
         super().__init__(config)
         model, count = config.model, self.parts["attention"].sinks
-        if count and (count % (model.d_model // model.heads) or model.kv_heads not in (0, model.heads)):
+        if count and (count % model.head_width or model.kv_heads not in (0, model.heads)):
             raise InputError(
                 f"config.sinks.attention_fraction is {config.sinks.attention_fraction}: SGTM gives whole heads away, each "
                 f"with keys of its own; set it to a multiple of {1 / model.heads:g}, and config.model.kv_heads=0"

@@ -20,11 +20,13 @@ from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
+from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.runs import host_memory, interruption
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
 from memsinks_jax.training.metrics import Profile, read_metrics, refuse_missing_wandb
@@ -149,6 +151,8 @@ class _Run:
         own = sharding.own_rows(config.training.batch_size, mesh)
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
         self._pending: tuple[int, dict] | None = None  # step and metrics that are not yet fetched
+        # XLA's CPU backend allocates a step's temporaries when it is dispatched: those of two large steps do not fit.
+        self._one_at_a_time = jax.default_backend() == "cpu" and memory.is_large(config)
         self._delivered = 0  # batches
         record = Record(config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb)
         self.record = held.enter_context(contextlib.closing(record))
@@ -167,6 +171,8 @@ class _Run:
         self.step, self.held_out_loss = self.step + 1, None
         self.watchdog.phase(f"dispatching step {self.step}; the first compiles")
         placed = sharding.put_batch(batch, self._program.batch)
+        if self._one_at_a_time:
+            self.fetch()
         self.state, metrics = self._program.step(self.state, placed, self._seed)
         self.fetch()
         self._pending = self.step, metrics
@@ -183,6 +189,7 @@ class _Run:
         """Measures after the step and records it. The time does not count as training."""
         self.fetch()
         self.watchdog.phase(f"{phase} after step {self.step}")
+        host_memory.give_back()
         with self.record.clock.paused():
             values = measure()
         self.record.measured(self.step, values)
@@ -264,6 +271,7 @@ class _Save:
     def __call__(self, run: _Run) -> None:
         run.fetch()
         run.watchdog.phase(f"starting to save step {run.step}")
+        host_memory.give_back()
         run.record.sync()
         ids = self._run.sinks_open(run.step).ids if jax.process_index() == 0 else nobody()
         self._run.checkpoints.save(run.step, run.state, run.record.tokens, ids, run.held_out_loss)
@@ -310,9 +318,11 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
 
     # State: shapes give shardings, shardings place what is initialised or restored.
     program = train_program(config, steps, mesh, rows.documents_per_row)
-    initial, before = None, nobody()
+    initial, before = [], nobody()  # emptied when the run begins, which needs all of the memory
     if config.model.initial and progress is None:
-        initial, before = _initial(config, corpus, program.state.params)
+        params, before = _initial(config, corpus, program.state.params)
+        initial.append(params)
+        del params
     if leads and resuming:
         workdirs.rewrite(workdir, config, corpus)
     elif leads:
@@ -326,8 +336,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     if progress is None:
 
         def make() -> TrainState:
-            state = program.init()
-            return state if initial is None else state._replace(params=initial)
+            return program.init(*(initial.pop() for _ in range(len(initial))))
 
         return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make, before)
     _tell_other_versions(progress["versions"], versions)
@@ -347,17 +356,22 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     """
     place = config.model.initial
     run = open_run(folder_of(place))
-    refuse_other_arrays(arrays_of(run.params), arrays_of(shapes), pathlib.Path(place))
+    params = dict(run.params)
+    if is_sparse(config.sinks) and not has_sinks(run.config):
+        params |= sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool, config.seed)
+    refuse_other_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
     theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
     if theirs != ours:
         mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
         raise InputError(f"config.model.initial={place} has another tokenizer or end of text; {mend}")
 
     def put(array: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        if jax.process_count() == 1:
+            return jax.device_put(array, shape.sharding)  # without a copy where it lies there
         whole = np.asarray(array)
         return jax.make_array_from_callback(whole.shape, shape.sharding, whole.__getitem__)
 
-    return jax.tree.map(put, run.params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
+    return jax.tree.map(put, params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:

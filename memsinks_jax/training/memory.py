@@ -7,24 +7,35 @@ from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, validate
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.training.flops import GIB, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
 STATE, GRADIENT = 12, 4
+# On a CPU: bytes per parameter of XLA's copies, bytes of Python, jax and compiled code.
+_COPIES, _PROGRAM = 2, 0.4 * GIB
+# Parameters of a model whose steps are too large to be in a CPU's memory twice.
+_LARGE = 2**24
 # The compiler reuses buffers, so a step may need less than is counted here, but never less than the state.
 _MARGIN = 2
 
 
-def needed(config: Config, chips: int) -> dict[str, float]:
-    """Bytes per chip by purpose. Counts the arrays of model/decoder.py; the compiler's buffers come on top."""
+def needed(config: Config, chips: int, platform: str | None = None) -> dict[str, float]:
+    """Bytes per chip by purpose. Counts the arrays of model/decoder.py; the compiler's buffers come on top.
+
+    On a `platform` "cpu" also what was measured there: XLA's copies of parameters and moments while it updates them, and
+    the program itself.
+    """
     model, width = config.model, 4 if config.model.dtype == "float32" else 2
     parts = sinks.partition(model, config.sinks)
     hidden = parts.shared + (
         sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
     )
-    keys_and_values = 2 * model.d_model * (model.kv_heads or model.heads) // model.heads
-    products = 2 * model.d_model + keys_and_values + hidden * (2 if model.family == "llama" else 1)
-    everything = products + 5 * model.d_model + 2 * hidden  # norms, residual stream, heads, activation, gated
+    family = FAMILIES[model.family]
+    products = model.d_model + model.attention_width + 2 * model.key_width + hidden * (2 if family.gated else 1)
+    everything = (
+        products + 4 * model.d_model + model.attention_width + 2 * hidden
+    )  # norms, residual stream, heads, activation, gated
     kept = {
         "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
         "full": model.d_model,
@@ -32,9 +43,10 @@ def needed(config: Config, chips: int) -> dict[str, float]:
     tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
     count = _parameters(config)
     embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
-    embeddings += config.data.row_length * model.d_model if model.family == "gpt2" else 0
+    embeddings += config.data.row_length * model.d_model if not family.rotary else 0
     share = (STATE + GRADIENT) / fsdp(config, chips)
-    return {
+    on_host = {"copies during the update": _COPIES * count, "the program": _PROGRAM} if platform == "cpu" else {}
+    return on_host | {
         "embeddings, their gradients and moments": share * embeddings,
         "layers, their gradients and moments": share * (count - embeddings),
         # During its backward pass a layer has all of its activations.
@@ -70,12 +82,17 @@ def refuse_too_large(config: Config, mesh: Mesh) -> None:
 
 def told(config: Config, mesh: Mesh) -> str:
     """The device memory of a run, in words."""
-    parts = needed(config, mesh.size)
+    parts = needed(config, mesh.size, mesh.devices.flat[0].platform)
     state = sum(size for name, size in parts.items() if "moments" in name)
     return (
-        f"parameters with gradients and moments some {_size(state)}, activations and logits "
+        f"parameters with gradients and moments some {_size(state)}, everything else "
         f"{_size(sum(parts.values()) - state)}, of {_size(_room(mesh))} on each"
     )
+
+
+def is_large(config: Config) -> bool:
+    """Whether a CPU's memory is to hold one step at a time."""
+    return _parameters(config) > _LARGE
 
 
 def _size(count: float) -> str:

@@ -1,6 +1,7 @@
 """AdamW or Muon, and their schedules. Rules over the paths say which parameters decay, and which belong to sinks."""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -71,8 +72,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
       InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
     """
     settings = config.optimizer
-    adam = scale_by_adam_by_row if sinks.is_sparse(config.sinks) else optax.scale_by_adam
-    direction = adam(settings.b1, settings.b2)
+    direction = scale_by_adam(settings.b1, settings.b2)
     if settings.kind == "muon":
         _refuse_columns(config)
         direction = optax.partition({"muon": scale_by_muon(), "adam": direction}, _by_muon)
@@ -121,6 +121,9 @@ def _refuse_columns(config: Config) -> None:
         )
 
 
+Accept = Callable[[tuple], jax.Array | bool]  # path of a parameter or a moment -> whether it changes
+
+
 class RowAdamState(NamedTuple):
     """Moments, and the number of updates: int32 () for everything but tables, (M,) for the rows of each table."""
 
@@ -130,27 +133,59 @@ class RowAdamState(NamedTuple):
     nu: optax.Updates
 
 
-def scale_by_adam_by_row(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformation:
-    """optax.scale_by_adam with a bias correction by the number of updates of each table row."""
+def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformationExtraArgs:
+    """optax.scale_by_adam, with a bias correction by the number of updates of each row of the tables, if there are any.
 
-    def init(params) -> RowAdamState:
+    Its update takes `accept`, a function of a parameter's path: bool (), whether its moments change. They do not have to be
+    kept for that after the update, and are made before the direction is: so XLA's CPU backend writes them in place. It would
+    copy them first, a third of the memory of a step beside its state.
+    """
+
+    def init(params) -> optax.ScaleByAdamState | RowAdamState:
+        count, zeros = jnp.zeros((), jnp.int32), [jax.tree.map(jnp.zeros_like, params) for _ in range(2)]
         counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in params.items() if re.search(TABLE, name)}
-        zeros = [jax.tree.map(jnp.zeros_like, params) for _ in range(2)]
-        return RowAdamState(jnp.zeros((), jnp.int32), counts, *zeros)
+        return RowAdamState(count, counts, *zeros) if counts else optax.ScaleByAdamState(count, *zeros)
 
-    def update(gradients, state: RowAdamState, params=None) -> tuple[optax.Updates, RowAdamState]:
-        count, counts = jax.tree.map(lambda count: count + 1, (state.count, state.counts))
-        mu = jax.tree.map(lambda g, m: (1 - b1) * g + b1 * m, gradients, state.mu)
-        nu = jax.tree.map(lambda g, m: (1 - b2) * g**2 + b2 * m, gradients, state.nu)
+    def update(
+        gradients, state, params=None, *, accept: Accept = lambda path: True
+    ) -> tuple[optax.Updates, NamedTuple]:
+        def moment(power: int, decay: float) -> Callable:
+            def of(path: tuple, g: jax.Array, old: jax.Array) -> jax.Array:
+                return jnp.where(accept(path), (1 - decay) * g**power + decay * old, old)
+
+            return of
+
+        mu = jax.tree_util.tree_map_with_path(moment(1, b1), gradients, state.mu)
+        nu = jax.tree_util.tree_map_with_path(moment(2, b2), gradients, state.nu)
+        mu, nu = jax.lax.platform_dependent((mu, nu), cpu=jax.lax.optimization_barrier, default=lambda moments: moments)
+        counted = {"count": state.count + 1}
+        if isinstance(state, RowAdamState):
+            counted["counts"] = jax.tree.map(lambda count: count + 1, state.counts)
 
         def direction(path: tuple, mu: jax.Array, nu: jax.Array) -> jax.Array:
-            times = counts.get(path_name(path), count)
+            times = counted.get("counts", {}).get(path_name(path), counted["count"])
             times = times.reshape(times.shape + (1,) * (mu.ndim - times.ndim)).astype(jnp.float32)
             return mu / (1 - b1**times) / (jnp.sqrt(nu / (1 - b2**times)) + epsilon)
 
-        return jax.tree_util.tree_map_with_path(direction, mu, nu), RowAdamState(count, counts, mu, nu)
+        return jax.tree_util.tree_map_with_path(direction, mu, nu), state._replace(mu=mu, nu=nu, **counted)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def accepted(accept: Accept, updated, before):
+    """Parameters and optimizer state after an update where it is accepted, elsewhere those before it."""
+    adams = optax.ScaleByAdamState, RowAdamState
+
+    def choose(path: tuple, new, old):
+        if not isinstance(new, adams):
+            return jnp.where(accept(path), new, old)
+        rest = [
+            {name: part for name, part in state._asdict().items() if name not in ("mu", "nu")} for state in (new, old)
+        ]
+        chosen = jax.tree_util.tree_map_with_path(lambda below, *pair: choose((*path, *below), *pair), *rest)
+        return new._replace(**chosen)  # scale_by_adam has chosen the moments
+
+    return jax.tree_util.tree_map_with_path(choose, updated, before, is_leaf=lambda node: isinstance(node, adams))
 
 
 def is_table(path: tuple) -> bool:

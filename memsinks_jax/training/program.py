@@ -19,7 +19,7 @@ _TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 class Program(NamedTuple):
     """A train step for a mesh, and its inputs as shapes with shardings. Trace and call it within `jax.set_mesh`."""
 
-    init: jax.stages.Wrapped  # () -> a fresh state
+    init: jax.stages.Wrapped  # () -> a fresh state; (parameters, which are donated) -> a state that begins with them
     step: jax.stages.Wrapped  # (state, batch, seed) -> (state, metrics); the state is donated
     state: TrainState
     batch: dict[str, jax.ShapeDtypeStruct]
@@ -56,5 +56,5 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
         donate_argnums=0,
         compiler_options=_TPU_OPTIONS if platform == "tpu" else None,
     )
-    init = jax.jit(lambda: init_state(config, steps), out_shardings=shardings)
+    init = jax.jit(lambda *params: init_state(config, steps, *params), out_shardings=shardings, donate_argnums=0)
     return Program(init, step, state, batch, jax.ShapeDtypeStruct((), np.uint32, sharding=whole))

@@ -17,7 +17,7 @@ from memsinks_jax.training import monitor, touched
 from memsinks_jax.training.guard import Guard, init_guard, judge
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
-from memsinks_jax.training.optimizer import learning_rate, make_optimizer
+from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer
 
 
 class TrainState(NamedTuple):
@@ -30,10 +30,11 @@ class TrainState(NamedTuple):
     sketch: jax.Array | None = None  # see monitor.py; None with the monitor off
 
 
-def init_state(config: Config, steps: int) -> TrainState:
-    """Fresh parameters (float32) and zero moments, from the config's seed. Trace it with `jax.eval_shape` for shapes."""
-    model, _ = build_model(config)
-    params = model.init(jax.random.key(config.seed, impl="threefry2x32"))
+def init_state(config: Config, steps: int, params: dict | None = None) -> TrainState:
+    """Zero moments, and parameters: fresh ones from the config's seed (float32), or those given. Trace it with
+    `jax.eval_shape` for shapes."""
+    if params is None:
+        params = build_model(config)[0].init(jax.random.key(config.seed, impl="threefry2x32"))
     optimizer = make_optimizer(config, steps).init(params)
     return TrainState(
         jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training), monitor.init_sketch(config)
@@ -85,12 +86,13 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = judge(state.guard, loss, gradient_norm, config.training)
-        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
-        updated = (optax.apply_updates(params, updates), optimizer_state)
         taught = method.taught(batch, seed)
-        updated = jax.tree_util.tree_map_with_path(
-            lambda path, new, old: jnp.where(accept & taught(path), new, old), updated, before
-        )
+
+        def changes(path: tuple) -> jax.Array:
+            return accept & taught(path)
+
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params, accept=changes)
+        updated = accepted(changes, (optax.apply_updates(params, updates), optimizer_state), before)
         if sparse:
             updated = touched.put((state.params, state.optimizer), updated, rows)
         metrics = {

@@ -57,7 +57,8 @@ def folder_at(folder, opens="", **of_tokenizer):
     write_folder(folder, config, model, parameter_of(config), True, "float32", CARD, (), EVERYBODY)
     (folder / "special_tokens_map.json").unlink()
     changes = {
-        "config": {"bos_token_id": START, "eos_token_id": [END, EOT], "pad_token_id": PAD, "attn_pdrop": 0.1, "x_y": 7},
+        "config": {"bos_token_id": START, "eos_token_id": [END, EOT], "pad_token_id": PAD,
+                   "attn_pdrop": 0.1, "pretraining_tp": 7},
         "generation_config": {"eos_token_id": [END, EOT], "pad_token_id": PAD, "temperature": 0.25},
         "tokenizer_config": {
             "bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>", "model_max_length": 10**30,

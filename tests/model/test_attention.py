@@ -32,10 +32,12 @@ def inputs(length, heads=4, kv_heads=2, size=16):
     return query, key, value, segments.astype(np.int32), upstream
 
 
-def definition(query, key, value, segments):
+def definition(query, key, value, segments, window=0):
     length, group = query.shape[1], query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(x, group, axis=2) for x in (key, value))
     visible = jnp.tril(jnp.ones((length, length), bool)) & (segments[:, :, None] == segments[:, None])
+    if window:
+        visible &= ~jnp.tril(jnp.ones((length, length), bool), -window)
     scores = jnp.einsum("bthc,bshc->bhts", query, key) / query.shape[-1] ** 0.5
     weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhts,bshc->bthc", weights, value)
@@ -68,6 +70,23 @@ def test_a_kernel_equals_the_definition_and_its_gradient(kernel, length, kv_head
     with jax.default_matmul_precision("float32"):
         measured = with_gradient(functools.partial(attend, kernel))(*inputs(length, kv_heads=kv_heads))
     for one, other in zip(measured, expected(length, kv_heads), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", HERE)
+@pytest.mark.parametrize("windows, kind", [((9,), None), ((9, 0), 0), ((9, 0), 1), ((1, 200), 0)])
+def test_a_window_ends_where_the_kind_of_layer_says(kernel, windows, kind):
+    """Also with documents that begin within it."""
+    *arrays, upstream = inputs(128)
+
+    def of_kind(query, key, value, segments, kind):
+        return attend(kernel, query, key, value, segments, windows, kind)
+
+    with jax.default_matmul_precision("float32"):
+        chosen = None if kind is None else jnp.int32(kind)
+        measured = with_gradient(functools.partial(of_kind, kind=chosen))(*arrays, upstream)
+        wanted = with_gradient(functools.partial(definition, window=windows[kind or 0]))(*arrays, upstream)
+    for one, other in zip(measured, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 

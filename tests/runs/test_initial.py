@@ -7,8 +7,9 @@ import types
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.config import Config, InputError, to_json, with_fields
+from memsinks_jax.config import Config, InputError, flatten, to_json, with_fields
 from memsinks_jax.runs.initial import inherit
+from memsinks_jax.sinks import partition
 
 LLAMA = {
     "model.family": "llama", "model.layers": 3, "model.d_model": 36, "model.heads": 9, "model.kv_heads": 3,
@@ -83,6 +84,22 @@ def test_trained_neurons_do_not_become_sinks(tmp_path):
     with pytest.raises(InputError, match="has no sinks, and with config.sinks.kind=by_document trained neurons would"):
         inherit(with_fields(Config(), {"model.initial": place}))
     assert inherit(with_fields(Config(), {"model.initial": place, "sinks.kind": "none"})).model.heads == 9
+
+
+def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
+    """All its neurons stay shared; what the command line says of the pool holds."""
+    place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
+    asked = {"model.initial": place, "sinks.pool": 64, "sinks.active": 4}
+    config = inherit(with_fields(Config(), asked), given=set(asked))
+    assert (config.sinks.sparse, config.sinks.sampling, partition(config.model, config.sinks)) == (
+        True,
+        "floyd",
+        (40, 64),
+    )
+    with pytest.raises(InputError, match="add new ones with config.sinks.pool=4096"):
+        inherit(with_fields(Config(), asked | {"sinks.sparse": False}), given={*asked, "sinks.sparse"})
+    run = model_at(tmp_path / "run", flatten(config))
+    assert inherit(with_fields(Config(), asked), tmp_path / "run", given=set(asked)) == config and run
 
 
 def test_a_hugging_face_folder_is_a_model_too(tmp_path):

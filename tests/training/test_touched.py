@@ -20,7 +20,7 @@ from memsinks_jax.planning.program_text import device_groups, parse
 from memsinks_jax.training import sharding, touched
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
-from memsinks_jax.training.optimizer import scale_by_adam_by_row
+from memsinks_jax.training.optimizer import scale_by_adam
 from memsinks_jax.training.step import init_state
 
 SHARED, POOL = 16, 40
@@ -182,7 +182,7 @@ def test_a_step_leaves_sinks_that_no_document_uses_as_they_are(tiny):
 
 def test_bias_correction_counts_the_updates_of_a_row():
     """A row that is first used late moves by the learning rate then, as any parameter does at first."""
-    adam, params = scale_by_adam_by_row(0.9, 0.99), {"dense": jnp.ones(2), "sink_up": jnp.ones((3, 1, 2))}
+    adam, params = scale_by_adam(0.9, 0.99), {"dense": jnp.ones(2), "sink_up": jnp.ones((3, 1, 2))}
     state = adam.init(params)
     for _ in range(5):
         rows = touched.find(jnp.array([[[0, 2]]]), 3)

@@ -1,0 +1,230 @@
+"""Models of other families, as transformers writes them: what it computes is computed here, before and after training."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import EVERYBODY, tiny_config
+
+from memsinks_jax import sinks
+from memsinks_jax.config import InputError, SinksConfig, with_fields
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.opened import nobody
+from memsinks_jax.interop import hugging_face
+from memsinks_jax.interop.folder import open_folder, reader, write_folder
+from memsinks_jax.interop.tokenizer_files import write_tokenizer
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.model.losses import cross_entropy
+from memsinks_jax.runs.importing import import_model
+from memsinks_jax.runs.trained import open_run
+
+LENGTH = 64
+SIZES = {
+    "vocab_size": 1024, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "max_position_embeddings": LENGTH, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+SHARED = {"num_key_value_heads": 2}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16, "rope_theta": 100.0}  # fmt: skip
+MODELS = {
+    "Llama 3.2": ("Llama", SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "eos_token_id": [1, 2]}),
+    "Llama, heads of their own size": ("Llama", SHARED | {"head_dim": 12, "mlp_bias": True}),
+    "SmolLM2": ("Llama", SHARED | {"rope_theta": 1e5, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}),
+    "SmolLM3": ("SmolLM3", SHARED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6}}),
+    "SmolLM3, other layers": ("SmolLM3", SHARED | {
+        "no_rope_layers": [0, 1, 1, 0], "use_sliding_window": True, "sliding_window": 9,
+    }),
+    "Qwen2.5": ("Qwen2", SHARED | {"tie_word_embeddings": True, "rope_theta": 1e6}),
+    "Qwen2.5, windows above": ("Qwen2", SHARED | {
+        "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2,
+    }),
+    "Qwen3": ("Qwen3", SHARED | {"head_dim": 24, "tie_word_embeddings": True}),
+    "Mistral": ("Mistral", SHARED | {"sliding_window": None, "head_dim": 16}),
+    "Mistral 0.1": ("Mistral", SHARED | {"sliding_window": 7}),
+    "OLMo 2": ("Olmo2", SHARED),
+    "Gemma 3": ("Gemma3Text", SHARED | {
+        "head_dim": 16, "sliding_window": 7, "num_hidden_layers": 7, "query_pre_attn_scalar": 20,
+    }),
+    "Gemma 3, long": ("Gemma3Text", {
+        "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 16,
+        "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }),
+    "Phi-3": ("Phi3", {"sliding_window": 7}),
+    "Phi-4 mini": ("Phi3", SHARED | {"partial_rotary_factor": 0.5, "tie_word_embeddings": True}),
+    "Pythia": ("GPTNeoX", {}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_corpus(tiny_config()).tokenizer
+
+
+@pytest.fixture(scope="module")
+def written(tokenizer, tmp_path_factory):
+    """-> a function: name -> (the folder that transformers writes, its model); weights far from the initial ones."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    made = {}
+
+    def write(name):
+        if name not in made:
+            kind, changes = MODELS[name]
+            config = getattr(transformers, f"{kind}Config")(**SIZES | changes)
+            torch.manual_seed(0)
+            model = transformers.AutoModelForCausalLM.from_config(config).eval()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+            folder = tmp_path_factory.mktemp("theirs") / "hf"
+            model.save_pretrained(folder)
+            write_tokenizer(tokenizer, folder, LENGTH)
+            made[name] = folder, model
+        return made[name]
+
+    return write
+
+
+TOKENS = np.random.default_rng(0).integers(3, 1000, (3, 40))
+
+
+def logits_of(config, params, tokens, segments=None):
+    tokens = jnp.asarray(tokens, jnp.int32)
+    segments = jnp.ones_like(tokens) if segments is None else segments
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return build_model(config)[0](params, tokens, segments, positions)
+
+
+def losses_of(config, params):
+    return cross_entropy(logits_of(config, params, TOKENS)[:, :-1], TOKENS[:, 1:]).mean()
+
+
+def theirs_of(model):
+    """-> logits and loss"""
+    import torch
+
+    with torch.no_grad():
+        out = model(torch.tensor(TOKENS), labels=torch.tensor(TOKENS))
+    return out.logits.numpy(), float(out.loss)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_computes_what_transformers_does(name, written, tokenizer, tmp_path):
+    """Logits, loss, gradients; after a step of training, what transformers reads of the export."""
+    import torch
+    import transformers
+
+    folder, model = written(name)
+    config, _, params = open_folder(folder)
+    logits, loss = theirs_of(model)
+    np.testing.assert_allclose(logits_of(config, params, TOKENS), logits, atol=1e-4)
+    ours, gradients = jax.value_and_grad(lambda params: losses_of(config, params))(params)
+    assert float(ours) == pytest.approx(loss, abs=1e-5)
+    model.zero_grad()
+    model(torch.tensor(TOKENS), labels=torch.tensor(TOKENS)).loss.backward()
+    named = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    named["embed_out.weight"] = named.get("lm_head.weight")  # GPT-NeoX in a file
+    expected = hugging_face.ours(config, config.model.hidden, named.__getitem__)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), gradients, expected)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(expected))
+    trained = jax.tree.map(lambda weights, gradient: weights - 0.1 * gradient, params, gradients)
+    write_folder(tmp_path / "hf", config, tokenizer, reader(trained), True, "float32", "a card", (), EVERYBODY, folder)
+    back, told = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(told.values()) and type(back) is type(model), told
+    after, _ = theirs_of(back)
+    np.testing.assert_allclose(logits_of(config, trained, TOKENS), after, atol=1e-4)
+    assert np.abs(after - logits).max() > 1e-3
+    assert open_folder(tmp_path / "hf")[0] == config
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_writes_what_transformers_does(name, written, tokenizer):
+    """Greedy, with both caches, beyond every window."""
+    import torch
+
+    folder, model = written(name)
+    config, _, params = open_folder(folder)
+    prompt = np.array([tokenizer.begin_of_text, 5, 9, 17, 33, 8])  # which opens a document here
+    with torch.no_grad():
+        whole = model.generate(
+            torch.tensor(prompt[None]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=40,
+            do_sample=False, eos_token_id=None, suppress_tokens=[1, *range(tokenizer.vocabulary_size, 1024)],
+        )[0, len(prompt) :].tolist()  # fmt: skip
+    generator = Generator(config, tokenizer, params, nobody())
+    (ours,) = generator([prompt[1:]], Settings(max_tokens=40, temperature=0, sinks="all"))
+    count = len(ours.tokens)
+    assert ours.tokens.tolist() == whole[:count] and count > 10
+
+
+@pytest.mark.parametrize("name", ["Mistral 0.1", "Gemma 3", "SmolLM3, other layers"])
+def test_a_window_ends_at_the_document(name, written):
+    """The second document of a row is read as if alone."""
+    config, _, params = open_folder(written(name)[0])
+    segments = jnp.asarray(np.repeat([[1] * 5 + [2] * 35], 3, axis=0))
+    alone = build_model(config)[0](
+        params, jnp.asarray(TOKENS[:, 5:], jnp.int32), segments[:, 5:], jnp.broadcast_to(jnp.arange(5, 40), (3, 35))
+    )
+    np.testing.assert_allclose(logits_of(config, params, TOKENS, segments)[:, 5:], alone, atol=1e-5)
+
+
+POOL = SinksConfig(shared_fraction=1.0, pool=50, active=5, sampling="floyd", sparse=True)
+
+
+@pytest.mark.parametrize("name", ["SmolLM2", "Gemma 3", "Pythia", "OLMo 2"])
+def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
+    """Also where their output is normed; each layer's are drawn as its own neurons are spread."""
+    folder, _ = written(name)
+    told = import_model(folder, tmp_path / "run", POOL, 0)
+    run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
+    assert (told["shared"], told["sinks"]) == (48, 50)
+    identities = jnp.ones((3, 1, 2), jnp.uint32)
+    own = sinks.interventions(run.config, "own", identities, 0, jnp.ones_like(TOKENS))
+    tokens = jnp.asarray(TOKENS, jnp.int32)
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    model, _ = build_model(run.config)
+    computed = model(run.params, tokens, jnp.ones_like(tokens), positions, own)
+    np.testing.assert_allclose(computed, logits_of(config, params, TOKENS), atol=1e-4)
+    drawn, neurons = np.asarray(run.params["sink_up"]), params["layers"]["up_kernel"]
+    np.testing.assert_allclose(drawn.std((0, 2)), neurons.std((1, 2)), rtol=0.1)
+    assert not np.asarray(run.params["sink_down"]).any() and np.unique(drawn[:, 0, 0]).size == 50
+
+
+@pytest.mark.parametrize(
+    "name, change, message",
+    [
+        ("SmolLM2", {"attn_temperature_tuning": True}, "attn_temperature_tuning is True, which is not known here"),
+        ("SmolLM2", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu' can be read"),
+        ("Phi-3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope_type is 'longrope'; only"),
+        ("Pythia", {"use_parallel_residual": False}, "use_parallel_residual is False; only True"),
+        ("Gemma 3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; only None"),
+        ("Qwen2.5", {"layer_types": ["chunked_attention"] * 4}, "layer_types has 'chunked_attention'; only"),
+        ("Qwen3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": None}, "but there is no sliding_window"),
+    ],
+)
+def test_what_would_compute_otherwise_is_refused(name, change, message, written):
+    content = json.loads((written(name)[0] / "config.json").read_text())
+    with pytest.raises(InputError, match=message):
+        hugging_face.read_config(content | change, "config.json")
+
+
+def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
+    config, _, params = open_folder(written("SmolLM2")[0])
+    config = with_fields(config, {"model.window": 5})
+    with pytest.raises(
+        InputError, match="llama as Hugging Face has it computes with window 0, but config.model.window is 5"
+    ):
+        write_folder(tmp_path / "hf", config, tokenizer, reader(params), True, "float32", "", (), EVERYBODY)
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_workdir_keeps_every_field(written, tmp_path):
+    """What was imported is opened as the folder is."""
+    folder, _ = written("Gemma 3")
+    import_model(folder, tmp_path / "run", None, 0)
+    run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
+    assert run.config.model == config.model
+    np.testing.assert_allclose(logits_of(run.config, run.params, TOKENS), logits_of(config, params, TOKENS), atol=1e-5)
