@@ -221,9 +221,7 @@ class ModelConfig:
     mlp_bias: bool = setting(True, "of the MLP's projections")
     tied_head: bool = setting(True, "the head shares the embedding's weights")
     rope_theta: float = setting(10000.0, "base of the rotary angles", above=0)
-    rope_scaling: str = setting(
-        "", "of rotary frequencies: linear:FACTOR or llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none"
-    )
+    rope_scaling: str = setting("", "of frequencies: linear:FACTOR or llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none")
     rotary_fraction: float = setting(1.0, "fraction of a head's channels that are rotated", above=0, highest=1)
     rotary_layers: str = setting("", "layers with rotary positions, repeated: 1110 is all but every fourth; empty: all")
     window: int = setting(0, "a position sees this many of the last positions, itself included; 0: all before it", 0)
@@ -233,7 +231,7 @@ class ModelConfig:
     norm_epsilon: float = setting(1e-5, "added to the variance in every norm", above=0, highest=1)
     initial: str = setting(
         "",
-        "workdir, Hugging Face folder, hf://NAME or GGUF file to start from, which sets the architecture; empty: the seed",
+        "workdir, Hugging Face folder, hf://NAME or GGUF file to start from, and its architecture; empty: the seed",
     )
     dtype: str = choice("float32", "of activations; parameters, norms, softmax, loss: float32", float32="", bfloat16="")
 

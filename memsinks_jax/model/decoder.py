@@ -129,17 +129,18 @@ class Layer(nnx.Module):
         sizes = {"head": (config.head_width, config.head_width), "width": (heads, config.key_width)}
         query, keys = sizes.get(self.family.query_key_norm, (0, 0))
         before, after = (width if placed else 0 for placed in (self.family.norm_before, self.family.norm_after))
-        self.attention_norm, self.mlp_norm = Norm(config, before), Norm(config, before)
-        self.attention_output_norm, self.mlp_output_norm = Norm(config, after), Norm(config, after)
-        self.query_norm, self.key_norm = Norm(config, query), Norm(config, keys)
+        norms = {"attention_norm": before, "mlp_norm": before, "attention_output_norm": after, "mlp_output_norm": after,
+                 "query_norm": query, "key_norm": keys}  # fmt: skip
+        for name, size in norms.items():
+            setattr(self, name, Norm(config, size) if size else None)
 
     def __call__(
         self, x_BTD: jax.Array, layer: jax.Array, kind: jax.Array | None, cache: Cache | None, rows, about: About
     ) -> tuple[jax.Array, Cache | None]:
-        heads_BTD, cache = self.attention(self.attention_norm(x_BTD), layer, kind, cache, about)
-        read_BTD, x_BTD = x_BTD, x_BTD + self.attention_output_norm(heads_BTD)
-        read_BTD = read_BTD if self.family.parallel else x_BTD
-        x_BTD = x_BTD + self.mlp_output_norm(self.mlp(self.mlp_norm(read_BTD), layer, rows, about))
+        heads_BTD, cache = self.attention(_normed(self.attention_norm, x_BTD), layer, kind, cache, about)
+        read_BTD, x_BTD = x_BTD, x_BTD + _normed(self.attention_output_norm, heads_BTD)
+        read_BTD = _normed(self.mlp_norm, read_BTD if self.family.parallel else x_BTD)
+        x_BTD = x_BTD + _normed(self.mlp_output_norm, self.mlp(read_BTD, layer, rows, about))
         return constrain(x_BTD, BATCH, None, None), cache
 
     def attention(self, x_BTD, layer, kind, cache, about) -> tuple[jax.Array, Cache | None]:
@@ -196,6 +197,10 @@ class Layer(nnx.Module):
         return y + bias if columns is None else add_bias(y, bias, columns)
 
 
+def _normed(norm: "Norm | None", x: jax.Array) -> jax.Array:
+    return x if norm is None else norm(x)
+
+
 def _of_kind(choices: tuple[jax.Array, ...], kind: jax.Array | None) -> jax.Array:
     """The choice for a kind of layer; None: there is one kind."""
     return choices[0] if kind is None else jnp.stack(choices)[kind]
@@ -206,17 +211,15 @@ def _intervene(about: About, site: str, x: jax.Array, layer: jax.Array) -> jax.A
 
 
 class Norm(nnx.Module):
-    """A norm of the family's kind over the last axis, of `size`, in float32. Of size 0 it returns what it is given."""
+    """A norm of the family's kind over the last axis, of `size`, in float32."""
 
     def __init__(self, config: ModelConfig, size: int):
         kind = FAMILIES[config.family].norm
         self.epsilon, self.offset = config.norm_epsilon, kind == "rms_one"
-        self.scale = nnx.Param((jnp.zeros if self.offset else jnp.ones)(size)) if size else None
-        self.bias = nnx.Param(jnp.zeros(size)) if size and kind == "layer" else None
+        self.scale = nnx.Param((jnp.zeros if self.offset else jnp.ones)(size))
+        self.bias = nnx.Param(jnp.zeros(size)) if kind == "layer" else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        if self.scale is None:
-            return x
         wide, scale = x.astype(jnp.float32), self.scale[...] + 1 if self.offset else self.scale[...]
         if self.bias is not None:
             wide = wide - wide.mean(axis=-1, keepdims=True)

@@ -16,11 +16,24 @@ from memsinks_jax.model.decoder import no_change
 from memsinks_jax.training.step import init_state
 
 
+class _Model:
+    """A section of a model, but for what it started from; with its properties."""
+
+    def __init__(self, model):
+        self._model = model
+
+    def __getattr__(self, name):
+        if name == "initial":
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
 def narrow(config):
     """The config with nothing but what `placement.shared` tells configs apart by: reading more is an AttributeError."""
     data = types.SimpleNamespace(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
-    model, compute = (types.SimpleNamespace(**vars(of)) for of in (config.model, config.compute))
-    del model.initial, compute.accumulate
+    compute = types.SimpleNamespace(**vars(config.compute))
+    del compute.accumulate
+    model = _Model(config.model)
     return types.SimpleNamespace(seed=config.seed, data=data, sinks=config.sinks, model=model, compute=compute)
 
 
