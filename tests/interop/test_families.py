@@ -9,7 +9,7 @@ import pytest
 from conftest import EVERYBODY, tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, SinksConfig, with_fields
+from memsinks_jax.config import InputError, MeshConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.interop import hugging_face
@@ -20,6 +20,7 @@ from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
 from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training import sharding
 
 LENGTH = 64
 SIZES = {
@@ -228,3 +229,15 @@ def test_a_workdir_keeps_every_field(written, tmp_path):
     run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
     assert run.config.model == config.model
     np.testing.assert_allclose(logits_of(run.config, run.params, TOKENS), logits_of(config, params, TOKENS), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Gemma 3", "OLMo 2", "Pythia"])
+def test_a_model_is_the_same_on_a_mesh(name, written):
+    """Rows, parameters, heads and neurons split: also norms over all heads, which are on several devices."""
+    config, _, params = open_folder(written(name)[0])
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    placed = jax.device_put(params, sharding.shardings(params, mesh))
+    tokens = np.concatenate([TOKENS, TOKENS[:1]])
+    with jax.set_mesh(mesh):
+        split = jax.jit(lambda params: logits_of(config, params, tokens))(placed)
+    np.testing.assert_allclose(split, logits_of(config, params, tokens), atol=1e-4)
