@@ -146,16 +146,17 @@ class Layer(nnx.Module):
     def attention(self, x_BTD, layer, kind, cache, about) -> tuple[jax.Array, Cache | None]:
         config: ModelConfig = self.model.config
 
-        def heads(name: str, norm: Norm | None = None) -> jax.Array:
-            y, by_head = self.linear(name, x_BTD), (*x_BTD.shape[:2], -1, config.head_width)
-            if norm is not None and self.family.query_key_norm == "width":
-                y = norm(y)
-            y_BTHC = y.reshape(by_head)
-            if norm is not None and self.family.query_key_norm == "head":
-                y_BTHC = norm(y_BTHC)
-            return rotate(y_BTHC, _of_kind(about.angles_BTC, kind)) if norm is not None and about.angles_BTC else y_BTHC
+        def heads(name: str) -> jax.Array:
+            y, norm = self.linear(name, x_BTD), {"query": self.query_norm, "key": self.key_norm}.get(name)
+            by_head = (*x_BTD.shape[:2], -1, config.head_width)
+            if self.family.query_key_norm == "width":
+                y_BTHC = _normed(norm, y).reshape(by_head)
+            else:
+                y_BTHC = _normed(norm, y.reshape(by_head))
+            is_rotated = name != "value" and about.angles_BTC
+            return rotate(y_BTHC, _of_kind(about.angles_BTC, kind)) if is_rotated else y_BTHC
 
-        query_BTHC, key_BTKC, value_BTKC = heads("query", self.query_norm), heads("key", self.key_norm), heads("value")
+        query_BTHC, key_BTKC, value_BTKC = heads("query"), heads("key"), heads("value")
         if config.attention_scale:  # the kernels divide by the root of the head's size
             query_BTHC = query_BTHC * (config.attention_scale * config.head_width**0.5)
         if cache is None:
