@@ -200,6 +200,8 @@ _HARMLESS = (
     "num_labels", "problem_type", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "is_decoder",
     "chunk_size_feed_forward", "cache_implementation", "gradient_checkpointing", "quantization_config", "is_llama_config",
     "transformers.js_config", "unsloth_version", "unsloth_fixed", "reorder_and_upcast_attn", "max_length",
+    "max_sequence_length", "output_past", "predict_special_tokens", "custom_pipelines", "full_attn_mod",
+    "interpolate_factor", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "length_penalty", "num_beams",
 )  # fmt: skip
 
 

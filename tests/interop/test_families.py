@@ -1,6 +1,7 @@
 """Models of other families, as transformers writes them: what it computes is computed here, before and after training."""
 
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from conftest import EVERYBODY, tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, MeshConfig, SinksConfig, with_fields
+from memsinks_jax.config import InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.interop import hugging_face
@@ -210,6 +211,62 @@ def test_what_would_compute_otherwise_is_refused(name, change, message, written)
     content = json.loads((written(name)[0] / "config.json").read_text())
     with pytest.raises(InputError, match=message):
         hugging_face.read_config(content | change, "config.json")
+
+
+HUB = json.loads((pathlib.Path(__file__).parent / "configs_of_the_hub.json").read_text())
+LIKE_LLAMA = {"attention_bias": False, "mlp_bias": False, "tied_head": False}
+LIKE_PYTHIA = {"attention_bias": True, "mlp_bias": True}
+
+
+@pytest.mark.parametrize(
+    "name, sizes, fields",
+    [
+        (
+            "Llama-3.2-1B",
+            (16, 2048, 32, 8, 0, 8192),
+            {"tied_head": True, "rope_theta": 5e5, "rope_scaling": "llama3:32,1,4,8192"},
+        ),
+        ("vicuna-7b-v1.3", (32, 4096, 32, 32, 0, 11008), {"norm_epsilon": 1e-6}),
+        (
+            "Qwen2.5-0.5B",
+            (24, 896, 14, 2, 0, 4864),
+            {"attention_bias": True, "tied_head": True, "rope_theta": 1e6, "norm_epsilon": 1e-6},
+        ),
+        (
+            "Qwen3-0.6B",
+            (28, 1024, 16, 8, 128, 3072),
+            {"tied_head": True, "rope_theta": 1e6, "norm_epsilon": 1e-6},
+        ),
+        ("Mistral-7B-v0.3", (32, 4096, 32, 8, 0, 14336), {"rope_theta": 1e6}),
+        ("OLMo-2-0425-1B", (16, 2048, 16, 16, 0, 8192), {"rope_theta": 5e5, "norm_epsilon": 1e-6}),
+        (
+            "gemma-3-1b-it",
+            (26, 1152, 4, 1, 256, 6912),
+            {"tied_head": True, "rope_theta": 1e6, "norm_epsilon": 1e-6}
+            | {"window": 512, "window_layers": "111110", "window_theta": 1e4},
+        ),
+        ("Phi-3-mini-4k-instruct", (32, 3072, 32, 32, 0, 8192), {"window": 2047}),
+        (
+            "SmolLM3-3B",
+            (36, 2048, 16, 4, 0, 11008),
+            {"tied_head": True, "rope_theta": 5e6, "rotary_layers": "1110", "norm_epsilon": 1e-6},
+        ),
+        ("pythia-160m", (12, 768, 12, 12, 0, 3072), LIKE_PYTHIA | {"rotary_fraction": 0.25}),
+        ("gpt2-xl", (48, 1600, 25, 25, 0, 6400), LIKE_PYTHIA | {"tied_head": True}),
+    ],
+)
+def test_a_file_of_the_hub_is_read(name, sizes, fields):
+    """`fields`: what differs from a Llama with our defaults."""
+    content = HUB[name]
+    config = hugging_face.read_config(content, "config.json")
+    assert config.model == ModelConfig(content["model_type"], *sizes, **LIKE_LLAMA | fields)
+    assert config.data.row_length == content.get("max_position_embeddings", content.get("n_positions"))
+
+
+def test_what_stops_a_file_of_the_hub_is_named():
+    """Not one of the fields before it, which say nothing."""
+    with pytest.raises(InputError, match="rope_type is 'longrope'; only default, linear and llama3"):
+        hugging_face.read_config(HUB["Phi-4-mini-instruct"], "config.json")
 
 
 def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
