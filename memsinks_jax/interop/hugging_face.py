@@ -190,6 +190,7 @@ _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor
          "rope_local_base_freq", "original_max_position_embeddings")  # fmt: skip
 _LAYER_TYPES = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
                 "no_rope_layers", "no_rope_layer_interval", "query_pre_attn_scalar")  # fmt: skip
+_SCALES = ("factor", "low_freq_factor", "high_freq_factor")
 # What says nothing on how a trained model computes.
 _HARMLESS = (
     "architectures", "model_type", "vocab_size", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache",
@@ -318,7 +319,7 @@ def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: st
         "use_cache": True,
     }
     usual |= dict.fromkeys(("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"), 0.0)
-    usual |= {name: value for name, value in theirs.items() if name != "quantization_config"}
+    usual |= {name: value for name, value in theirs.items() if name not in ("quantization_config", "auto_map")}
     sizes = {"kv_heads": model.kv_heads or model.heads, "head_size": model.head_width, "hidden": hidden}
     content = usual | {name: values[0] for name, values in dialect.required.items() if name not in theirs}
     content |= {
@@ -395,6 +396,9 @@ def _read_positions(family: str, said: dict, layers: int, size: int, where: str)
     """Rotary positions, windows and the scale of the scores -> fields of ModelConfig. `size`: of a head."""
     if "rope_theta" not in said:
         return {}  # learned positions
+    for name in ("layer_types", "no_rope_layers"):
+        if said.get(name) and len(said[name]) != layers:
+            raise InputError(f"{where}: {name} has {len(said[name])} layers, and num_hidden_layers is {layers}")
     types = said.get("layer_types") or _layer_types(family, said, layers)
     if others := sorted(set(types) - {"full_attention", "sliding_attention"}):
         raise InputError(
@@ -455,12 +459,16 @@ def _scaling(rope: dict, said: dict, where: str) -> str:
     if kind == "default":
         return ""
     if kind == "linear":
-        return f"linear:{rope['factor']:g}"
+        return f"linear:{_decimal(rope['factor'])}"
     if kind == "llama3":
         old = said.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
         old = old or said["max_position_embeddings"]
-        return f"llama3:{rope['factor']:g},{rope['low_freq_factor']:g},{rope['high_freq_factor']:g},{old:g}"
+        return "llama3:" + ",".join(map(_decimal, (*map(rope.__getitem__, _SCALES), old)))
     raise InputError(f"{where}: rope_type is {kind!r}; only default, linear and llama3 can be read")
+
+
+def _decimal(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
 
 
 def _write_positions(model: ModelConfig) -> dict:
@@ -469,10 +477,9 @@ def _write_positions(model: ModelConfig) -> dict:
         return {}
     kind, numbers = families.scaling(model.rope_scaling)
     rope = {"rope_type": kind or "default", "rope_theta": model.rope_theta}
-    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    rope |= dict(zip(names, numbers, strict=False))
+    rope |= dict(zip(_SCALES, numbers, strict=False))
     if len(numbers) == 4:
-        rope[names[3]] = int(numbers[3])
+        rope["original_max_position_embeddings"] = int(numbers[3])
     if model.rotary_fraction != 1 or model.family == "gpt_neox":
         rope["partial_rotary_factor"] = model.rotary_fraction
     scaled = {name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")}

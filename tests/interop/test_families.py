@@ -263,6 +263,26 @@ def test_a_file_of_the_hub_is_read(name, sizes, fields):
     assert config.data.row_length == content.get("max_position_embeddings", content.get("n_positions"))
 
 
+def test_numbers_and_lists_are_read_whole():
+    llama, smollm = HUB["Llama-3.2-1B"], HUB["SmolLM3-3B"]
+    for scaling, expected in (
+        ({"type": "linear", "factor": 8 / 3}, f"linear:{8 / 3!r}"),
+        (llama["rope_scaling"] | {"original_max_position_embeddings": 1048576}, "llama3:32,1,4,1048576"),
+    ):
+        config = hugging_face.read_config(llama | {"rope_scaling": scaling}, "config.json")
+        assert config.model.rope_scaling == expected
+    for name in ("layer_types", "no_rope_layers"):
+        with pytest.raises(InputError, match=f"{name} has 35 layers, and num_hidden_layers is 36"):
+            hugging_face.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
+
+
+def test_an_export_names_no_code_that_it_lacks(tokenizer):
+    content = HUB["Phi-3-mini-4k-instruct"]
+    config = hugging_face.read_config(content, "config.json")
+    written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
+    assert "auto_map" not in written and written["original_max_position_embeddings"] == 4096
+
+
 def test_what_stops_a_file_of_the_hub_is_named():
     """Not one of the fields before it, which say nothing."""
     with pytest.raises(InputError, match="rope_type is 'longrope'; only default, linear and llama3"):
