@@ -13,9 +13,11 @@ from memsinks_jax.config import InputError
 
 SUFFIX = ".gguf"
 _SPACE = "\u2581"
-_CONTROL, _UNUSED, _USER_DEFINED = 3, 5, 4  # types of tokens
+_CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
+# Here whole words come before merges, and bos opens a document unless the file says otherwise.
+_LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
 # How text is cut before pairs are merged, by `tokenizer.ggml.pre`: a regular expression of its own, or GPT-2's (None), with
 # digits cut apart or not.
 _CONTRACTIONS, _REST = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -23,14 +25,9 @@ _CUTS = {name: (None, False) for name in ("gpt-2", "olmo", "jais", "mpt")}
 _CUTS |= {name: (None, True) for name in ("smollm", "starcoder", "refact", "command-r", "codeshell")}
 _CUTS |= {
     name: (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}", False)
-    for name in ("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "dbrx")
+    for name in (*_LLAMA3, "smaug-bpe", "dbrx")
 }
 _CUTS["qwen2"] = (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}", False)
-_OPENS = (
-    "llama-bpe",
-    "llama3",
-    "llama-v3",
-)  # a document begins with bos unless the file says otherwise; whole words first
 
 
 class GgufFile:
@@ -86,10 +83,11 @@ class GgufFile:
     def tokens_around(self) -> tuple[int, int | None, list[int]]:
         """The tokens around documents: end of text, what opens one (None: end of text), what ends an answer."""
         end = self.field("tokenizer.ggml.eos_token_id")
-        opens = self.fields.get("tokenizer.ggml.model") == "llama" or self.fields.get("tokenizer.ggml.pre") in _OPENS
+        opens = self.fields.get("tokenizer.ggml.model") == "llama" or self.fields.get("tokenizer.ggml.pre") in _LLAMA3
+        opens &= self.fields.get("tokenizer.ggml.bos_token_id") is not None
         begins = self.fields.get("tokenizer.ggml.add_bos_token", opens)
         answered = self.fields.get("tokenizer.ggml.eot_token_id")
-        stops = [end] if answered is None else [end, answered]
+        stops = [end] if answered in (None, end) else [end, answered]
         return end, self.field("tokenizer.ggml.bos_token_id") if begins else None, stops
 
     def tokenizer(self) -> bytes:
@@ -105,7 +103,9 @@ class GgufFile:
         return made.to_str().encode()
 
     def _byte_level(self, pieces: Sequence[str]) -> tokenizers.Tokenizer:
-        cut = self.fields.get("tokenizer.ggml.pre", "gpt-2")
+        # Early files do not say it. GPT-2's and Pythia's are cut the same.
+        early = "gpt-2" if self.fields.get("general.architecture") in ("gpt2", "gptneox") else "default"
+        cut = self.fields.get("tokenizer.ggml.pre") or early
         if cut not in _CUTS:
             raise InputError(
                 f"{self.path}: its tokenizer cuts text as {cut!r}, which is not known here; import the model from its "
@@ -113,7 +113,7 @@ class GgufFile:
             )
         merges = [tuple(pair.split(" ")) for pair in self.field("tokenizer.ggml.merges")]
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
-        made = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=cut in _OPENS))
+        made = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=cut in _LLAMA3))
         expression, digits = _CUTS[cut]
         before = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
         if expression:

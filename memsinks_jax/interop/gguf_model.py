@@ -88,7 +88,6 @@ class GgufModel:
     def _config(self) -> dict:
         field, dialect = self.file.field, hugging_face.DIALECTS[self.family]
         biases = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
-        # A float32 that was written in decimals: 1e-5, not 9.999999747378752e-06.
         epsilon = field("{arch}.attention.layer_norm_epsilon", 0) or field("{arch}.attention.layer_norm_rms_epsilon")
         sizes = {
             "layers": self.layers, "d_model": self.d_model, "heads": self.heads, "kv_heads": self.kv_heads,
@@ -126,7 +125,9 @@ class GgufModel:
         }
 
     def _scaling(self, theta: float) -> dict:
-        kind = self.file.field("{arch}.rope.scaling.type", "none")
+        # llama.cpp's defaults, and its name of 2023.
+        kind = self.file.field("{arch}.rope.scaling.type", "linear")
+        factor = self.file.field("{arch}.rope.scaling.factor", self.file.field("{arch}.rope.scale_linear", 1.0))
         if "rope_freqs.weight" in self.file.shapes:
             found = self.file.read("rope_freqs.weight")
             for factor in (8.0, 32.0):
@@ -136,10 +137,10 @@ class GgufModel:
                 f"{self.file.path}: its rotary frequencies (rope_freqs.weight) are not scaled as Llama 3.1's or 3.2's; "
                 "import the model from its Hugging Face folder"
             )
+        if kind == "linear":
+            return {"rope_type": "linear", "factor": factor} if factor != 1 else {}
         if kind == "none":
             return {}
-        if kind == "linear":
-            return {"rope_type": "linear", "factor": self.file.field("{arch}.rope.scaling.factor")}
         raise InputError(
             f"{self.file.path}: its rotary positions are scaled by {kind!r}; only none and linear can be read"
         )
@@ -169,7 +170,8 @@ class GgufModel:
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+    """A float32 as it was written in decimals: 1e-5, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
 
 
 def _llama3_factors(theta: float, size: int, factor: float) -> np.ndarray:

@@ -300,6 +300,7 @@ def test_what_cannot_be_read_is_refused_in_a_line(written, pieces, tmp_path, mon
     for field, value, message in (
         ("general.architecture", "mamba", "its architecture is 'mamba'; these can be read: llama"),
         ("tokenizer.ggml.pre", "tekken", "its tokenizer cuts text as 'tekken', which is not known here"),
+        ("tokenizer.ggml.pre", None, "its tokenizer cuts text as 'default', which is not known here"),
         ("tokenizer.ggml.model", "bert", "its tokenizer is of the kind 'bert'"),
         ("llama.rope.scaling.type", "yarn", "its rotary positions are scaled by 'yarn'"),
         ("llama.block_count", 3, r"the weights are not those of its config.json: it lacks model.layers.2"),
@@ -310,6 +311,26 @@ def test_what_cannot_be_read_is_refused_in_a_line(written, pieces, tmp_path, mon
             patch.setitem(open_gguf(written).fields, field, value)
             refused(written, message)
     open_folder(written)
+
+
+@pytest.mark.parametrize(
+    "field, value, key, expected",
+    [
+        ("llama.rope.freq_base", np.float32(8388608), "rope_theta", 8388608.0),
+        ("llama.rope.scaling.factor", 4.0, "factor", 4.0),  # llama.cpp's default type is linear
+        ("llama.rope.scale_linear", 2.0, "factor", 2.0),  # of 2023
+    ],
+)
+def test_rotary_numbers_are_those_of_the_file(field, value, key, expected, written, monkeypatch):
+    monkeypatch.setitem(open_gguf(written).fields, field, value)
+    assert gguf_model.GgufModel(written).content["rope_parameters"][key] == expected
+
+
+def test_tokens_around_documents_follow_from_what_is_there(written, monkeypatch):
+    """A file may have no token that opens documents, and name the one that ends them twice."""
+    for field, value in (("bos_token_id", None), ("pre", "llama-bpe"), ("eot_token_id", 0)):
+        monkeypatch.setitem(open_gguf(written).fields, f"tokenizer.ggml.{field}", value)
+    assert open_gguf(written).tokens_around() == (0, None, [0])
 
 
 def test_other_rotary_factors_are_refused(pieces, tmp_path, monkeypatch):
