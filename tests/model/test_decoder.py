@@ -89,11 +89,13 @@ def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
 
 
 def test_rotary_attention_depends_on_distances_alone(config, model_and_params):
-    """Every position moved by the same changes nothing in the llama family, and everything where positions are learned."""
+    """Every position moved by the same changes nothing in the llama family, and everything where positions are learned.
+    Other distances change both."""
     model, params = model_and_params
     tokens, segments, positions = inputs()
     logits = jax.jit(lambda positions: model(params, tokens[:, :6], segments[:, :6], positions))
-    here, there = (np.asarray(logits(p[:, :6])) for p in (positions, positions + 5))
+    here, there, stretched = (np.asarray(logits(p[:, :6])) for p in (positions, positions + 5, positions * 2))
+    assert np.abs(here - stretched).max() > 0.1
     if config.model.family == "llama":
         np.testing.assert_allclose(here, there, atol=1e-4)
     else:
