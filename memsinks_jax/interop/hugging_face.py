@@ -348,7 +348,7 @@ def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: st
 def read_config(content: dict, where: str) -> Config:
     """config.json -> our config without sinks. Raises InputError if our model does not support it."""
     kind = content.get("model_type")
-    if kind not in DIALECTS:
+    if not isinstance(kind, str) or kind not in DIALECTS:
         said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
         raise InputError(f"{where}: {said}; these can be read: {', '.join(DIALECTS)}")
     dialect = DIALECTS[kind]
@@ -365,15 +365,14 @@ def read_config(content: dict, where: str) -> Config:
     try:
         vocabulary, ends = content["vocab_size"], content.get("eos_token_id")
         config = Config(
-            variant="imported", model=_model(kind, dialect, content, where), sinks=SinksConfig(kind="none"),
+            variant="imported", model=_model(kind, dialect, content), sinks=SinksConfig(kind="none"),
             data=DataConfig(row_length=content[dialect.context], vocabulary_size=vocabulary),
         )  # fmt: skip
+        validate(config)
     except KeyError as error:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
     except (TypeError, AttributeError, ZeroDivisionError, ValueError) as error:
         raise InputError(f"{where}: a value is of the wrong kind ({error}); fix it, or take another model") from None
-    try:
-        validate(config)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     for token in [] if ends is None else ends if isinstance(ends, list) else [ends]:
@@ -382,32 +381,30 @@ def read_config(content: dict, where: str) -> Config:
     return config
 
 
-def _model(family: str, dialect: Dialect, content: dict, where: str) -> ModelConfig:
+def _model(family: str, dialect: Dialect, content: dict) -> ModelConfig:
     said = dialect.absent | content
     fields = {field: said[key] for field, key in dialect.keys.items()} | dialect.biases
     fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
     size = fields.get("head_size") or said.get("head_dim") or fields["d_model"] // fields["heads"]
     fields["head_size"] = 0 if size * fields["heads"] == fields["d_model"] else size
     fields["hidden"] = fields["hidden"] or 4 * fields["d_model"]  # GPT-2's
-    return ModelConfig(family=family, **fields, **_read_positions(family, said, fields["layers"], size, where))
+    return ModelConfig(family=family, **fields, **_read_positions(family, said, fields["layers"], size))
 
 
-def _read_positions(family: str, said: dict, layers: int, size: int, where: str) -> dict:
+def _read_positions(family: str, said: dict, layers: int, size: int) -> dict:
     """Rotary positions, windows and the scale of the scores -> fields of ModelConfig. `size`: of a head."""
     if "rope_theta" not in said:
         return {}  # learned positions
     for name in ("layer_types", "no_rope_layers"):
         if said.get(name) and len(said[name]) != layers:
-            raise InputError(f"{where}: {name} has {len(said[name])} layers, and num_hidden_layers is {layers}")
+            raise InputError(f"{name} has {len(said[name])} layers, and num_hidden_layers is {layers}")
     types = said.get("layer_types") or _layer_types(family, said, layers)
     if others := sorted(set(types) - {"full_attention", "sliding_attention"}):
-        raise InputError(
-            f"{where}: layer_types has {others[0]!r}; only full_attention and sliding_attention can be read"
-        )
+        raise InputError(f"layer_types has {others[0]!r}; only full_attention and sliding_attention can be read")
     windowed = [kind == "sliding_attention" for kind in types]
     fields = {"window": said.get("sliding_window") or 0} if any(windowed) else {}
     if any(windowed) and not fields["window"]:
-        raise InputError(f"{where}: layers are of type sliding_attention, but there is no sliding_window")
+        raise InputError("layers are of type sliding_attention, but there is no sliding_window")
     fields["window_layers"] = pattern_of(windowed) if any(windowed) else ""
     if family == "smollm3":
         fields["rotary_layers"] = pattern_of(_rotary(said, layers))
@@ -422,12 +419,10 @@ def _read_positions(family: str, said: dict, layers: int, size: int, where: str)
             0.0 if said["query_pre_attn_scalar"] == size else said["query_pre_attn_scalar"] ** -0.5
         )
     if in_window.get("rope_type", "default") != "default":
-        raise InputError(
-            f"{where}: rope_type of layers with a window is {in_window['rope_type']!r}; only default can be read"
-        )
-    scaling, older = _scaling(usual, said, where), _scaling(said.get("rope_scaling") or {}, said, where)
+        raise InputError(f"rope_type of layers with a window is {in_window['rope_type']!r}; only default can be read")
+    scaling, older = _scaling(usual, said), _scaling(said.get("rope_scaling") or {}, said)
     if said.get("rope_scaling") and scaling != older:
-        raise InputError(f"{where}: rope_parameters and rope_scaling differ; leave one of them out")
+        raise InputError("rope_parameters and rope_scaling differ; leave one of them out")
     fraction = usual.get("partial_rotary_factor") or said.get("rotary_pct") or said.get("partial_rotary_factor", 1.0)
     return fields | {
         "rope_theta": float(theta), "rope_scaling": scaling, "rotary_fraction": float(fraction)
@@ -454,7 +449,7 @@ def _rotary(said: dict, layers: int) -> list[bool]:
     return [bool(one) for one in said.get("no_rope_layers") or ((layer + 1) % every for layer in range(layers))]
 
 
-def _scaling(rope: dict, said: dict, where: str) -> str:
+def _scaling(rope: dict, said: dict) -> str:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return ""
@@ -464,7 +459,7 @@ def _scaling(rope: dict, said: dict, where: str) -> str:
         old = said.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
         old = old or said["max_position_embeddings"]
         return "llama3:" + ",".join(map(_decimal, (*map(rope.__getitem__, _SCALES), old)))
-    raise InputError(f"{where}: rope_type is {kind!r}; only default, linear and llama3 can be read")
+    raise InputError(f"rope_type is {kind!r}; only default, linear and llama3 can be read")
 
 
 def _decimal(number: float) -> str:

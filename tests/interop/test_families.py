@@ -276,6 +276,12 @@ def test_numbers_and_lists_are_read_whole():
             hugging_face.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
 
 
+@pytest.mark.parametrize("change", [{"vocab_size": "many"}, {"vocab_size": [5]}, {"model_type": ["llama"]}])
+def test_a_value_of_the_wrong_kind_is_refused_in_a_line(change):
+    with pytest.raises(InputError, match="config.json: (a value is of the wrong kind|model_type is )"):
+        hugging_face.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
+
+
 def test_an_export_names_no_code_that_it_lacks(tokenizer):
     content = HUB["Phi-3-mini-4k-instruct"]
     config = hugging_face.read_config(content, "config.json")
