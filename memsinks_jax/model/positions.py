@@ -65,7 +65,7 @@ def frequencies(config: ModelConfig, kind: Kind) -> np.ndarray:
     factor, *rest = numbers
     if how == "linear":
         return found / factor
-    # Llama 3.1: waves longer than the old context over `low` are stretched, shorter ones than over `high` are not.
+    # Llama 3.1: waves longer than context / low are stretched by the factor, those shorter than context / high are kept.
     low, high, context = rest
     stretched = jnp.clip((context * found / (2 * math.pi) - low) / (high - low), 0, 1)
     return (1 - stretched) * found / factor + stretched * found
