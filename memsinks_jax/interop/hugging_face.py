@@ -190,6 +190,7 @@ _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor
          "rope_local_base_freq", "original_max_position_embeddings")  # fmt: skip
 _LAYER_TYPES = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
                 "no_rope_layers", "no_rope_layer_interval", "query_pre_attn_scalar")  # fmt: skip
+_USE_WINDOW = ("qwen2", "qwen3", "smollm3")  # whose windows `use_sliding_window` switches on
 _SCALES = ("factor", "low_freq_factor", "high_freq_factor")
 # What says nothing on how a trained model computes.
 _HARMLESS = (
@@ -436,7 +437,7 @@ def _layer_types(family: str, said: dict, layers: int) -> list[str]:
         windowed = [said.get("sliding_window") is not None] * layers
     elif family == "gemma3_text":
         windowed = [(layer + 1) % said.get("sliding_window_pattern", 6) != 0 for layer in range(layers)]
-    elif said.get("use_sliding_window") and said.get("sliding_window"):
+    elif family in _USE_WINDOW and said.get("use_sliding_window") and said.get("sliding_window"):
         windowed = [layer >= said.get("max_window_layers", 28) for layer in range(layers)]
         if family == "smollm3":
             windowed = [not rotary for rotary in _rotary(said, layers)]
@@ -488,9 +489,9 @@ def _write_positions(model: ModelConfig) -> dict:
     windowed = [bool(model.window) and holds(model.window_layers, layer) for layer in every]
     if any(windowed) or model.family in ("mistral", "phi3"):
         content["sliding_window"] = model.window or None
-    if model.family in ("qwen2", "qwen3", "smollm3"):
+    if model.family in _USE_WINDOW:
         content["use_sliding_window"] = any(windowed)
-    if model.family in ("qwen2", "qwen3", "smollm3", "gemma3_text"):
+    if model.family in (*_USE_WINDOW, "gemma3_text"):
         content["layer_types"] = ["sliding_attention" if one else "full_attention" for one in windowed]
     if model.family == "smollm3":
         content["no_rope_layers"] = [int(holds(model.rotary_layers, layer)) for layer in every]

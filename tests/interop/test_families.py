@@ -263,6 +263,11 @@ def test_a_file_of_the_hub_is_read(name, sizes, fields):
     assert config.data.row_length == content.get("max_position_embeddings", content.get("n_positions"))
 
 
+def test_a_window_that_its_class_does_not_know_is_none():
+    content = HUB["vicuna-7b-v1.3"] | {"use_sliding_window": True, "sliding_window": 4096}
+    assert hugging_face.read_config(content, "config.json").model.window == 0
+
+
 def test_numbers_and_lists_are_read_whole():
     llama, smollm = HUB["Llama-3.2-1B"], HUB["SmolLM3-3B"]
     for scaling, expected in (
