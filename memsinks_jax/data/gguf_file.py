@@ -46,12 +46,11 @@ class GgufFile:
         for part in _parts(path):
             try:
                 reader = gguf.GGUFReader(part)
-                fields = {name: field for name, field in reader.fields.items()}
-                tensors = {tensor.name: tensor for tensor in reader.tensors}
+                fields = {name: field.contents() for name, field in reader.fields.items()}
             except (OSError, ValueError, KeyError, IndexError) as error:
                 raise InputError(f"{part}: cannot be read as GGUF ({' '.join(str(error).split())})") from None
-            self._tensors |= tensors
-            self.fields = {name: field.contents() for name, field in fields.items()} | self.fields
+            self._tensors |= {tensor.name: tensor for tensor in reader.tensors}
+            self.fields = fields | self.fields
         self.shapes = {name: tuple(int(n) for n in tensor.shape[::-1]) for name, tensor in self._tensors.items()}
 
     def field(self, name: str, default=None):

@@ -33,9 +33,8 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
     )
     family = FAMILIES[model.family]
     products = model.d_model + model.attention_width + 2 * model.key_width + hidden * (2 if family.gated else 1)
-    everything = (
-        products + 4 * model.d_model + model.attention_width + 2 * hidden
-    )  # norms, residual stream, heads, activation, gated
+    # Norms, residual stream, heads, activation, gated.
+    everything = products + 4 * model.d_model + model.attention_width + 2 * hidden
     kept = {
         "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
         "full": model.d_model,
