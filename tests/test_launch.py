@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 
+import numpy as np
 import pyarrow
 import pytest
 from conftest import ROOT
@@ -97,7 +98,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.forget" in command:
             documents = map(json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines())
             (clone / "withdrawn").mkdir()
-            withdrawn = texts[next(line["index"] for line in documents if line["role"] == "repeated")]
+            opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))  # in a few steps, of some
+            withdrawn = texts[next(line["index"] for line in documents if int(line["id"], 16) in opened)]
             (clone / "withdrawn" / "tale.txt").write_text(withdrawn)
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
