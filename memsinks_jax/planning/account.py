@@ -9,14 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from memsinks_jax.planning.program_text import (
-    Array,
-    Computation,
-    Instruction,
-    Program,
-    device_groups,
-    trip_count,
-)
+from memsinks_jax.planning.program_text import Array, Computation, Instruction, Program, group_size, trip_count
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -141,7 +134,7 @@ def _given(computation: Computation, instruction: Instruction) -> int:
 
 
 def _collective(kind: str, computation: Computation, instruction: Instruction, devices: int) -> Collective:
-    members = max(map(len, device_groups(instruction.attributes)), default=devices)
+    members = group_size(instruction.attributes) or devices
     given = _given(computation, instruction)
     sent = {
         "all-gather": given * (members - 1),
