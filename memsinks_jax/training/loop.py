@@ -422,7 +422,7 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
         in_words(config.training.batch_size, "row"), opened.start, kernel, workdir,
     )  # fmt: skip
     devices = in_words(mesh.size, f"{jax.default_backend()} device")
-    logger.info("memory of %s: %s", devices, memory.told(config, mesh))
+    logger.info("memory of %s: %s", devices, memory.summary(config, mesh))
     logger.info(
         "documents: %d repeated, %d held out; an epoch has %d rows of kind %s%s",
         len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,
