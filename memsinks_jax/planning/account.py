@@ -167,14 +167,14 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
     # The fused backward pass also gives the gradient of the queries, an array with blocks of keys in front of their shape.
     count += name == "splash_mha_dkv" and any(array.sizes[1:] == wide[0] for array in instruction.arrays())
 
-    def told(what: str) -> int | None:
+    def parameter(what: str) -> int | None:
         found = re.search(rf'\b{what}\\*": (\d+)', instruction.attributes)
         return int(found[1]) if found else None
 
     *rows, length, size = wide[0]  # queries: (B,) H, T, C
-    if told("q_layout") == 2:  # positions innermost
+    if parameter("q_layout") == 2:  # positions innermost
         length, size = size, length
-    queries, keys = told(f"block_q{suffix}") or length, told(f"block_kv{suffix}") or length
+    queries, keys = parameter(f"block_q{suffix}") or length, parameter(f"block_kv{suffix}") or length
     blocks = sum(-(-min(end, length) // keys) for end in range(queries, length + queries, queries))
     flops = 2.0 * count * math.prod(rows) * blocks * queries * keys * size
     return Kernel(name, times, times * flops, size)
