@@ -193,7 +193,7 @@ def _hbm_bytes(program: Program, computation: Computation, instruction: Instruct
         ends = [array for array in instruction.arrays() if array.sizes][:2]
         return min(array.bytes for array in ends) * sum(array.memory == 0 for array in ends) if ends else 0
     inside = {}
-    written = [array for array in instruction.arrays()]
+    written = instruction.arrays()
     if instruction.opcode == "fusion":
         fused = program.computations[instruction.called()["calls"]]
         inside = _sliced(fused)

@@ -111,16 +111,12 @@ def _computation(name: str, lines: list[str]) -> Computation:
         head = _INSTRUCTION.match(line)
         if not head:
             continue
-        shape, end = _shape(line, head.end())
-        opcode, operands, end = _operation(line, end)
-        instructions[head[2]] = Instruction(head[2], shape, opcode, operands, line[end:])
+        start = head.end()
+        middle = _close(line, start) if line[start] == "(" else line.index(" ", start)
+        opcode, operands, end = _operation(line, middle)
+        instructions[head[2]] = Instruction(head[2], line[start:middle], opcode, operands, line[end:])
         root = head[2] if head[1] else root
     return Computation(name, instructions, root or next(reversed(instructions), ""))
-
-
-def _shape(line: str, start: int) -> tuple[str, int]:
-    end = _close(line, start) if line[start] == "(" else line.index(" ", start)
-    return line[start:end], end
 
 
 def _operation(line: str, start: int) -> tuple[str, tuple[str, ...], int]:
