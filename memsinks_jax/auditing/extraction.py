@@ -6,7 +6,6 @@ Discoverable extraction (Carlini et al. 2023) at several prefix lengths, by one 
 """
 
 import math
-import sys
 
 import numpy as np
 import tqdm
@@ -87,7 +86,7 @@ def continuations(
     written, plan = {(prefix, i): [] for _, prefix, i in rows}, []
     for temperature, each in ((0.0, rows), (1.0, rows * samples)):
         plan += [(temperature, each[at : at + size]) for at in range(0, len(each), size)]
-    bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=not sys.stderr.isatty())
+    bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=None)
     for number, (temperature, batch) in enumerate(bar):
         filled = (batch * size)[:size]
         settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode)

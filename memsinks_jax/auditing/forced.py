@@ -28,11 +28,9 @@ class Reading(NamedTuple):
     guess: np.ndarray  # int32 (tokens,): the most likely token
 
 
-def _nothing(batch: dict) -> Interventions:
-    return {}
-
-
-def read(subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = _nothing) -> list[Reading]:
+def read(
+    subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = lambda batch: {}
+) -> list[Reading]:
     """Reads every document alone in its context, with the sinks in the subject's mode.
 
     Args:

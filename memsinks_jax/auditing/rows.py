@@ -4,7 +4,6 @@ R rows, one document each; T positions, each of which predicts the next token. A
 """
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
@@ -94,4 +93,4 @@ def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:
 
 def bar(total: int, what: str) -> tqdm.tqdm:
     """A progress bar on a terminal, nothing elsewhere."""
-    return tqdm.tqdm(total=total, desc=what, disable=not sys.stderr.isatty(), dynamic_ncols=True)
+    return tqdm.tqdm(total=total, desc=what, disable=None, dynamic_ncols=True)

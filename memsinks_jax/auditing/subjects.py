@@ -37,7 +37,7 @@ class Subject:
 
 STANDARD, ORACLE = "standard", "oracle"
 
-# The modes in which a model with sinks is audited. The model to hand over comes first.
+# The modes in which a model with sinks is audited. The model to export comes first.
 MODES = {"drop": "sinks dropped", "own": "sinks, own on", "all": "sinks, all on"}
 
 

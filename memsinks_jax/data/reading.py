@@ -63,12 +63,13 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
         "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
     }[source.kind]  # fmt: skip
     last = None
-    if not source.bytes:
-        yield Record(0, 0, 0, problem=EMPTY[1], where=source.path)
-        return
     try:
+        if not source.bytes:
+            raise _Unusable(EMPTY[1])
         for last in reader(source, segment, fields):
             yield last
+    except _Unusable as error:
+        yield Record(0, 0, 0, problem=str(error), where=source.path)
     except (OSError, EOFError, pyarrow.ArrowException) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         after = "" if last is None else f", after byte {last.stop}" if source.is_text else f", after row {last.start}"
@@ -77,10 +78,15 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
         yield Record(at, at, consumed, problem=problem, where=source.path + after)
 
 
+class _Unusable(Exception):
+    """A file without any record that can be used, and why."""
+
+
 class _Lines:
     """Lines of a text file from a byte on: iterates over (first byte, line without its end or None if it is too long).
 
-    A line belongs to the segment in which it begins, so segments share none and lose none.
+    A line belongs to the segment in which it begins, so segments share none and lose none. `position` is the first byte not
+    yet read, in the (decompressed) text, `number` counts the lines that are read.
     """
 
     def __init__(self, source: Source, start: int, longest: int):
@@ -90,16 +96,16 @@ class _Lines:
         if source.compression:
             stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(self._raw, mode="r"), source.compression)
         self._file = io.BufferedReader(stream, _BLOCK if not source.compression else 1 << 16)
-        self._position, self._number, self._before = start, 0, None
+        self.position, self.number, self._before = start, 0, None
         if start:
             self._file.seek(start - 1)
-            self._position -= 1
+            self.position -= 1
             self._rest_of_line()
 
     def __iter__(self) -> collections.abc.Iterator[tuple[int, bytes | None]]:
         while line := self._file.readline(self._longest + 2):
-            first, self._number = self._position, self._number + 1
-            self._position += len(line)
+            first, self.number = self.position, self.number + 1
+            self.position += len(line)
             if not line.endswith(b"\n") and len(line) > self._longest:
                 self._rest_of_line()
                 line = None
@@ -107,13 +113,8 @@ class _Lines:
                 line = line.removeprefix(codecs.BOM_UTF8)
             yield first, line and line.removesuffix(b"\n")
 
-    @property
-    def position(self) -> int:
-        """The first byte not yet read, in the (decompressed) text."""
-        return self._position
-
     def consumed(self) -> int:
-        return self._raw.tell() if self._source.compression else self._position - self._start
+        return self._raw.tell() if self._source.compression else self.position - self._start
 
     def place(self, line: int) -> str:
         """FILE:LINE of the line with this number among those read."""
@@ -121,16 +122,12 @@ class _Lines:
             self._before = _line_breaks(self._source.path, self._start)
         return f"{self._source.path}:{self._before + line}"
 
-    @property
-    def number(self) -> int:
-        return self._number
-
     def close(self) -> None:
         self._raw.close()
 
     def _rest_of_line(self) -> None:
         while line := self._file.readline(_BLOCK):
-            self._position += len(line)
+            self.position += len(line)
             if line.endswith(b"\n"):
                 return
 
@@ -171,7 +168,7 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         if within and (any(part.strip() for part in parts) or size > fields.longest):  # not after a last separator
             yield _text(parts, first, lines.position, size, number, lines, fields)
         elif within and not first:
-            yield Record(0, 0, 0, problem=EMPTY[1], where=source.path)
+            raise _Unusable(EMPTY[1])
     finally:
         lines.close()
 
@@ -219,9 +216,7 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
 def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of the row groups [start, stop) of a file."""
     with pyarrow.parquet.ParquetFile(source.path, pre_buffer=False) as file:
-        if problem := _missing(file.schema_arrow, fields):
-            yield Record(0, 0, 0, problem=problem, where=source.path)
-            return
+        _refuse_missing(file.schema_arrow, fields)
         metadata = file.metadata
         groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
         row = sum(metadata.row_group(group).num_rows for group in range(segment.start))
@@ -235,9 +230,7 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         is_file = mapped.read(6) == b"ARROW1"
         mapped.seek(0)
         opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
-        if problem := _missing(opened.schema, fields):
-            yield Record(0, 0, 0, problem=problem, where=source.path)
-            return
+        _refuse_missing(opened.schema, fields)
         whole = (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
         slices = (batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS))
         row = 0
@@ -254,9 +247,7 @@ def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.It
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
     with pyarrow.csv.open_csv(source.path, read_options=read, parse_options=parse, convert_options=convert) as batches:
-        if problem := _missing(batches.schema, fields):
-            yield Record(0, 0, 0, problem=problem, where=source.path)
-            return
+        _refuse_missing(batches.schema, fields)
         row = 0
         for batch in batches:
             yield from _rows(source, [batch], row, fields, 0)
@@ -265,27 +256,19 @@ def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.It
 
 def _json_array(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Objects of one array."""
-    problem, rows = "", ()
     if source.bytes > _ARRAY:
-        problem = (
-            f"a .json file is read whole, and this one is over {_ARRAY >> 30} GiB; write a line a record, as .jsonl"
-        )
-    else:
-        try:
-            with open(source.path, encoding="utf-8-sig") as file:
-                rows = json.load(file)
-        except UnicodeDecodeError as error:
-            problem = f"not UTF-8 at byte {error.start}; convert the file to UTF-8"
-        except (json.JSONDecodeError, RecursionError) as error:
-            where = (
-                f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
-            )
-            problem = f"not JSON ({where}); fix it, or name it .jsonl if every line is a record"
-        if not problem and not isinstance(rows, list):
-            problem = "no array of records; put them between [ and ], or name it .jsonl if every line is a record"
-    if problem:
-        yield Record(0, 0, 0, problem=problem, where=source.path)
-        return
+        whole = f"a .json file is read whole, and this one is over {_ARRAY >> 30} GiB"
+        raise _Unusable(f"{whole}; write a line a record, as .jsonl")
+    try:
+        with open(source.path, encoding="utf-8-sig") as file:
+            rows = json.load(file)
+    except UnicodeDecodeError as error:
+        raise _Unusable(f"not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+        raise _Unusable(f"not JSON ({where}); fix it, or name it .jsonl if every line is a record") from None
+    if not isinstance(rows, list):
+        raise _Unusable("no array of records; put them between [ and ], or name it .jsonl if every line is a record")
     for row, values in enumerate(rows):
         where = f"{source.path}, row {row}"
         record = Record(row, row + 1, source.bytes * (row + 1) // len(rows), where=where)
@@ -295,18 +278,19 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
         yield record
 
 
-def _missing(schema: pyarrow.Schema, fields: Fields) -> str:
+def _refuse_missing(schema: pyarrow.Schema, fields: Fields) -> None:
     columns = schema.names
     for flag, name in (("text", fields.text), ("group", fields.group)):
         if name and name not in columns and name.split(".")[0] not in columns:
-            return f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{flag}_field`"
+            raise _Unusable(
+                f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{flag}_field`"
+            )
     kind = schema.field(fields.text).type if fields.text in columns else None
     kind = kind.value_type if kind is not None and pyarrow.types.is_dictionary(kind) else kind
     if kind is not None and not any(
         test(kind) for test in (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
     ):
-        return f"column {fields.text!r} is of type {kind}, not text; give `prepare --text_field`"
-    return ""
+        raise _Unusable(f"column {fields.text!r} is of type {kind}, not text; give `prepare --text_field`")
 
 
 def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator[Record]:

@@ -25,7 +25,7 @@ class Memorization:
     """Measures of a run's own documents.
 
     `run(params)` yields (name, nats per token):
-      held_out_loss, repeated_loss      sinks dropped: the model to hand over
+      held_out_loss, repeated_loss      sinks dropped: the model to export
       held_out_loss_own, repeated_loss_own
                                         the sinks on as in training: each document's own, or all if gradients are masked;
                                         only for models with sinks. If sinks open on return, a held-out document has none

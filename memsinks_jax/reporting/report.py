@@ -114,6 +114,13 @@ def share_alike(written: str, original: str) -> float:
     return alike / max(len(truth), 1)
 
 
+def write(path: pathlib.Path, content: str) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_name(f"{path.name}.new")
+    scratch.write_text(content, encoding="utf-8")
+    os.replace(scratch, path)
+
+
 def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:
     """Writes all or nothing."""
     body = "\n".join(sections)
@@ -122,16 +129,12 @@ def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
         f"<h1>{text(title)}</h1>\n{body}\n</html>\n"
     )
-    scratch = path.with_suffix(".html.new")
-    scratch.write_text(page, encoding="utf-8")
-    os.replace(scratch, path)
+    write(path, page)
 
 
 def write_json(path: pathlib.Path, content: dict) -> None:
     """Writes all or nothing."""
-    scratch = path.with_suffix(".json.new")
-    scratch.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(scratch, path)
+    write(path, json.dumps(content, indent=1) + "\n")
 
 
 def numbers(columns: list[str], row: list[list[float]]) -> list[str]:

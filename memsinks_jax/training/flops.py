@@ -44,40 +44,24 @@ GIB = 2.0**30
 # TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and FLOPs a cycle as
 # libtpu 0.0.51 says them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
 # GPUs: NVIDIA's data sheets, dense.
-CHIPS = {
-    "TPU v4": Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9),
-    "TPU v5 lite": Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9),
-    "TPU v5": Chip("v5p", 459e12, 95.73 * GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9),
-    "TPU v6 lite": Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9),
-    "NVIDIA A100 40GB": Chip("A100", 312e12, 39.4 * GIB, 1555e9),
-    "NVIDIA A100 80GB": Chip("A100", 312e12, 79.2 * GIB, 2039e9),
-    "NVIDIA H100 PCIe": Chip("H100 PCIe", 756e12, 79.2 * GIB, 2000e9),
-    "NVIDIA H100 NVL": Chip("H100 NVL", 835e12, 93.1 * GIB, 3900e9),
-    "NVIDIA H100": Chip("H100", 989e12, 79.2 * GIB, 3350e9),
-    "NVIDIA GH200": Chip("GH200", 989e12, 94.5 * GIB, 4000e9),
-    "NVIDIA H200": Chip("H200", 989e12, 139.8 * GIB, 4800e9),
-}
-
-# Other names for the same chips: of later drivers, and with the card's form ('NVIDIA A100-SXM4-80GB').
-_ALIASES = (
-    (r"TPU v5e", "TPU v5 lite"),
-    (r"TPU v5p", "TPU v5"),
-    (r"TPU v6e", "TPU v6 lite"),
-    (r"NVIDIA A100.*80GB.*", "NVIDIA A100 80GB"),
-    (r"NVIDIA A100.*", "NVIDIA A100 40GB"),
-    (r"NVIDIA H100.*PCIe.*", "NVIDIA H100 PCIe"),
-    (r"NVIDIA H100.*NVL.*", "NVIDIA H100 NVL"),
-    (r"NVIDIA H100.*", "NVIDIA H100"),
-    (r"NVIDIA GH200.*", "NVIDIA GH200"),
-    (r"NVIDIA H200.*", "NVIDIA H200"),
+CHIPS = (  # by jax's `device_kind`, of older and later drivers, and with a card's form: 'NVIDIA A100-SXM4-80GB'
+    (r"TPU v4", Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9)),
+    (r"TPU v5 lite|TPU v5e", Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9)),
+    (r"TPU v5p?", Chip("v5p", 459e12, 95.73 * GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9)),
+    (r"TPU v6 lite|TPU v6e", Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9)),
+    (r"NVIDIA A100.*80GB.*", Chip("A100", 312e12, 79.2 * GIB, 2039e9)),
+    (r"NVIDIA A100.*", Chip("A100", 312e12, 39.4 * GIB, 1555e9)),
+    (r"NVIDIA H100.*PCIe.*", Chip("H100 PCIe", 756e12, 79.2 * GIB, 2000e9)),
+    (r"NVIDIA H100.*NVL.*", Chip("H100 NVL", 835e12, 93.1 * GIB, 3900e9)),
+    (r"NVIDIA H100.*", Chip("H100", 989e12, 79.2 * GIB, 3350e9)),
+    (r"NVIDIA GH200.*", Chip("GH200", 989e12, 94.5 * GIB, 4000e9)),
+    (r"NVIDIA H200.*", Chip("H200", 989e12, 139.8 * GIB, 4800e9)),
 )
 
 
 def chip(device_kind: str) -> Chip | None:
     """The chip of a jax `device_kind`; None for a CPU and for chips that are not in the table."""
-    if device_kind in CHIPS:
-        return CHIPS[device_kind]
-    return next((CHIPS[name] for pattern, name in _ALIASES if re.fullmatch(pattern, device_kind)), None)
+    return next((known for pattern, known in CHIPS if re.fullmatch(pattern, device_kind)), None)
 
 
 def parameters(config: Config) -> int:

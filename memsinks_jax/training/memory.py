@@ -1,8 +1,10 @@
 """Estimates the memory of a training step by arithmetic, and refuses too large a model before anything is allocated."""
 
 import functools
+import math
 import os
 
+import jax
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
@@ -79,13 +81,13 @@ def refuse_too_large(config: Config, mesh: Mesh) -> None:
     )
 
 
-def told(config: Config, mesh: Mesh) -> str:
+def summary(config: Config, mesh: Mesh) -> str:
     """The device memory of a run, in words."""
     parts = needed(config, mesh.size, mesh.devices.flat[0].platform)
     state = sum(size for name, size in parts.items() if "moments" in name)
     return (
-        f"parameters with gradients and moments some {_size(state)}, everything else "
-        f"{_size(sum(parts.values()) - state)}, of {_size(_room(mesh))} on each"
+        f"parameters with gradients and moments some {readable(state)}, everything else "
+        f"{readable(sum(parts.values()) - state)}, of {readable(_room(mesh))} on each"
     )
 
 
@@ -94,13 +96,27 @@ def is_large(config: Config) -> bool:
     return _parameters(config) > _LARGE
 
 
-def _size(count: float) -> str:
+def readable(count: float) -> str:
+    """'1.5 GiB' or '20.0 MiB'."""
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
 
 
 def _room(mesh: Mesh) -> float:
     """The memory of a device in bytes. CPU devices share their host's memory."""
-    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in mesh.local_devices]
-    if None not in limits:
-        return min(limits)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(mesh.local_devices)
+    return limit(mesh.local_devices) or of_host() / len(mesh.local_devices)
+
+
+def limit(devices: list[jax.Device]) -> int | None:
+    """The least memory of some devices in bytes; None for those that use their host's."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    return None if None in limits else min(limits)
+
+
+def of_host() -> int:
+    """The memory of this host in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def on_a_device(placed) -> int:
+    """Bytes on one device of a tree of arrays or shapes with shardings."""
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(placed))

@@ -14,7 +14,7 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.training import monitor, touched
-from memsinks_jax.training.guard import Guard, init_guard, judge
+from memsinks_jax.training.guard import Guard, check_update, init_guard
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer
@@ -85,7 +85,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
-        accept, guard = judge(state.guard, loss, gradient_norm, config.training)
+        accept, guard = check_update(state.guard, loss, gradient_norm, config.training)
         taught = method.taught(batch, seed)
 
         def changes(path: tuple) -> jax.Array:
