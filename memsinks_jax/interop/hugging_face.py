@@ -195,7 +195,6 @@ _LAYER_TYPES = ("layer_types", "sliding_window", "use_sliding_window", "max_wind
 _USE_WINDOW = ("qwen2", "qwen3", "smollm3")  # whose windows `use_sliding_window` switches on
 _TYPED = (*_USE_WINDOW, "gemma3_text")  # whose classes read layer_types
 _PARTIAL = ("phi3", "gpt_neox")  # whose classes rotate a part of a head
-_CAUSAL = {"is_causal": (True,)}  # the one field that any class reads, and that is True where it is absent
 _SCALES = ("factor", "low_freq_factor", "high_freq_factor")
 # What says nothing on how a trained model computes.
 _HARMLESS = (
@@ -360,12 +359,11 @@ def read_config(content: dict, where: str) -> Config:
         said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
         raise InputError(f"{where}: {said}; these can be read: {', '.join(DIALECTS)}")
     dialect = DIALECTS[kind]
-    for name, values in (dialect.required | _CAUSAL).items():
+    required = dialect.required | {"is_causal": (True,)}  # which all classes read, and which is True where it is absent
+    for name, values in required.items():
         if (value := content.get(name, values[0])) not in values:
             raise InputError(f"{where}: {name} is {value!r}; only {values[0]!r} can be read")
-    known = {
-        *_HARMLESS, *_ROPE, *_LAYER_TYPES, *_CAUSAL, *dialect.keys.values(), *dialect.required, dialect.context, "head_dim"
-    }  # fmt: skip
+    known = {*_HARMLESS, *_ROPE, *_LAYER_TYPES, *dialect.keys.values(), *required, dialect.context, "head_dim"}
     for name, value in content.items():
         if value and name not in known and not name.startswith("_"):
             raise InputError(
@@ -407,8 +405,8 @@ def _model(family: str, dialect: Dialect, content: dict) -> ModelConfig:
 
 def _read_positions(family: str, said: dict, layers: int, size: int) -> dict:
     """Rotary positions, windows and the scale of the scores -> fields of ModelConfig. `size`: of a head."""
-    if "rope_theta" not in said:
-        return {}  # learned positions
+    if not FAMILIES[family].rotary:
+        return {}
     for name in ("layer_types", "no_rope_layers"):
         if said.get(name) is not None and len(said[name]) != layers:
             raise InputError(f"{name} has {len(said[name])} layers, and num_hidden_layers is {layers}")
@@ -433,7 +431,7 @@ def _read_positions(family: str, said: dict, layers: int, size: int) -> dict:
         local = {"rope_theta": said.get("rope_local_base_freq", 1e4)} | (by_type.get("sliding_attention") or {})
         fields["window_theta"], scaled, _ = _rope(family, local, said)
         if scaled:
-            raise InputError(f"rope_type of layers with a window is {local['rope_type']!r}; only default can be read")
+            raise InputError(f"angles of layers with a window are scaled by {scaled}; only default can be read")
         fields["attention_scale"] = (
             0.0 if said["query_pre_attn_scalar"] == size else said["query_pre_attn_scalar"] ** -0.5
         )
@@ -447,8 +445,9 @@ def _rope(family: str, rope: dict, said: dict) -> tuple[float, str, float]:
     """rope_parameters, or the older rope_scaling -> fields of ModelConfig: rope_theta, rope_scaling, rotary_fraction."""
     theta, part = ("rotary_emb_base", "rotary_pct") if family == "gpt_neox" else ("rope_theta", "partial_rotary_factor")
     fraction = rope.get("partial_rotary_factor", said.get(part, 1.0))
-    if family not in _PARTIAL and fraction != 1:
+    if family not in _PARTIAL and fraction not in (None, 1):
         raise InputError(f"partial_rotary_factor is {fraction!r}; only 1 can be read of {family}")
+    fraction = fraction if family in _PARTIAL else 1
     return float(rope.get("rope_theta", said[theta])), _scaling(rope, said), float(fraction)
 
 
