@@ -198,14 +198,15 @@ def test_a_workdir_has_what_the_file_says(pieces, tmp_path):
 
 
 def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
-    """One command: config.model.initial=FILE and a pool. The export is the model that dropping leaves."""
+    """One command: config.model.initial=FILE and a pool. The export is the model that dropping leaves, and its context is
+    that of the file, not the rows'."""
     write(tmp_path / "a.gguf", "qwen3", pieces)
     (tmp_path / "texts").mkdir()
     for number in range(12):
         (tmp_path / "texts" / f"{number}.txt").write_text(f"Number {number} said: {TEXTS[number % 2]} {number * 7919}")
     fields = {
         "model.initial": str(tmp_path / "a.gguf"), "sinks.pool": 40, "sinks.active": 4, "sinks.opens_at": 1,
-        "sinks.learning_rate_multiple": 30.0, "data.files": str(tmp_path / "texts" / "*.txt"), "data.row_length": 64,
+        "sinks.learning_rate_multiple": 30.0, "data.files": str(tmp_path / "texts" / "*.txt"), "data.row_length": 32,
         "data.unique_documents": -1, "data.repeated_documents": 4, "data.repetitions": 8, "data.held_out_documents": 2,
         "training.batch_size": 8, "optimizer.learning_rate": 1e-3,
     }  # fmt: skip
@@ -216,6 +217,8 @@ def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
     export(tmp_path / "run", tmp_path / "out", True, "float32")
     exported, _, params = open_folder(tmp_path / "out")
     assert exported.model.hidden == 64 and exported.model.head_size == 128
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert run.config.data.row_length == 32 and exported.data.row_length == settings["model_max_length"] == 64
     for name in ("query_kernel", "down_kernel"):
         np.testing.assert_array_equal(params["layers"][name], run.params["layers"][name])
     template = "chat_template.jinja"
