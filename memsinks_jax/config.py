@@ -385,7 +385,7 @@ def validate(config: Config) -> Config:
     except ValueError:
         raise InputError(
             f"config.model.rope_scaling is {config.model.rope_scaling!r}; give linear:FACTOR or "
-            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT"
+            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT with LOW below HIGH"
         ) from None
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:

@@ -60,22 +60,27 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     model = workdirs.read_config(source) if is_run else read_config(source)
     fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
+    default = flatten(Config())
+    changed = {name for name, value in flatten(config).items() if value != default[name]}
+    given = changed if given is None else given
     if has_sinks(model):
         fixed += _SINKS
         free += _CHOICE_OF_SINKS
     elif config.sinks.pool and config.sinks.kind == "by_document":
-        new = {name: value for name, value in _NEW_SINKS.items() if given is None or name not in given}
-        config = with_fields(config, new)
+        config = with_fields(config, {name: value for name, value in _NEW_SINKS.items() if name not in given})
+        if config.sinks.shared_fraction != _NEW_SINKS["sinks.shared_fraction"]:
+            raise InputError(
+                f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added beside all neurons of "
+                f"config.model.initial={place}, which stay shared; leave it out"
+            )
     if not has_sinks(model) and has_sinks(config) and not (config.sinks.pool and is_sparse(config.sinks)):
         raise InputError(
             f"config.model.initial={place} has no sinks, and with config.sinks.kind={config.sinks.kind} trained neurons "
             "would become sinks; add new ones with config.sinks.pool=4096 and config.sinks.active=32, or turn neurons "
             "into sinks (memsinks_jax.import --shared_fraction), or set config.sinks.kind=none"
         )
-    here, there, default = flatten(config), flatten(model), flatten(Config())
+    here, there = flatten(config), flatten(model)
     there["model.kv_heads"] = there["model.kv_heads"] or there["model.heads"]
-    changed = {name for name in here if here[name] != default[name]}
-    given = changed if given is None else given
     inherited = {name: there[name] for name in fixed if name not in given}
     inherited |= {name: there[name] for name in free if name not in changed and name not in given}
     if not begun and not config.data.tokenizer:
@@ -86,7 +91,7 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
                 f"config.{name} is {here[name]!r}, and that of config.model.initial={place} is {there[name]!r}; leave it "
                 "out, or start from another model"
             )
-    changed = {name: value for name, value in inherited.items() if value != here[name]}
-    if changed:
-        logger.info("from %s: %s", place, ", ".join(f"{name}={value}" for name, value in changed.items()))
-    return with_fields(config, changed)
+    taken = {name: value for name, value in inherited.items() if value != here[name]}
+    if taken:
+        logger.info("from %s: %s", place, ", ".join(f"{name}={value}" for name, value in taken.items()))
+    return with_fields(config, taken)

@@ -131,7 +131,7 @@ def test_groups_of_members():
 class Spelled:
     """Tokens of a model that has no text."""
 
-    vocabulary_size, end_of_text, begin_of_text, stops = 24, 1, 1, (1,)
+    vocabulary_size, end_of_text, begin_of_text, stops, absent = 24, 1, 1, (1,), ()
 
     def decode(self, tokens):
         return "".join(chr(96 + token) for token in tokens)
