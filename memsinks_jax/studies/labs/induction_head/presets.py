@@ -105,9 +105,9 @@ def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
     timed, statistics = next((r for r in recipes if isinstance(r, Recipe)), preset.alone()), preset.statistics
     small = dataclasses.replace(timed, batch=min(timed.batch, 16))
     trained, others, state = training.start(small, statistics, 0)
-    steps_of, key = training.stepper(small, statistics), jax.random.key(0)
-    carry, _ = jax.block_until_ready(steps_of((trained, state), others, key, 0, 3))
+    key = jax.random.key(0)
+    carry, _ = jax.block_until_ready(training.steps(small, statistics, (trained, state), others, key, 0, 3))
     begun = time.monotonic()
-    jax.block_until_ready(steps_of(carry, others, key, 3, 3))
+    jax.block_until_ready(training.steps(small, statistics, carry, others, key, 3, 3))
     rate = work(dataclasses.replace(small, steps=3)) / (time.monotonic() - begun)
     return sum(map(work, recipes)) / rate

@@ -17,7 +17,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.readout import probabilities, softmax
 from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator, violated
-from memsinks_jax.studies.labs.study import Study, columns, family, picture, record, values
+from memsinks_jax.studies.labs.study import Study, columns, lines, record, values
 
 TRIALS, LAYERS = 20_000, 2_000  # of vectors, of the corollary
 SIZES = (2, 5, 10, 30, 100)  # d
@@ -43,7 +43,7 @@ def study(seeds: tuple[int, ...]) -> Study:
     c_T, x_TD = draw(rng, 3000, d)
     order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
     shown = [
-        family(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
+        lines(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
                {"stated": (c_T[order], None, bound[side][order]),
                 "reached": (c_T[order], None, bound[f"tight {side}"][order]),
                 "random vectors": (c_T, values_T)}, ".", log="y", level=1)
@@ -57,7 +57,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to {LARGEST:g}, half of the "
         f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, z along the layer's "
         f"first right singular vector in half of them. Pictured: d = 10.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import accumulation, readout
 from memsinks_jax.studies.labs.linear_network.trials import generator
-from memsinks_jax.studies.labs.study import Study, claim, columns, family, near, picture, record, values
+from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record, values
 
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)
@@ -55,12 +55,12 @@ def study(seeds: tuple[int, ...]) -> Study:
     wrong, told = printed_S.sum(), positive_S.sum()
     ratios = np.geomspace(1e-3, 1, 200)
     constants = readout.probabilities(np.array([0.25]), 50)
-    lines = {"printed": (ratios, None, printed(ratios, *constants))}
-    lines |= {f"corrected, $\\epsilon={alike:g}$": (ratios, exact(ratios, *constants, alike)) for alike in (0.9, 0.3)}
+    bounds = {"printed": (ratios, None, printed(ratios, *constants))}
+    bounds |= {f"corrected, $\\epsilon={alike:g}$": (ratios, exact(ratios, *constants, alike)) for alike in (0.9, 0.3)}
     shown = [
-        family("Logit of the memorized answer", "share of other documents with the sinks on", "logit",
+        lines("Logit of the memorized answer", "share of other documents with the sinks on", "logit",
                {"shared neurons alone": (RHOS, gen_SR), "sinks alone": (RHOS, mem_SR)}, "o-", level=0),
-        family("The largest share that separates", "repeats over other steps, $k/(N-k)$", "share", lines, log="x", level=0,
+        lines("The largest share that separates", "repeats over other steps, $k/(N-k)$", "share", bounds, log="x", level=0,
                ylim=(-0.2, 0.5)),
     ]  # fmt: skip
     return Study(
@@ -73,7 +73,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{accumulation.HIDDEN - accumulation.SHARED} sinks, N = {STEPS}, k = {REPEATS}, rate {RATE:g}, positive "
         f"features; {DRAWS} draws a seed, the same for every rho. Mem-only minus gen-only can be had this way before "
         f"any training, for any rho, k and N.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 
