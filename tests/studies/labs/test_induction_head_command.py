@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import induction_head as command
-from memsinks_jax.studies.labs.induction_head import baselines, bigrams, construction, experiments, sinks, training
+from memsinks_jax.studies.labs.induction_head import bigrams, construction, experiments, measures, sinks, training
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.study import write
 
@@ -160,7 +160,7 @@ QUICK = ("E1", "E2", "E8", "sinks")
 def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
     monkeypatch.setattr(experiments, "BY_POSITION", 16)
-    monkeypatch.setattr(baselines, "SEQUENCES", 64)
+    monkeypatch.setattr(measures, "SEQUENCES", 64)
     experiment, preset = command.EXPERIMENTS[name], Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
     runs = {
         label: [made_up(recipe, preset.statistics, seed) for seed in preset.seeds]

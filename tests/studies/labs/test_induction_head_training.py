@@ -10,9 +10,8 @@ import pytest
 
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import bigrams, measures, presets, sinks, training
-from memsinks_jax.studies.labs.induction_head.full import Full
 from memsinks_jax.studies.labs.induction_head.law import Law, sampler
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 from memsinks_jax.studies.labs.induction_head.training import Recipe
 
 SHAKESPEARE = bigrams.bundled()

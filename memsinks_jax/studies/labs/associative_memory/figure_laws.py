@@ -227,8 +227,10 @@ def proposition_2_of_q_0(settings: Settings) -> Measured:
     stored_DN = (np.arange(largest) < np.repeat(sizes, len(shares))[:, None]).astype(float)
     law, y_N = model.Law(stored_DN / stored_DN.sum(1, keepdims=True)), model.outputs(largest, settings.m)
     errors_GNX = _errors(settings, 2, law, y_N, d_NX, stored_DN[:, None])[:, 0]
-    halves = [[np.exp(np.interp(-0.3, -row_X, np.log(d_X))) for row_X, d_X in zip(rows_NX, d_NX, strict=True)]
-              for rows_NX in errors_GNX]  # fmt: skip
+    halves = [
+        [np.exp(np.interp(-0.3, -row_X, np.log(d_X))) for row_X, d_X in zip(rows_NX, d_NX, strict=True)]
+        for rows_NX in errors_GNX
+    ]
     statement = f"d where E(q_0) = 0.3 grows as N^1, N = {sizes[0]} to {sizes[-1]}"
     return Measured([_exponent("q_0_threshold", statement, "Prop. 2, rho = 0", 1.0, laws.slope(sizes, halves))])
 

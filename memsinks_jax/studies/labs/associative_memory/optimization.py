@@ -40,15 +40,10 @@ def kernel(e_NR: jax.Array, d: float | jax.Array) -> jax.Array:
 
 
 def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """Steps of batch size one from W = 0 along a stream of inputs.
+    """Steps of batch size one and of sizes gamma_T, from W = 0 -> `measure` of the scores (M, N) after each (T, ...).
 
-    Args:
-      rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
-        which follow from the counts of the inputs.
-      gamma_T: step size of every step.
-      measure: maps the scores (M, N) after a step to the result.
-    Returns:
-      `measure` after every step, stacked (T, ...).
+    rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
+    which follow from the counts of the inputs.
     """
     m, n = len(gram_MM), len(kernel_NN)
 
@@ -111,9 +106,7 @@ def _follow(optimizer: optax.GradientTransformation, weights, loss: Callable, er
     return weights, errors
 
 
-def descend(
-    optimizer: optax.GradientTransformation, w_DD, e_ND, u_MD, y_N, inputs_TB, law: model.Law, layer_norm=False
-):
+def descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB: jax.Array, law: model.Law, layer_norm: bool = False):
     """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every step (T,)."""
 
     def of_batch(w_DD, inputs_B):

@@ -5,7 +5,7 @@ import numpy as np
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, finish, lines, record
+from memsinks_jax.studies.labs.study import Panel, Study, claim, finish, lines, mean_ci, record
 
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
 SCHEMES = ("q_0", "q_1", "q_0,[P]")
@@ -110,7 +110,8 @@ def figure_3(settings: Settings) -> Study:
     shown = [_map(f"Error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", d, rows) for name, rows in maps.items()]
     title = f"All samples, $\\alpha={alpha:g}$"
     shown.append(lines(title, "width $d$", "error", curves, log="xy", ticks=d, ylim=(1e-3, 1)))
-    heading = report.heading("Error at T = infinity: mean (standard error) over runs")
+    rows = [[name, *(mean_ci(errors_G, 4) for errors_G in errors_GD.T)] for name, errors_GD in errors.items()]
+    table = report.text_table(["scheme", *(f"d = {value}" for value in d)], rows, len(d))
     return Study(
         "3", "Figure 3: which association scheme is better when",
         "Storing everything alike is best once the matrix has room for all inputs, and worst while it has not. Weights by "
@@ -118,18 +119,8 @@ def figure_3(settings: Settings) -> Study:
         f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; right: alpha = "
         f"{settings.alpha or 2:g}, the law known (T = infinity), P = {settings.p or 'd/8'}. "
         "Dashed: the exponents of Table 2, through the measured error at the middle d.",
-        runs, claims, shown, [heading, _table(d, each_GRDS)],
+        runs, claims, shown, [report.heading("Error at T = infinity: mean ± half of its 95% interval"), table],
     )  # fmt: skip
-
-
-def _table(d, each_GRDS: np.ndarray) -> str:
-    each_RDS = each_GRDS.reshape(-1, *each_GRDS.shape[2:])
-    mean_DS, error_DS = each_RDS.mean(0), each_RDS.std(0) / len(each_RDS) ** 0.5
-    rows = [
-        [report.text(name), *(f"{mean:.4f} ({error:.4f})" for mean, error in zip(mean_D, error_D, strict=True))]
-        for name, mean_D, error_D in zip(SCHEMES, mean_DS.T, error_DS.T, strict=True)
-    ]
-    return report.table(["scheme", *(f"d = {value}" for value in d)], rows, ["", *["number"] * len(d)])
 
 
 def _map(title: str, d, errors_GDT: np.ndarray) -> Panel:

@@ -246,8 +246,11 @@ def figure_7(settings: Settings) -> Study:
         return over_runs(one_run, [f"batch {batch}"])
 
     # Adam without memory is sign descent. All on W, from the same random start.
-    ways = {"SGD": (optax.sgd(1.0), False), "Adam": (optax.adam(1 / d, b1=0.0, b2=0.0), False),
-            "layer norm": (optax.sgd(1.0), True)}  # fmt: skip
+    ways = {
+        "SGD": (optax.sgd(1.0), False),
+        "Adam": (optax.adam(1 / d, b1=0.0, b2=0.0), False),
+        "layer norm": (optax.sgd(1.0), True),
+    }
 
     def on_matrix(key):
         of_inputs, of_outputs, of_start, of_samples = jax.random.split(key, 4)
@@ -255,8 +258,12 @@ def figure_7(settings: Settings) -> Study:
         u_MD = jax.random.normal(of_outputs, (m, d))
         u_MD = u_MD / jnp.linalg.norm(u_MD, axis=1, keepdims=True)
         inputs_TB = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS).reshape(-1, LARGE_BATCH)
-        return jnp.stack([optimization.descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB, law, layer_norm)
-                          for optimizer, layer_norm in ways.values()])  # fmt: skip
+        return jnp.stack(
+            [
+                optimization.descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB, law, layer_norm)
+                for optimizer, layer_norm in ways.values()
+            ]
+        )
 
     cosine_T = np.asarray(optax.cosine_decay_schedule(10.0, SAMPLES)(jnp.arange(SAMPLES)))
     schedules = {"constant 10": np.full(SAMPLES, 10.0), "constant 1": np.ones(SAMPLES), "10, decaying": cosine_T}

@@ -35,10 +35,7 @@ def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
 
 def memories(weights: dict, candidates_Q: np.ndarray, divide_by: float, positions: int | None = None) -> dict:
     """Puts the three memories of the theory into the weights. A stored pair scores 1, in attention after the division.
-
-    Args:
-      positions: number of positions whose predecessor W_K^1 stores; None: all.
-    """
+    positions: how many of them have their predecessor stored by W_K^1; None: all."""
     position, token = weights["position"][:positions], weights["token"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
     remapped_QD = triggers_QD @ (weights["output_1"] @ weights["value_1"]).T
@@ -90,8 +87,8 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> d
 
     scales, rates = best(built, [(one, two) for one in BETAS for two in BETAS])
     early = memories(weights, chosen, divide_by, measures.EARLY)
-    searches = [(built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, [(0.0, beta) for beta in BETAS]),
-                (early, [scales[:2]])]  # fmt: skip
+    uniform = [(0.0, beta) for beta in BETAS]
+    searches = [(built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, uniform), (early, [scales[:2]])]
     variants = {name: best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)}
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
     # With such a large scale of the logits, a loss means nothing.

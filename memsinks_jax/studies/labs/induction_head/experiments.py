@@ -10,22 +10,12 @@ import jax
 import numpy as np
 
 from memsinks_jax.studies.labs.induction_head import construction
-from memsinks_jax.studies.labs.induction_head.baselines import reference
 from memsinks_jax.studies.labs.induction_head.law import Law, sampler
+from memsinks_jax.studies.labs.induction_head.measures import MEASURES, PROBES, in_words, reference
 from memsinks_jax.studies.labs.induction_head.model import TwoLayers
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.induction_head.sinks import World
-from memsinks_jax.studies.labs.induction_head.study import (
-    MEASURES,
-    PROBES,
-    Experiment,
-    Group,
-    compared,
-    ends,
-    in_words,
-    measured,
-    record,
-)
+from memsinks_jax.studies.labs.induction_head.study import Experiment, Group, compared, ends, measured, record
 from memsinks_jax.studies.labs.induction_head.training import purpose
 from memsinks_jax.studies.labs.study import SHARE, bars, claim, lines, mean_ci
 
@@ -91,10 +81,17 @@ def frozen(preset):
     """Which memory waits for which (the study's figure 3, other panels)"""
     base = dataclasses.replace(preset.alone(), steps=preset.steps or 1000)  # longer before and after the thaw
     until = min(500 if preset.small else 300, base.steps // 2)
-    late = {"none frozen": [], "W_O^2 late": ["output_2"], "both W_K late": ["key_1", "key_2"], "W_K^1 late": ["key_1"],
-            "W_K^2 late": ["key_2"]}  # fmt: skip
-    groups = yield {label: dataclasses.replace(base, frozen_until=tuple((name, until) for name in names))
-                    for label, names in late.items()}  # fmt: skip
+    late = {
+        "none frozen": [],
+        "W_O^2 late": ["output_2"],
+        "both W_K late": ["key_1", "key_2"],
+        "W_K^1 late": ["key_1"],
+        "W_K^2 late": ["key_2"],
+    }
+    groups = yield {
+        label: dataclasses.replace(base, frozen_until=tuple((name, until) for name in names))
+        for label, names in late.items()
+    }
     none, output, keys, key_1, key_2 = groups.values()
     majority = reference(preset.statistics, base.law)
 
@@ -146,9 +143,8 @@ def bigrams_first(preset):
         at_half = group.steps_X.searchsorted(halved[label])
         excess[label] = group.values("loss_bigram")[np.arange(len(at_half)), at_half] - floors[label]
     halves = "; ".join(f"{label}: {mean_ci(steps, 0)}" for label, steps in halved.items())
-    above = ", ".join(
-        f"{mean_ci(loss - floors[label])} ({label})" for label, loss in ends(groups, "loss_bigram").items()
-    )
+    final = ends(groups, "loss_bigram")
+    above = ", ".join(f"{mean_ci(loss - floors[label])} ({label})" for label, loss in final.items())
     return (
         f"Steps until the in-context loss has halved (the run's end, {groups['random trigger'].recipe.steps}, if never): "
         f"{halves}. The global loss ends {above} nats above its floor.",
@@ -192,8 +188,11 @@ def outputs(preset):
 @experiment("E5")
 def competition(preset):
     """Memories that compete for the logits (the study's figure 4, right)"""
-    groups = yield {"frequent trigger": preset.world(k=1), "several triggers": preset.world(),
-                    "random trigger": preset.world(k=1, fixed=False)}  # fmt: skip
+    groups = yield {
+        "frequent trigger": preset.world(k=1),
+        "several triggers": preset.world(),
+        "random trigger": preset.world(k=1, fixed=False),
+    }
     ff1 = {label: group.values("ff1") for label, group in groups.items()}
     lowest = {label: group.values("ff1", 3).min(1) for label, group in groups.items()}
     drift = {label: ff1[label][:, -1] - lowest[label] for label in groups}
@@ -269,10 +268,8 @@ def _accuracy_by_position(preset: Preset, run) -> np.ndarray:
     batch = jax.device_get(sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), BY_POSITION))
     predicted = jax.jit(lambda tokens: run.recipe.model.forward(run.weights, tokens).logits_BTV.argmax(-1))
     parts = [predicted(batch.tokens_BS[at : at + 16, :-1]) for at in range(0, BY_POSITION, 16)]
-    right_BT, where_BT = (
-        np.concatenate(parts) == batch.tokens_BS[:, 1:],
-        (batch.seen_BT >= 2) & ~batch.cyclic_B[:, None],
-    )
+    right_BT = np.concatenate(parts) == batch.tokens_BS[:, 1:]
+    where_BT = (batch.seen_BT >= 2) & ~batch.cyclic_B[:, None]
     bins_T = np.arange(right_BT.shape[1]) * BINS // right_BT.shape[1]
     known = [where_BT & (bins_T == b) for b in range(BINS)]
     return np.array([right_BT[known_BT].mean() if known_BT.any() else np.nan for known_BT in known])
@@ -427,8 +424,12 @@ def theory(preset):
     """The induction head of the theory, by width"""
     yield {}
     law, statistics, seeds = Law(k=preset.k), preset.statistics, preset.seeds
-    built = {d: Group.untrained(seeds, lambda seed, d=d: construction.evaluate(
-        statistics, law, TwoLayers(d, unit=True), seed)) for d in WIDTHS}  # fmt: skip
+
+    def build(d: int) -> Group:
+        model = TwoLayers(d, unit=True)
+        return Group.untrained(seeds, lambda seed: construction.evaluate(statistics, law, model, seed))
+
+    built = {d: build(d) for d in WIDTHS}
     model, size = TwoLayers(GRADIENT_WIDTH, unit=True), (GRADIENT_BATCHES, GRADIENT_BATCH)
     step = Group.untrained(seeds, lambda seed: construction.gradient_order(statistics, law, model, seed, *size))
     chance = {"wo1": 1 / len(statistics.characters), "wk1": 1 / preset.k, "wk0_64": 1 / 63}

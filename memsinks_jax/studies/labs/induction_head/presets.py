@@ -14,9 +14,8 @@ import jax
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import training
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.full import Full
 from memsinks_jax.studies.labs.induction_head.law import Law
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 from memsinks_jax.studies.labs.induction_head.sinks import World
 from memsinks_jax.studies.labs.induction_head.training import Recipe
 

@@ -9,6 +9,7 @@ Axes as in `model`; R sequences of the pool, M sinks.
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable
 
@@ -128,8 +129,7 @@ def train(
 
     start = (trained, _rule(world).init(trained))
     carry, curves = resumable(path, world.steps, world.log_every, start, advance, tell)
-    kept = [f"{who} {mode} {what}" for who in ("fresh", "pool") for mode in MODES
-            for what in ("acc_clean", "loss_bigram")]  # fmt: skip
+    kept = [" ".join(names) for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))]
     ends, test = {name: float(np.mean(curves[name][-3:])) for name in kept}, {}
     for mode in MODES:
         test |= {

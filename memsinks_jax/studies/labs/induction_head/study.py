@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
+from memsinks_jax.studies.labs.induction_head.measures import MEASURES, PROBES
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.induction_head.sinks import World
 from memsinks_jax.studies.labs.induction_head.training import Recipe, Run
-from memsinks_jax.studies.labs.study import SHARE, Panel, Study, lines
+from memsinks_jax.studies.labs.study import Panel, Study, lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,29 +121,3 @@ def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str,
             told[name] = {axis: places.tolist(), "value": values.round(5).tolist()}
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     return {"variant": variant, "seed": seed, "metrics": finite, "curves": told}
-
-
-def in_words(label: str) -> str:
-    """A label that says what the memories do."""
-    for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
-        label = label.replace(symbol, f"{word} (${symbol}$)")
-    return label.replace("both W_K ", "both keys ($W_K$) ")
-
-
-# How a curve of a run is drawn: label; the y axis and its limits.
-MEASURES = {
-    "acc_end": ("accuracy, all", "share", SHARE),
-    "acc_clean": ("accuracy, clean", "share", SHARE),
-    "other_acc_clean": ("accuracy, clean, the other outputs", "share", SHARE),
-    "score_acc": ("layer 1 looks one back", "share", SHARE),
-    "score2_acc": ("layer 2 looks after the trigger", "share", SHARE),
-    "score2_next_acc": ("layer 2 looks at the output", "share", SHARE),
-    "loss_head": ("outputs that can be known", "nats", (0, None)),
-    "loss_bigram": ("all other tokens", "nats", (2, 3.6)),
-    "wo1": (in_words("W_O^2"), "recall", SHARE),
-    "wk1": (in_words("W_K^2"), "recall", SHARE),
-    "wk0_64": (in_words("W_K^1") + ", t < 64", "recall", SHARE),
-    "wk0": (in_words("W_K^1") + ", all t", "recall", SHARE),
-    "ff1": ("feed-forward layer", "nats", (0, 4)),
-}
-PROBES = ("wo1", "wk1", "wk0_64", "wk0")  # of the memories

@@ -22,9 +22,8 @@ import optax
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import measures
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.full import Full
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 
 AT_ONCE = 64  # sequences per gradient computation; larger batches sum several, which saves memory
 JUDGED = 192  # sequences in the test at the end
@@ -200,10 +199,8 @@ def resumable(
 ):
     """Trains, from a checkpoint at `path` if there is one -> (carry, curves {name: (points,)} including `step`).
 
-    Args:
-      carry: trained weights and the optimizer's state, as at the first step.
-      advance: (carry, steps done, further steps) -> (carry, {name: value}).
-      tell: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
+    carry: trained weights and the optimizer's state. advance: (carry, steps done, further steps) -> (carry, {name: value}).
+    tell: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
     """
     done, curves, saved = 0, {}, time.monotonic()
     if path.exists():
@@ -235,11 +232,8 @@ def train(
     def advance(carry, done, count):
         carry, tally = steps(recipe, statistics, carry, others, of_data, done, count)
         weights, key = {**others, **carry[0]}, jax.random.fold_in(of_test, done + count)
-        found, tested = jax.device_get((
-            probes(recipe, statistics, weights),
-            fresh(recipe.model, statistics, recipe.test_law or recipe.law, few, weights, key),
-        ))  # fmt: skip
-        tested = measures.rates(tested)
+        tested = fresh(recipe.model, statistics, recipe.test_law or recipe.law, few, weights, key)
+        tested, found = measures.rates(jax.device_get(tested)), probes(recipe, statistics, weights)
         point = measures.rates(jax.device_get(tally)) | {name: float(value) for name, value in found.items()}
         point |= {name: value for name, value in tested.items() if name.startswith("score")}
         if recipe.test_law is not None:

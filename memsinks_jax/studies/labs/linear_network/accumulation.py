@@ -59,11 +59,7 @@ def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", draws: int | None = None) -> Training:
-    """Trains side by side.
-
-    Args:
-      draws: of features, targets and order; trial b uses draw b % draws. None: one per trial.
-    """
+    """Trains side by side. draws: of features, targets and order; trial b uses draw b % draws. None: one per trial."""
     draws = draws or len(rate_B)
     again = np.arange(len(rate_B)) % draws
     z_NBH, memory_BH = features(rng, steps, draws, HIDDEN), features(rng, draws, HIDDEN)
@@ -106,8 +102,10 @@ def measure(seed: int, reading: str, trials: int = TRIALS) -> tuple[Training, di
     rate_B, repeats_B = 10 ** rng.uniform(-3, -1.5, trials), rng.integers(5, 60, trials)
     one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
     bound = bounds(one, STEPS)
-    counts = {name: below(values_B, one.gen_only) if "(1)" in name else below(one.mem_only, values_B)
-              for name, values_B in bound.items()}  # fmt: skip
+    counts = {
+        name: below(values_B, one.gen_only) if "(1)" in name else below(one.mem_only, values_B)
+        for name, values_B in bound.items()
+    }
     return one, bound, counts
 
 
@@ -115,12 +113,13 @@ def study(seeds: tuple[int, ...]) -> Study:
     found, claims, runs, broken = {}, [], [], {}
     for reading, meaning in READINGS.items():
         several = found[reading] = [measure(seed, reading) for seed in seeds]
-        metrics = columns([
+        rows = [
             {"gen-only": one.gen_only.mean(), "mem-only": one.mem_only.mean()}
             | {f"bound {name}": values_B.mean() for name, values_B in bound.items()}
             | {f"violated {name}": count for name, count in counts.items()}
             for one, bound, counts in several
-        ])  # fmt: skip
+        ]
+        metrics = columns(rows)
         runs += record(reading, seeds, metrics)
         broken[reading] = np.mean(metrics["violated (2) stated"]) / TRIALS
         for part, what in (("(1)", "gen-only ≤"), ("(2)", "mem-only ≥")):

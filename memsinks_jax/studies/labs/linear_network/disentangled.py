@@ -90,11 +90,8 @@ def orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0.
-
-    Returns:
-      W of every problem (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O, F).
-    """
+    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0 -> W of every problem
+    (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O, F)."""
     moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
     xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))
     fc_PHF = np.stack([orthogonal(rng, HIDDEN)[:, : D_SEM + D_MEM] for _ in problems])  # 2 gamma = 1

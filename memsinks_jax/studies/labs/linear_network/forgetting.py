@@ -69,8 +69,8 @@ def study(seeds: tuple[int, ...]) -> Study:
         metrics = columns([one.metrics() for one in found[kind]])
         runs += record(kind, seeds, metrics)
         excluded = kind == "same target"
-        rows = [("stated", "drop ≥ γ m eps c_min", "excluded in its setup" if excluded else "never (H.2)"),
-                ("corrected", "corrected bound", "corrected")]  # fmt: skip
+        paper = "excluded in its setup" if excluded else "never (H.2)"
+        rows = [("stated", "drop ≥ γ m eps c_min", paper), ("corrected", "corrected bound", "corrected")]
         for form, statement, paper in rows[: 1 if excluded else 2]:
             id, counts = f"{kind.replace(' ', '_')}_{form}", metrics[f"{form} violated"]
             claims.append(violated(id, f"{statement}, {meaning}", paper, counts, TRIALS))
