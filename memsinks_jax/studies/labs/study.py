@@ -232,15 +232,9 @@ def record(variant: str, seeds, metrics: dict, curves: dict[str, tuple[str, list
     ]
 
 
-def columns(rows: list[dict]) -> dict[str, list]:
+def columns(rows: list[dict]) -> dict[str, np.ndarray]:
     """Metrics of several seeds, one row per seed -> {name: values (seeds,)}."""
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def values(runs: list[dict], variant: str, name: str) -> np.ndarray:
-    """A metric (seeds,), or the values of a curve (seeds, X), out of the table of runs."""
-    rows = [run for run in runs if run["variant"] == variant]
-    return np.array([run["metrics"][name] if name in run["metrics"] else run["curves"][name]["value"] for run in rows])
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def near(id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6) -> Claim:

@@ -18,7 +18,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import readout
 from memsinks_jax.studies.labs.linear_network.trials import below, features, generator, violated
-from memsinks_jax.studies.labs.study import Study, claim, columns, near, record, scatter, values
+from memsinks_jax.studies.labs.study import Study, claim, columns, near, record, scatter
 
 TRIALS, TOKENS, HIDDEN, STEPS, RATE = 300, 30, 12, 100, 0.05
 MEMORIZED = 20  # steps on s_mem first, so that there is a memory to forget
@@ -63,18 +63,18 @@ def measure(seed: int, kind: str, trials: int = TRIALS) -> Found:
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found, runs, claims = {}, [], []
+    found, metrics, runs, claims = {}, {}, [], []
     for kind, meaning in KINDS.items():
         found[kind] = [measure(seed, kind) for seed in seeds]
-        metrics = columns([one.metrics() for one in found[kind]])
-        runs += record(kind, seeds, metrics)
+        metrics[kind] = columns([one.metrics() for one in found[kind]])
+        runs += record(kind, seeds, metrics[kind])
         excluded = kind == "same target"
         paper = "excluded in its setup" if excluded else "never (H.2)"
         rows = [("stated", "drop ≥ γ m eps c_min", paper), ("corrected", "corrected bound", "corrected")]
         for form, statement, paper in rows[: 1 if excluded else 2]:
-            id, counts = f"{kind.replace(' ', '_')}_{form}", metrics[f"{form} violated"]
+            id, counts = f"{kind.replace(' ', '_')}_{form}", metrics[kind][f"{form} violated"]
             claims.append(violated(id, f"{statement}, {meaning}", paper, counts, TRIALS))
-    drop_S, bound_S = (values(runs, "positive", name) for name in ("drop", "stated bound"))
+    drop_S, bound_S = (metrics["positive"][name] for name in ("drop", "stated bound"))
     claims += [
         near("drop", "mean drop of the logit, positive features", "falls", drop_S, 0.232, 0.05),
         claim("bound", "mean of the bound over the mean drop", "a lower bound", bound_S / drop_S, at_most=0.1),
