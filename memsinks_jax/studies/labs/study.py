@@ -170,7 +170,7 @@ def lines(
     """
 
     def draw(axis) -> None:
-        colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown))) if ordered else COLOURS
+        colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown))) if ordered else itertools.cycle(COLOURS)
         for (label, (places, values, *derived)), colour in zip(shown.items(), colours, strict=False):
             if values is not None:
                 values_SX = np.atleast_2d(values)

@@ -457,7 +457,7 @@ def theory(preset):
                  built[256].test("W_O^2 and W_K^2"), at_most=0.3)]
         + [claim(f"gradient: {name}", f"{name} of one gradient step from zero, over chance", "clearly above 1",
                  step.test(name) / least, at_least=min(3.0, 0.6 / least)) for name, least in chance.items()],
-        [by_width("In-context accuracy", wholes, expected=(EXPECTED, None, [value for value, _ in EXPECTED.values()])),
+        [by_width("In-context accuracy", wholes, expected=(list(EXPECTED), None, [one for one, _ in EXPECTED.values()])),
          by_width("Recall is not yet a working head", recalls),
          bars("What one gradient step stores", "recall", ["copying", "matching", "previous token,\nt < 64"],
               {"one gradient step": [step.test(name) for name in chance], "chance": [[one] for one in chance.values()]},
