@@ -80,7 +80,7 @@ def study(settings: Settings) -> Study:
         f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the document's id; "
         f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled wrongly. Dashed: predicted from "
         "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
-        f"activations are in a trained model is not measured here, and shared neurons are left out. Right: {ONCE} documents "
+        f"activations are in a trained model is not measured here, and shared neurons are left out. Last: {ONCE} documents "
         "read once stand beside each to be recalled.",
         runs, _claims(settings, found, told) + _claims_with_once(crowded), _panels(settings, found, told, crowded),
         [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, found)],

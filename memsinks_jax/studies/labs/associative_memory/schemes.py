@@ -116,7 +116,7 @@ def figure_3(settings: Settings) -> Study:
         "3", "Figure 3: which association scheme is better when",
         "Storing everything alike is best once the matrix has room for all inputs, and worst while it has not. Weights by "
         "frequency keep the frequent ones in a small matrix and starve the rare ones in a large one. A threshold has both.",
-        f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; right: alpha = "
+        f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; curves: alpha = "
         f"{settings.alpha or 2:g}, the law known (T = infinity), P = {settings.p or 'd/8'}. "
         "Dashed: the exponents of Table 2, through the measured error at the middle d.",
         runs, claims, shown, [report.heading("Error at T = infinity: mean ± half of its 95% interval"), table],

@@ -147,6 +147,6 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate {RATE:g}, {OTHERS} other "
         f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
         f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
-        f"Right: what s tends to before an encounter, over the chance to come back.",
+        f"Last: what s tends to before an encounter, over the chance to come back.",
         runs, claims, shown,
     )  # fmt: skip
