@@ -54,15 +54,12 @@ class TwoLayers:
         unused = {name for names in FEED_FORWARD.values() for name in names} - set(self.trainable)
         weights = {}
         for place, (name, shape) in enumerate(shapes.items()):
-            of_name = jax.random.fold_in(key, place)
+            of_name, reach = jax.random.fold_in(key, place), 1 / math.sqrt(shape[-1])
             if name in unused:
                 continue
-            if self.unit:
-                weights[name] = jax.random.normal(of_name, shape) / math.sqrt(shape[-1])
-            elif name in ("token", "position"):
-                weights[name] = jax.random.normal(of_name, shape)
+            if self.unit or name in ("token", "position"):
+                weights[name] = jax.random.normal(of_name, shape) / (math.sqrt(shape[-1]) if self.unit else 1)
             else:
-                reach = 1 / math.sqrt(shape[-1])
                 weights[name] = jax.random.uniform(of_name, shape, minval=-reach, maxval=reach)
         if self.positions == "sinusoid":
             weights["position"] = jnp.asarray(sinusoids(length, d), jnp.float32)
