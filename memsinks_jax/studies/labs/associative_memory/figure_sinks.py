@@ -216,9 +216,8 @@ def _panels(
     points = {
         name: ([one.predicted for one in ones], [one.held.mean() for one in ones]) for name, ones in groups.items()
     }
-    panels.append(
-        scatter(f"Documents held at {TOLERATED:.0%} errors", "predicted", "measured", points, "equal", log="xy")
-    )
+    title = f"Documents held at {TOLERATED:.0%} errors"
+    panels.append(scatter(title, "predicted", "measured", points, "equal", log="xy"))
     return [*panels, by_size(f"{ONCE} read once beside each document", crowded)]
 
 

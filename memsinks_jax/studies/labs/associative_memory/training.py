@@ -228,9 +228,8 @@ def figure_7(settings: Settings) -> Study:
 
         def one_run(key):
             kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, SAMPLES)
-            return jax.vmap(
-                lambda gamma_T: optimization.stream("gradient", kernel_NN, gram_MM, y_N, inputs_T, gamma_T, measure)
-            )(gamma_ST)
+            given = "gradient", kernel_NN, gram_MM, y_N, inputs_T
+            return jax.vmap(lambda gamma_T: optimization.stream(*given, gamma_T, measure))(gamma_ST)
 
         return over_runs(one_run, step_sizes)
 
@@ -258,12 +257,8 @@ def figure_7(settings: Settings) -> Study:
         u_MD = jax.random.normal(of_outputs, (m, d))
         u_MD = u_MD / jnp.linalg.norm(u_MD, axis=1, keepdims=True)
         inputs_TB = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS).reshape(-1, LARGE_BATCH)
-        return jnp.stack(
-            [
-                optimization.descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB, law, layer_norm)
-                for optimizer, layer_norm in ways.values()
-            ]
-        )
+        given = w_DD, e_ND, u_MD, y_N, inputs_TB, law
+        return jnp.stack([optimization.descend(way, *given, layer_norm) for way, layer_norm in ways.values()])
 
     cosine_T = np.asarray(optax.cosine_decay_schedule(10.0, SAMPLES)(jnp.arange(SAMPLES)))
     schedules = {"constant 10": np.full(SAMPLES, 10.0), "constant 1": np.ones(SAMPLES), "10, decaying": cosine_T}
@@ -284,9 +279,8 @@ def figure_7(settings: Settings) -> Study:
             error = curves[name] = places * samples // errors_GT.shape[1], errors_GT[:, places - 1]
             metrics, curve = {"error": errors_GT[:, -1]}, {"error": ("T", *error)}
             runs += record(f"{group}: {name}, d={width}", settings.seeds, metrics, curve)
-        shown.append(
-            lines(f"{title}, width {width}", "samples $T$", "error", curves, log="xy", ordered=group == "steps")
-        )
+        title = f"{title}, width {width}"
+        shown.append(lines(title, "samples $T$", "error", curves, log="xy", ordered=group == "steps"))
     names, sizes, decaying = list(steps), list(batches), "10, decaying"
     for id, statement, paper, errors, one, other in (
         *((f"larger_{large}", f"with {large} over that with {small}, T = {SAMPLES}", "larger steps are better", steps,
@@ -327,15 +321,11 @@ def figure_8(settings: Settings) -> Study:
             seeds, settings.draws, together=True,
         )  # fmt: skip
         # The error is a sum of p(x) over unrecalled inputs: without any it is exactly zero.
-        solved_G, statement = (
-            (errors_GRT[:, :, -1] == 0).mean(1),
-            f"share of runs with zero error, d = {d}, M = {m}, N = {n}",
-        )
+        solved_G = (errors_GRT[:, :, -1] == 0).mean(1)
         curves = {"error": ("step", steps, errors_GRT[:, :, steps - 1].mean(1))}
         runs += record(f"M={m}", seeds, {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}, curves)
-        claims.append(
-            claim(f"zero_error_{m}", statement, "zero error is reached (Fig. 8)", [solved_G.mean()], at_least=0.9)
-        )
+        statement, paper = f"share of runs with zero error, d = {d}, M = {m}, N = {n}", "zero error is reached (Fig. 8)"
+        claims.append(claim(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9))
         kinds = ("outputs", "inputs") if m == settings.m else ("inputs",)
         shown += [_plane(kind, e[0, 0], u[0, 0], y_N) for kind in kinds]
     return Study(
