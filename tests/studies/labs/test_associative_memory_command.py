@@ -8,8 +8,9 @@ import test_commands
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
+from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.associative_memory.study import Settings
-from memsinks_jax.studies.labs.study import write
+from memsinks_jax.studies.labs.study import lines, write
 
 
 def test_a_figure_is_written_whole(tmp_path):
@@ -122,6 +123,13 @@ def test_several_figures_share_one_page(tmp_path):
     assert {run["variant"].split(":")[0] for run in content["runs"]} == {"5", "6"}
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png") == 2 and "Figure 5" in page and "Figure 6" in page
+
+
+def test_a_panel_draws_every_line():
+    """There are more of them than colours."""
+    axis = plt.figure().add_subplot()
+    lines("", "", "", {str(number): ([0, 1], [number, number]) for number in range(15)})(axis)
+    assert len(axis.get_lines()) == len(axis.get_legend().get_texts()) == 15
 
 
 def test_nothing_is_written_when_a_picture_fails(tmp_path):
