@@ -29,7 +29,7 @@ from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
-from memsinks_jax.interop.chat import Chat
+from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
@@ -91,7 +91,7 @@ class Model:
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
         identity = ids.from_hex(document) if document else None
-        asked = Chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
+        asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
     def identities(self, tokens: Sequence[np.ndarray], sinks: str) -> np.ndarray:
@@ -206,7 +206,7 @@ def generate(
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
     run = trained.run
-    asked = list(map(Chat(workdir, run.tokenizer), prompts)) if chat else prompts
+    asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and not run.opened(identity):
