@@ -13,10 +13,11 @@ import numpy as np
 import tokenizers
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import ANSWERS
 from memsinks_jax.data.tokenizer import read_object, special_names
 
-ANSWERS = "assistant"  # the role whose messages are answers
 _CUT = "\ufdd0"  # Unicode assigns it to no character, so no text needs it
+SOURCE = "source"  # folder of a workdir with the small files of its initial model
 _FILES = "chat_template.jinja", "special_tokens_map.json"
 
 
@@ -116,7 +117,9 @@ def open_template(
 ) -> Template | None:
     """The template of a Hugging Face folder, or of one with the `files` of one; None if it has none. As `Template`."""
     alone = folder / _FILES[0]
-    source = alone.read_text() if alone.is_file() else read_object(folder / "tokenizer_config.json").get("chat_template")
+    source = (
+        alone.read_text() if alone.is_file() else read_object(folder / "tokenizer_config.json").get("chat_template")
+    )
     if isinstance(source, list):  # several, by name
         source = {each["name"]: each["template"] for each in source}.get("default")
     return Template(source, special_names(folder), tokenizer, str(folder), day) if source else None
