@@ -269,7 +269,7 @@ def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
 def test_prompts_that_fill_a_row_are_reported(pairs):
     """Never silent: documents of which nothing counts in a row are counted, and if there are no others it is refused."""
     data = {"data.files": str(pairs), "data.unique_documents": -1, "data.repeated_documents": 0, "data.row_length": 64}
-    config = with_fields(tiny_config(), data | {"data.held_out_documents": 4, "data.ids": "group"})
+    config = with_fields(tiny_config(), data | {"data.held_out_documents": 4, "data.held_out_by": "document"})
     longest = int(Prepared(pairs).prompts.max())
     assert counts(load_corpus(config))["without_answer"] == 0
     corpus = load_corpus(with_fields(config, {"data.row_length": longest}))
