@@ -160,7 +160,7 @@ class WriteShard(PipelineStep):
         tokenizer = _opened(path, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
-        make = Maker(self.settings, out, tokenizer)
+        make, has_answers = Maker(self.settings, out, tokenizer), prepared.has_answers(self.settings)
         lengths, identities, groups, names, skipped, answered = [], [], [], {}, [], []
         with shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
             for document in data:
@@ -193,13 +193,14 @@ class WriteShard(PipelineStep):
                 groups.append(group)
                 progress.note(document.metadata["consumed"], len(lengths))
                 document.metadata["answers"] = [tokens[start:stop] for start, stop in answers]
-                answered.append(np.insert(answers, 0, len(answered), axis=1))
+                if has_answers:
+                    answered.append(np.insert(answers, 0, len(answered), axis=1))
                 yield document
         index = np.zeros(len(lengths), SHARD_INDEX)
         index["length"] = lengths
         index["identity"], index["group"] = (np.reshape(lanes, (-1, 2)) for lanes in (identities, groups))
         np.save(out / "work" / f"{rank:05d}.npy", index)
-        if prepared.has_answers(self.settings):
+        if has_answers:
             spans = np.concatenate([np.zeros((0, 3), np.int64), *answered])
             np.save(answers_file(out / "work", rank), spans.astype("<u4"))
         # After a kill, all of these are written again with the same content.
