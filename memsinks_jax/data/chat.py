@@ -13,10 +13,10 @@ import numpy as np
 import tokenizers
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.documents import ANSWERS
 from memsinks_jax.data.tokenizer import read_object, special_names
 
 _CUT = "\ufdd0"  # Unicode assigns it to no character, so no text needs it
+ANSWERS = "assistant"  # the role whose messages are answers
 SOURCE = "source"  # folder of a workdir with the small files of its initial model
 _FILES = "chat_template.jinja", "special_tokens_map.json"
 

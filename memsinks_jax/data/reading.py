@@ -16,7 +16,6 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
-from memsinks_jax.data.documents import ANSWERS
 from memsinks_jax.data.files import Segment, Source
 
 SEPARATOR = "<|endoftext|>"
@@ -391,6 +390,8 @@ def take(record: Record, values, fields: Fields) -> None:
 
 def _take_messages(record: Record, messages, name: str) -> None:
     """Takes a conversation. Other fields of a message than role and content are left out."""
+    from memsinks_jax.data.chat import ANSWERS  # loads jinja, which other records do not need
+
     if not isinstance(messages, list) or not all(
         isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
         for message in messages

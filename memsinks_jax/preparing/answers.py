@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.chat import SOURCE, Template, open_template
+from memsinks_jax.data.chat import ANSWERS, SOURCE, Template, open_template
 from memsinks_jax.data.gguf_file import SUFFIX, open_gguf
-from memsinks_jax.data.reading import ANSWERS, Record
+from memsinks_jax.data.reading import Record
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, read_json_tokenizer
 
 CHAT = "chat"  # as a template: that of the tokenizer's model
