@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, meeting, never_read
+from memsinks_jax.data.counts import as_advice, meeting, never_read, unanswered
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
@@ -324,15 +324,16 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
 
 
 def _monitor(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened) -> Monitor:
-    config, tokenizer = opened.corpus.config, opened.corpus.tokenizer
+    corpus, config, tokenizer = opened.corpus, opened.corpus.config, opened.corpus.tokenizer
     size, whole = rows_at_once(config, mesh, config.monitor.probes), reads_whole(config.data)
 
-    def as_batches(tokens: list[np.ndarray], identities: np.ndarray) -> list[dict]:
+    def as_batches(documents: np.ndarray) -> list[dict]:
+        tokens, identities = [corpus.tokens(i) for i in documents], corpus.identities(documents)
         about = (tokens, identities, config.data.row_length, tokenizer.end_of_text, size, whole)
-        return document_batches(*about, ids(identities), tokenizer.begin_of_text)
+        return document_batches(*about, ids(identities), tokenizer.begin_of_text, corpus.answers(documents))
 
     own = sharding.own_rows(config.training.batch_size, mesh)
-    return Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
+    return Monitor(config, corpus, opened.rows, own, workdir, opened.start, since, as_batches)
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
@@ -390,7 +391,9 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
     epochs_per_step = config.training.batch_size / opened.rows.rows_per_epoch
-    for advice in (as_advice(never_read(corpus), config.data.row_length), meeting(epochs_per_step)):
+    length = config.data.row_length
+    without_answer = unanswered(corpus.table.without_answer(length), length)
+    for advice in (as_advice(never_read(corpus), length), without_answer, meeting(epochs_per_step)):
         if advice:
             logger.warning("%s", advice)
 
