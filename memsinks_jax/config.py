@@ -434,7 +434,7 @@ def validate(config: Config) -> Config:
         for name, value in needed.items():
             if values[name] != value:
                 raise InputError(
-                    f"config.sinks.sampling is disjoint, which gives sinks of MLPs to groups of documents, and config.{name} "
+                    f"config.sinks.sampling is disjoint, which gives groups of documents sinks of MLPs, and config.{name} "
                     f"is {values[name]!r}; set it to {value!r}, or choose another sampling"
                 )
         if not config.sinks.active:

@@ -74,8 +74,8 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     settings = config.optimizer
     if not settings.base_multiple and not (sinks.is_sparse(config.sinks) and sinks.has_sinks(config)):
         raise InputError(
-            "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows of tables, and this model has "
-            "none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple above 0"
+            "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows of tables, and this model "
+            "has none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple above 0"
         )
     direction = scale_by_adam(settings.b1, settings.b2)
     if settings.kind == "muon":
