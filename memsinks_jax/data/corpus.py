@@ -6,6 +6,7 @@ import hashlib
 import json
 import pathlib
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,6 +37,11 @@ class Corpus:
     @property
     def table(self) -> Table:
         return self.mixture.table
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups by their numbers, if they have sinks by number."""
+        return self.table.group_names if self.config.sinks.sampling == "disjoint" else []
 
     @property
     def lengths(self) -> np.ndarray:
@@ -76,16 +82,18 @@ class Corpus:
         amounts = [amount for _, amount in general_sources(config.general)]
         settings = [config.seed, {**decided, "files": "", "tokenizer": ""}, amounts, config.general.token_budget]
         settings += [dataclasses.asdict(config.canaries), [source.digest for source in self.table.sources]]
+        settings += [self.groups] if self.groups else []
         return {
             "tokenizer": hashlib.sha256(self.tokenizer.model).hexdigest(),
             "documents": hashlib.sha256(json.dumps(settings).encode()).hexdigest(),
         }
 
 
-def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus:
+def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: Sequence[str] = ()) -> Corpus:
     """Opens, reads or generates the documents, and draws their roles from the seed.
 
     Args:
+      groups: those that the run, or the model it starts from, knows already, by number; for sinks by the group's number.
       tokenizer: of an earlier run. By default the one that the config names, else a new one, trained on each training
         document once, so that the variants of an experiment share it.
     Raises:
@@ -102,17 +110,20 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
             f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
             f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
         )
-    table = Table(sources, config.data.ids)
+    numbered = groups if config.sinks.sampling == "disjoint" else None
+    table = Table(sources, config.data.ids, numbered)
     if 0 < len(table) == table.without_answer(config.data.row_length):
         raise InputError(
             f"no answer begins in the first {in_words(config.data.row_length, 'token')} of its document, so nothing would "
             "count; raise config.data.row_length"
         )
+    if numbered is not None:
+        _refuse_small_pool(config, len(table.group_names))
     config = _decide_rows(config, table)
     mixture = plan_mixture(config, table)
     if len(mixture.canaries):
         sources[0] = _with_canaries(config, sources[0], mixture, tokenizer)
-        mixture = plan_mixture(config, Table(sources, config.data.ids))
+        mixture = plan_mixture(config, Table(sources, config.data.ids, numbered))
     return Corpus(config, mixture, tokenizer)
 
 
@@ -124,6 +135,15 @@ def _refuse_without_common(sources: list[Prepared] | list[Listed], config: Confi
                 f"config.sinks.common_every is {config.sinks.common_every}, but common text is not marked in {name}: run "
                 "memsinks_jax.prepare --common_at=3 on it, or set it to 0"
             )
+
+
+def _refuse_small_pool(config: Config, groups: int) -> None:
+    needed = groups * config.sinks.active
+    if config.sinks.pool < needed:
+        raise InputError(
+            f"config.sinks.pool is {config.sinks.pool}, but {groups} groups with {config.sinks.active} sinks each need "
+            f"{needed}; set it to 0, for as many as are needed"
+        )
 
 
 def _decide_rows(config: Config, table: Table) -> Config:

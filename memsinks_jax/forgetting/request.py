@@ -15,7 +15,6 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.prepared import group_id
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
@@ -122,7 +121,7 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
     elif kind != "group":
         raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")
     else:
-        found = {ids.to_hex(group_id(asked.group)): f"--group={asked.group}"}
+        found = {ids.to_hex(run.group_id(asked.group)): f"--group={asked.group}"}
     known = _read(corpus, {*found})
     for identity, name in found.items():
         if identity not in known:

@@ -89,6 +89,8 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
         written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
         if checkpoints:
             checkpoints.close()
+        if not drop and (groups := workdirs.read_groups(workdir)):
+            workdirs.write_groups(folder, groups)
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
         os.replace(folder, out)

@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Collection
 
 from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_fields
+from memsinks_jax.data.mixture import general_sources
+from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
 from memsinks_jax.interop.hub import folder_of
@@ -38,6 +40,7 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     """
     if config.model.initial:
         config = _inherited(config, workdir, given)
+    config = _with_pool(config, workdir)
     if config.sinks.traits.exist and not has_sinks(config):
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
@@ -46,29 +49,51 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     return config
 
 
+def _begun(workdir: pathlib.Path | None) -> bool:
+    return workdir is not None and (workdir / "config.json").exists()
+
+
+def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
+    """The config with as many sinks as its groups need: those of the run or of its initial model, and of the corpus."""
+    if config.sinks.sampling != "disjoint" or config.sinks.pool:
+        return config
+    folders = [config.data.files, *(files for files, _ in general_sources(config.general))]
+    groups = {name for folder in filter(is_prepared, folders) for name in Prepared(folder).group_names}
+    if _begun(workdir) or config.model.initial:
+        groups |= {*workdirs.read_groups(workdir if _begun(workdir) else folder_of(config.model.initial))}
+    return with_fields(config, {"sinks.pool": len(groups) * config.sinks.active})
+
+
 def draw_alike(one: Config, other: Config) -> bool:
     """Whether a document has the same sinks in both runs."""
+    fixed = {"seed", "sinks.kind", *_SINKS, *_CHOICE_OF_SINKS}
+    if one.sinks.sampling == "disjoint":
+        fixed -= {"seed", "sinks.pool"}
     one, other = flatten(one), flatten(other)
-    return all(one[name] == other[name] for name in ("seed", "sinks.kind", *_SINKS, *_CHOICE_OF_SINKS))
+    return all(one[name] == other[name] for name in fixed)
 
 
 def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[str] | None) -> Config:
     place = config.model.initial
-    begun = workdir is not None and (workdir / "config.json").exists()
+    begun = _begun(workdir)
     source = workdir if begun else folder_of(place)
     is_run = not is_folder(source) and (source / "config.json").is_file()
     model = workdirs.read_config(source) if is_run else read_config(source)
+    by_group = config.sinks.sampling == "disjoint"
     fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
     default = flatten(Config())
     changed = {name for name, value in flatten(config).items() if value != default[name]}
     given = changed if given is None else given
-    if has_sinks(model):
+    if has_sinks(model) and model.sinks.sampling == "disjoint":  # its pool grows with new groups
+        fixed += [name for name in (*_SINKS, *_CHOICE_OF_SINKS) if name != "sinks.pool"]
+    elif has_sinks(model):
         fixed += _SINKS
         free += _CHOICE_OF_SINKS
-    elif config.sinks.pool and config.sinks.kind == "by_document":
-        config = with_fields(config, {name: value for name, value in _NEW_SINKS.items() if name not in given})
-        if config.sinks.shared_fraction != _NEW_SINKS["sinks.shared_fraction"]:
+    elif (config.sinks.pool or by_group) and config.sinks.kind == "by_document":
+        new = _NEW_SINKS | ({"sinks.sampling": "disjoint"} if by_group else {})
+        config = with_fields(config, {name: value for name, value in new.items() if name not in given})
+        if config.sinks.shared_fraction != new["sinks.shared_fraction"]:
             raise InputError(
                 f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added beside all neurons of "
                 f"config.model.initial={place}, which stay shared; leave it out"

@@ -258,7 +258,8 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         progress = None if newest is None else checkpoints.progress(newest)
         corpus = workdirs.read_corpus(workdir, config, progress and progress["data"])
     else:
-        corpus, checkpoints, progress = load_corpus(config), None, None
+        known = workdirs.read_groups(folder_of(config.model.initial)) if config.model.initial else ()
+        corpus, checkpoints, progress = load_corpus(config, groups=known), None, None
     config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
@@ -306,8 +307,10 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     place = config.model.initial
     run = open_run(folder_of(place))
     params = dict(run.params)
-    if is_sparse(config.sinks) and not has_sinks(run.config):
-        params |= sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool, config.seed)
+    if is_sparse(config.sinks):
+        there = run.config.sinks.pool if has_sinks(run.config) else 0
+        new = sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool - there, config.seed + there)
+        params |= {name: np.concatenate([params[name], rows]) if there else rows for name, rows in new.items()}
     refuse_other_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
     theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
     if theirs != ours:
