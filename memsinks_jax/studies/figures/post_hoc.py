@@ -17,9 +17,9 @@ import numpy as np
 import tqdm
 
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.pictures import tidy
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.panels import Curve
 from memsinks_jax.studies.figures.runs import Run
 
 logger = logging.getLogger(__name__)
@@ -221,20 +221,18 @@ def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repe
     return max((point for points in curves for point in points), key=lambda p: p.forgetting).delta_val
 
 
-def draw(axis, runs: list[Run], method: str, label: str, colour, style: str = "o-", of: str = "repeated") -> None:
-    """A method in the plane of forgetting and degradation (the paper's sign): seeds faint, their mean at every ratio."""
+PLANE = {
+    "x": "forgetting: rise on repeated documents (nats)", "y": "degradation (nats; higher is better)",
+    "levels": {0: "black"},
+}  # fmt: skip
+
+
+def traced(runs: list[Run], method: str, label: str, colour: str, style: str = "o-", of: str = "repeated") -> Curve:
+    """A method in the PLANE of forgetting and degradation (the paper's sign), from the untouched model on."""
     points_SR2 = np.array([
         [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))] for run in runs
     ])  # fmt: skip
-    if len(runs) > 1:
-        axis.plot(*points_SR2.transpose(2, 1, 0), style[1:], color=colour, linewidth=0.7, alpha=0.35)
-    axis.plot(*points_SR2.mean(axis=0).T, style, color=colour, label=label, linewidth=1.8, markersize=4)
-
-
-def finish(axis, title: str) -> None:
-    axis.axhline(0, color="black", linewidth=0.8)
-    axis.set(title=title, xlabel="forgetting: rise on repeated documents (nats)")
-    tidy(axis)
+    return Curve(label, colour, style, *points_SR2.transpose(2, 1, 0))
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:

@@ -1,12 +1,14 @@
 """Sections shared by several figures' pages: what models recite, the entropy floor, open choices."""
 
 import pathlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.reporting import explore_page, report
+from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.runs import Run, by_variant
 
@@ -108,12 +110,20 @@ def _share_on(config: Config) -> str:
     return f"{share_on(config.sinks, partition(config.model, config.sinks).sinks):g}"
 
 
+def with_intervals(
+    columns: Sequence[str], rows: dict[str, Iterable[Sequence[float]]], digits: int = 3, of: str = ""
+) -> str:
+    """A table of {label: one sequence of values per column}, as means with their intervals; `of` is above the labels."""
+    cells = [[label, *(with_interval(values, digits) for values in row)] for label, row in rows.items()]
+    return report.text_table([of, *columns], cells, len(columns))
+
+
 OPEN = ["the paper leaves open", "here"]
 
 
-def choices(runs: list[Run], further: list[list[str]] = ()) -> list[str]:
-    """What the paper leaves open, and the choices made; `further` ones of a figure in a table of their own."""
-    more = [report.text_table(OPEN, further)] if further else []
+def choices(runs: list[Run], further: str = "") -> list[str]:
+    """What the paper leaves open, and the choices made; `further` ones of a figure, as rows, in a table of their own."""
+    more = [report.text_table(OPEN, report.rows(further))] if further else []
     return [report.heading("Choices"), open_choices(runs), *more]
 
 
