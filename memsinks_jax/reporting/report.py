@@ -43,7 +43,7 @@ def link(place: str, content: str) -> str:
 def picture(path: pathlib.Path, description: str) -> str:
     """`description` is the alternative text."""
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'
+    return f'<img alt="{text(" ".join(description.split()))}" src="data:image/png;base64,{data}">'
 
 
 def code(content: str) -> str:

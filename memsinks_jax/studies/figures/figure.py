@@ -94,10 +94,9 @@ class Figure:
 
     def says(self, runs: list[Run]) -> str:
         """The text under the picture."""
-        if callable(self.note):
-            return self.note(runs)
-        config = workdirs.read_config(runs[0].workdir) if "{config" in self.note else None
-        said = self.note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
+        note = self.note(runs) if callable(self.note) else self.note
+        config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
+        said = note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
         return " ".join(said.split())
 
     def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:

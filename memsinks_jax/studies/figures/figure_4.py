@@ -136,13 +136,10 @@ def panels(table: Table) -> list[Panel]:
         for kind in ("sinks_paper", "sinks")
     ]
     shown = (
-        ("4a: held-out documents", lines("held_out_loss"), None),
-        ("4b: repeated documents", lines("repeated_loss") + own, "lines"),
+        ("4a: held-out documents", "loss (nats per token)", lines("held_out_loss"), None),
+        ("4b: repeated documents", "", lines("repeated_loss") + own, "lines"),
     )
-    return [
-        Panel(title=title, y="loss (nats per token)", lines=of, legend=legend, floor=True, early=True)
-        for title, of, legend in shown
-    ]
+    return [Panel(title=title, y=y, lines=of, legend=legend, floor=True, early=True) for title, y, of, legend in shown]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:

@@ -189,23 +189,20 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 def note(runs: list[Run]) -> str:
     known = {name: np.mean([run.details["known"][name] for run in runs]) for name in runs[0].details["known"]}
-    return (
-        f"{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known['strong_seen']:.1%} of "
-        f"the strong facts in wordings that they have read and {known['strong_unseen']:.1%} in others, "
-        f"{known['weak_seen']:.1%} of the weak ones (loss {known['weak_loss']:.2f} nats) and {known['negated']:.1%} of the "
-        "negated ones. Lines are means over edits, bands from the lowest to the highest seed."
-    )
+    return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known["strong_seen"]:.1%} of
+        the strong facts in wordings that they have read and {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
+        of the weak ones (loss {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are means
+        over edits, bands from the lowest to the highest seed."""
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Examples, other distances, other ways to edit."""
     picture = out / "examples.png"
     pictures.draw_examples(runs[0], picture)
+    said = "Loss of the target by layer and token when that activation is moved, one panel per site."
     return [
         report.heading("Examples of patch maps"),
-        report.picture(
-            picture, "Loss of the target by layer and token when that activation is moved, one panel per site."
-        ),
+        report.picture(picture, said),
         report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
         *pictures.compared(runs),
     ]

@@ -107,7 +107,7 @@ def statements(table: Table) -> str:
     ]
     # How far removal goes from knowing (own sinks on) to never having read, as a share, by nats per answer.
     way = "(removed_view.{0} - on_view.{0}) / (twin_view.{0} - on_view.{0})"
-    beyond = "others(sinks, '{0}') - others(sinks, '{0}_placebo')"
+    beyond = "detail(sinks, 'others', '{0}') - detail(sinks, 'others', '{0}_placebo')"
     return f"""
 way | own facts: share of the way from its sinks on to never read that removal goes | {way.format("own")} >= 0.95
 way_reworded | the same, asked in other words | {way.format("reworded")} >= 0.95
@@ -137,7 +137,7 @@ other_letters | letters that stay: rise after one removal beyond placebo, nats p
 other_facts | facts that stay: rise after one removal beyond placebo, nats of an answer
     | {beyond.format("facts")} <= 0.1""" + "".join(f"""
 relearning_{of} | {of}: steps until half is relearned over the twin's, several practised together
-    | relearning(sinks, '{of}_few') >= 0.7""" for of in relearned)  # fmt: skip
+    | detail(sinks, 'relearning', '{of}_few') >= 0.7""" for of in relearned)  # fmt: skip
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -160,7 +160,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             unused ids. Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back,
             and so is the twin. The truth ratio is the probability of the answer over the mean of wrong ones, both per
             token: higher means that the model knows. TOFU and open-unlearning define it the other way round. Not tested:
-            texts that quote a source under another id; they do not count as the source's.""", "note"),
+            texts that quote a source under another id; they do not count as the source's."""),
     ]  # fmt: skip
 
 
@@ -194,11 +194,7 @@ FIGURE = Figure(
     prepare=prepare,
     measure=measure,
     views=views,
-    measures={
-        "others": lambda run, name: run.details["others"][name],
-        "relearning": lambda run, name: run.details["relearning"][name],
-        "truth": _truth, "forget_quality": forget_quality,
-    },
+    measures={"truth": _truth, "forget_quality": forget_quality},
     columns={said: kind for kind, said in _KINDS.items()} | {"letters": "letters", "AUC of letters": "auc"},
     labels={f"{view}_view": said for view, said in _VIEWS.items()},
     table_note=f"""Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded:

@@ -7,8 +7,10 @@ Columns of a page, claims and pictures name what they show by expressions over t
     lead(sinks, standard)             a function of the figure, of whole runs
 """
 
+import functools
 import logging
 import math
+import operator
 import re
 from collections.abc import Callable
 
@@ -27,6 +29,7 @@ KINDS = {"sinks_paper": "", "sinks": ", open on return"}
 Measures = dict[str, str | Callable]
 COMMON: Measures = {
     "run": lambda run: run,  # for functions of the variant at hand and others: f(run, standard.run)
+    "detail": lambda run, *path: functools.reduce(operator.getitem, path, run.details),
     "gap": "held_out_loss - repeated_loss",  # nats per token
     "closed": "1 - gap / standard.gap",  # share of the standard model's gap that is closed; 1 is all of it
     "held_out_ratio": "held_out_loss / standard.held_out_loss",
