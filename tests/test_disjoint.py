@@ -203,7 +203,7 @@ def test_others_learn_to_add_nothing_and_nothing_else_changes(folder, run):
     seen = []
     original = sparse_sinks._to_be_small
     try:
-        sparse_sinks._to_be_small = lambda y, x, weight: seen.append(weight * jnp.square(x).sum()) or y
+        sparse_sinks._to_be_small = lambda y, x, weight: seen.append((weight * jnp.square(x)).sum()) or y
         direction = random.normal(0, 1, (config.model.layers, config.model.d_model)).astype(np.float32)
 
         def penalty(size):
