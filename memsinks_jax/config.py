@@ -208,6 +208,11 @@ class SinksConfig:
     def traits(self) -> Traits:
         return KINDS[self.kind]
 
+    @property
+    def by_group(self) -> bool:
+        """Whether groups of documents have sinks by their numbers."""
+        return self.sampling == "disjoint" and self.traits.exist
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -424,7 +429,7 @@ def validate(config: Config) -> Config:
             "config.training.repeats_capped_at caps what the plan repeats, neither what config.data.repeat_every schedules "
             "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
         )
-    if config.sinks.sampling == "disjoint":
+    if config.sinks.by_group:
         needed = {
             "data.ids": "group",
             "sinks.kind": "by_document",
@@ -441,7 +446,7 @@ def validate(config: Config) -> Config:
             raise InputError(
                 "config.sinks.sampling is disjoint; say how many sinks a group has: config.sinks.active=16"
             )
-    if config.sinks.others and config.sinks.sampling != "disjoint":
+    if config.sinks.others and config.sinks.traits.exist and not config.sinks.by_group:
         raise InputError(
             "config.sinks.others needs groups that share no sinks; set config.sinks.sampling=disjoint, or others to 0"
         )

@@ -134,6 +134,16 @@ def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_s
         after.group_id("author 9")
 
 
+def test_a_model_without_sinks_gets_as_many_as_its_groups_need(folder):
+    plain = {"sinks__kind": "none", "optimizer__base_multiple": 1.0, "training__steps": 1}
+    train_and_evaluate(config_on(folder / "first", **plain), folder / "plain run")
+    train_and_evaluate(config_on(folder / "first", model__initial=str(folder / "plain run")), folder / "fine-tuned")
+    before, after = open_run(folder / "plain run"), open_run(folder / "fine-tuned")
+    assert after.config.sinks.pool == 3 * ACTIVE
+    for name, array in leaves(before.params).items():
+        np.testing.assert_array_equal(leaves(after.params)[name], array, err_msg=name)
+
+
 def test_text_without_a_group_has_no_sinks_and_is_never_slowed(folder):
     config = config_on(folder / "first", general__files=str(folder / "plain"), sinks__slows_at=1)
     corpus = load_corpus(inherit(config))

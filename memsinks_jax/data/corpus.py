@@ -41,7 +41,7 @@ class Corpus:
     @property
     def groups(self) -> list[str]:
         """Names of the groups by their numbers, if they have sinks by number."""
-        return self.table.group_names if self.config.sinks.sampling == "disjoint" else []
+        return self.table.group_names if self.config.sinks.by_group else []
 
     @property
     def lengths(self) -> np.ndarray:
@@ -110,7 +110,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
             f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
             f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
         )
-    numbered = groups if config.sinks.sampling == "disjoint" else None
+    numbered = groups if config.sinks.by_group else None
     table = Table(sources, config.data.ids, numbered)
     if 0 < len(table) == table.without_answer(config.data.row_length):
         raise InputError(

@@ -55,7 +55,7 @@ def _begun(workdir: pathlib.Path | None) -> bool:
 
 def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
     """The config with as many sinks as its groups need: those of the run or of its initial model, and of the corpus."""
-    if config.sinks.sampling != "disjoint" or config.sinks.pool:
+    if not config.sinks.by_group or config.sinks.pool:
         return config
     folders = [config.data.files, *(files for files, _ in general_sources(config.general))]
     groups = {name for folder in filter(is_prepared, folders) for name in Prepared(folder).group_names}
@@ -67,7 +67,7 @@ def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
 def draw_alike(one: Config, other: Config) -> bool:
     """Whether a document has the same sinks in both runs."""
     fixed = {"seed", "sinks.kind", *_SINKS, *_CHOICE_OF_SINKS}
-    if one.sinks.sampling == "disjoint":
+    if one.sinks.by_group:
         fixed -= {"seed", "sinks.pool"}
     one, other = flatten(one), flatten(other)
     return all(one[name] == other[name] for name in fixed)
@@ -79,20 +79,20 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     source = workdir if begun else folder_of(place)
     is_run = not is_folder(source) and (source / "config.json").is_file()
     model = workdirs.read_config(source) if is_run else read_config(source)
-    by_group = config.sinks.sampling == "disjoint"
+    by_group = config.sinks.by_group
     fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
     default = flatten(Config())
     changed = {name for name, value in flatten(config).items() if value != default[name]}
     given = changed if given is None else given
-    if has_sinks(model) and model.sinks.sampling == "disjoint":  # its pool grows with new groups
+    if has_sinks(model) and model.sinks.by_group:  # its pool grows with new groups
         fixed += [name for name in (*_SINKS, *_CHOICE_OF_SINKS) if name != "sinks.pool"]
     elif has_sinks(model):
         fixed += _SINKS
         free += _CHOICE_OF_SINKS
     elif (config.sinks.pool or by_group) and config.sinks.kind == "by_document":
         new = _NEW_SINKS | ({"sinks.sampling": "disjoint"} if by_group else {})
-        config = with_fields(config, {name: value for name, value in new.items() if name not in given})
+        config = _with_pool(with_fields(config, {name: new[name] for name in new if name not in given}), workdir)
         if config.sinks.shared_fraction != new["sinks.shared_fraction"]:
             raise InputError(
                 f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added beside all neurons of "

@@ -41,7 +41,7 @@ class Trained:
 
     def group_id(self, name: str) -> np.ndarray:
         """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by number, and others do."""
-        if self.config.sinks.sampling != "disjoint":
+        if not self.config.sinks.by_group:
             return group_id(name)
         if name not in self.groups:
             near = difflib.get_close_matches(name, self.groups, n=3, cutoff=0.0)

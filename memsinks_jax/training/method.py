@@ -90,7 +90,7 @@ def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
     encounter_BN = jnp.maximum(encounters(batch), settings.slows_at)
     learning_BN = (settings.slows_at / encounter_BN.astype(jnp.float32)) ** settings.slowing_power
     learning_BN = jnp.maximum(learning_BN, LEAST)
-    if settings.sampling == "disjoint":  # who has no sinks teaches all else as ever
+    if settings.by_group:  # who has no sinks teaches all else as ever
         has_group_BN = sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
         learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
     return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
