@@ -5,6 +5,7 @@ import itertools
 import logging
 import pathlib
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, tokenise
 from memsinks_jax.data.documents import in_words, read_documents
 from memsinks_jax.data.opened import Opened
+from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
+from memsinks_jax.data.table import Table
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
@@ -28,9 +31,9 @@ PLACEBOS = 4  # placebo removals, each of as many other ids
 
 
 class Request(NamedTuple):
-    """The documents to remove. Give one of the three."""
+    """The documents to remove. Give one of the three, of a folder with sinks of groups `group` and its texts."""
 
-    documents: str = ""  # glob
+    documents: str = ""  # glob; of a group, to be measured: or a prepared corpus
     ids: tuple[str, ...] = ()  # hexadecimal
     group: str = ""
 
@@ -51,6 +54,8 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
             f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); no single "
             "document can be removed"
         )
+    if is_folder(workdir) and run.groups:
+        return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
         raise InputError("give the documents to remove by one of --documents, --ids and --group")
     if not is_folder(workdir):
@@ -99,6 +104,51 @@ def left_open(run: Trained, found: Found, spare: int | None) -> Opened:
     """Whose sinks are on after the removal: with `spare`, also those of whom something is left."""
     gone = np.zeros(0, np.uint64) if spare is not None else ids.as_numbers(found.identities)
     return Opened(run.config.sinks, lambda: np.setdiff1d(run.opened.ids, gone))
+
+
+def _of_group(workdir: pathlib.Path, run: Trained, asked: Request, others: dict[str, str]) -> Found:
+    """What is removed and measured of a folder that has sinks of groups, and none of their documents."""
+    if asked.ids or not asked.group or not asked.documents:
+        raise InputError(
+            f"{workdir} has sinks of groups, and not their texts; give --group=NAME, and its texts, to be measured, by "
+            "--documents: files, or a prepared corpus"
+        )
+    identity = run.group_id(asked.group)
+    _open(workdir, run, identity[None])
+
+    def read(place: str, wanted: Callable[[np.ndarray], np.ndarray], usual: np.ndarray) -> tuple[Documents, list[str]]:
+        """Up to _MOST documents, and the origin of each: all files of a glob, as of the id `usual`, or of a prepared corpus
+        those whose ids are wanted, by their groups."""
+        if not is_prepared(place):
+            documents, tokens = tokenise(read_documents(place), run.tokenizer)
+            identities = np.tile(usual, (len(tokens), 1))
+            return Documents(tokens, identities).chosen(slice(_MOST)), [each.source for each in documents[:_MOST]]
+        corpus = Prepared(place)
+        corpus.check_tokenizer(run.tokenizer, str(workdir))
+        table, found = Table([corpus], "group", run.groups), []
+        for start, stop, _ in table.runs.tolist():
+            records = np.arange(start, stop)
+            records = records[table.is_first_of_source(records)]
+            found.extend(records[wanted(table.identities(records))].tolist())
+            if len(found) >= _MOST:
+                break
+        if not found:
+            raise InputError(
+                f"{place}: none of its documents is to be measured; give a corpus that has some of these groups"
+            )
+        found = found[:_MOST]
+        identities = table.identities(np.array(found))
+        return Documents([*map(table.tokens, found)], identities), [*map(table.place, found)]
+
+    def are_of_the_group(identities: np.ndarray) -> np.ndarray:
+        return (identities == identity).all(axis=-1)
+
+    target, places = read(asked.documents, are_of_the_group, identity)
+    sets, wanted = {"target": target}, {"others": lambda found: ~are_of_the_group(found) & run.opened(found)}
+    for name, files in others.items():
+        if files:
+            sets[name], _ = read(files, wanted.get(name, lambda found: ~are_of_the_group(found)), NO_NUMBER)
+    return Found(target.identities, sets, places)
 
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
@@ -198,11 +248,15 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
     """
     config, count = run.config, len(np.unique(found.identities, axis=0))
     drawn = {"others": [], "never_met": list(neurons.never_met(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
-    others = found.sets.get("others")
-    if others:
+    others, identities = found.sets.get("others"), ()
+    if config.sinks.sampling == "disjoint":  # only groups that there are have sinks
+        drawn["never_met"] = []
+        identities = ids.as_lanes(np.setdiff1d(run.opened.ids, ids.as_numbers(found.identities)))
+    elif others:
         identities = np.unique(others.identities[run.opened(others.identities)], axis=0)
+    if len(identities):
         starts = range(0, max(len(identities) - count, 0) + 1, count)[:PLACEBOS]
-        drawn["others"] = [identities[at : at + count] for at in starts if len(identities)]
+        drawn["others"] = [identities[at : at + count] for at in starts]
     removals = {name: [neurons.neurons_of(config, each) for each in of] for name, of in drawn.items()}
     if spare is None:
         return removals

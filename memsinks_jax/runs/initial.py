@@ -116,4 +116,4 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     changed = {name: value for name, value in inherited.items() if value != here[name]}
     if changed:
         logger.info("from %s: %s", place, ", ".join(f"{name}={value}" for name, value in changed.items()))
-    return with_fields(config, changed)
+    return _with_pool(with_fields(config, changed), source)
