@@ -314,7 +314,8 @@ def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_p
         (Request(group="author 1"), "give --group=NAME, and its texts, to be measured, by --documents"),
         (Request(texts), "give --group=NAME, and its texts"),
         (Request(texts, group="author 9"), "no group 'author 9' among 3"),
-        (Request(str(folder / "more"), group="author 1"), "none of its documents is to be measured"),
+        (Request(str(folder / "more"), group="author 1"), "holds no document that is to be measured"),
+        (Request(str(folder / "plain"), group="author 1"), "holds no document that is to be measured"),
         (Request(str(folder / "nothing"), group="author 1"), "matches no file"),
     ):
         with pytest.raises(InputError, match=message):

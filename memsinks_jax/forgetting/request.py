@@ -116,39 +116,46 @@ def _of_group(workdir: pathlib.Path, run: Trained, asked: Request, others: dict[
     identity = run.group_id(asked.group)
     _open(workdir, run, identity[None])
 
-    def read(place: str, wanted: Callable[[np.ndarray], np.ndarray], usual: np.ndarray) -> tuple[Documents, list[str]]:
-        """Up to _MOST documents, and the origin of each: all files of a glob, as of the id `usual`, or of a prepared corpus
-        those whose ids are wanted, by their groups."""
-        if not is_prepared(place):
-            documents, tokens = tokenise(read_documents(place), run.tokenizer)
-            identities = np.tile(usual, (len(tokens), 1))
-            return Documents(tokens, identities).chosen(slice(_MOST)), [each.source for each in documents[:_MOST]]
-        corpus = Prepared(place)
-        corpus.check_tokenizer(run.tokenizer, str(workdir))
-        table, found = Table([corpus], "group", run.groups), []
-        for start, stop, _ in table.runs.tolist():
-            records = np.arange(start, stop)
-            records = records[table.is_first_of_source(records)]
-            found.extend(records[wanted(table.identities(records))].tolist())
-            if len(found) >= _MOST:
-                break
-        if not found:
-            raise InputError(
-                f"{place}: none of its documents is to be measured; give a corpus that has some of these groups"
-            )
-        found = found[:_MOST]
-        identities = table.identities(np.array(found))
-        return Documents([*map(table.tokens, found)], identities), [*map(table.place, found)]
+    def of_others(identities: np.ndarray) -> np.ndarray:
+        return (identities != identity).any(axis=-1)
 
-    def are_of_the_group(identities: np.ndarray) -> np.ndarray:
-        return (identities == identity).all(axis=-1)
-
-    target, places = read(asked.documents, are_of_the_group, identity)
-    sets, wanted = {"target": target}, {"others": lambda found: ~are_of_the_group(found) & run.opened(found)}
+    target, places = _texts(asked.documents, run, identity, lambda found: ~of_others(found))
+    sets, wanted = {"target": target}, {"others": lambda found: of_others(found) & run.opened(found)}
     for name, files in others.items():
         if files:
-            sets[name], _ = read(files, wanted.get(name, lambda found: ~are_of_the_group(found)), NO_NUMBER)
+            sets[name], _ = _texts(files, run, NO_NUMBER, wanted.get(name, of_others))
     return Found(target.identities, sets, places)
+
+
+def _texts(
+    place: str, run: Trained, usual: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]
+) -> tuple[Documents, list[str]]:
+    """Up to _MOST documents, and the origin of each.
+
+    Args:
+      place: a glob of files, whose documents get the id `usual`; or a prepared corpus, where groups have their own ids.
+      wanted: which ids, uint32 (n, 2), of a prepared corpus are -> bool (n,).
+    """
+    if not is_prepared(place):
+        documents, tokens = tokenise(read_documents(place), run.tokenizer)
+        found = Documents(tokens, np.tile(usual, (len(tokens), 1)))
+        return found.chosen(slice(_MOST)), [each.source for each in documents[:_MOST]]
+    corpus = Prepared(place)
+    corpus.check_tokenizer(run.tokenizer, "the model's")
+    table = Table([corpus], "group", run.groups) if corpus.group_names else Table([corpus])
+    chosen, identities = np.zeros(0, np.int64), np.zeros((0, 2), np.uint32)
+    for start, stop, _ in table.runs.tolist():
+        records = np.arange(start, stop)
+        records = records[table.is_first_of_source(records)]
+        of_run = table.identities(records) if corpus.group_names else np.tile(NO_NUMBER, (len(records), 1))
+        kept = wanted(of_run)
+        chosen, identities = np.append(chosen, records[kept]), np.concatenate([identities, of_run[kept]])
+        if len(chosen) >= _MOST:
+            break
+    if not len(chosen):
+        raise InputError(f"{place} holds no document that is to be measured; give files, or a corpus of these groups")
+    chosen = chosen[:_MOST].tolist()
+    return Documents([*map(table.tokens, chosen)], identities[:_MOST]), [*map(table.place, chosen)]
 
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
