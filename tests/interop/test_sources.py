@@ -391,7 +391,7 @@ def test_the_commands(run, tmp_path):
         (["--merge=anna"], "--out is missing"),
         (["--merge=anna,ana", f"--out={tmp_path / 'out'}"], "has no source 'ana'"),
         (["--merge=anna", "--remove=anna"], "exclude each other"),
-        ([f"--merge=anna,anna --out={tmp_path / 'out'}"], "--out is missing"),
+        (["--merge=anna,anna", f"--out={tmp_path / 'out'}"], "named twice"),
     ):
         done = command("sources", place, *flags)
         assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
