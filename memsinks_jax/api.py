@@ -61,28 +61,32 @@ class Model:
         self._change = functools.partial(interventions, loaded) if loaded else no_change
         self.generator = Generator(run.config, run.tokenizer, run.params, run.opened, self._change)
 
-    def loss(self, texts: Sequence[str], sinks: str = "drop") -> np.ndarray:
+    def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
 
-        With sinks="own" a text has the sinks of the document with exactly this text.
+        With sinks="own" a text has the sinks of the document with exactly this text, or of `group`.
 
         Raises:
-          InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model without ids by content.
+          InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model without ids by content
+            and without `group`; no such group.
         """
         if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
             raise InputError(f"texts is {texts!r:.60}; give a list of at least one text")
         tokens = [self.run.tokenizer.encode(text) for text in texts]
         if not all(map(len, tokens)):
             raise InputError(f"texts[{list(map(len, tokens)).index(0)}] has no token; leave empty ones out")
-        nats, counts = self.document_losses(tokens, self.identities(tokens, sinks), sinks)
+        nats, counts = self.document_losses(tokens, self.identities(tokens, sinks, group), sinks)
         return nats / counts
 
-    def generate(self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, **settings) -> str:
+    def generate(
+        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "", **settings
+    ) -> str:
         """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
           chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
+          group: instead of `document`, the name of the group whose document it is, for models with ids by group.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
@@ -90,20 +94,35 @@ class Model:
         """
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
-        identity = ids.from_hex(document) if document else None
+        identity = self.identity(document, group)
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
-    def identities(self, tokens: Sequence[np.ndarray], sinks: str) -> np.ndarray:
-        """Ids of documents that are known by their text alone -> uint32 (documents, 2).
+    def identity(self, document: str, group: str) -> np.ndarray | None:
+        """The id of a document, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
 
         Raises:
-          InputError: the mode needs ids, and those of the run are not of the text.
+          InputError: no such id or group; ids are not by group.
+        """
+        if not group:
+            return ids.from_hex(document) if document else None
+        if self.run.config.data.ids != "group":
+            raise InputError(f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out the group")
+        return self.run.group_id(group)
+
+    def identities(self, tokens: Sequence[np.ndarray], sinks: str, group: str = "") -> np.ndarray:
+        """Ids of documents that are known by their text alone, or as those of a group -> uint32 (documents, 2).
+
+        Raises:
+          InputError: the mode needs ids, and those of the run are not of the text; no such group.
         """
         kind = self.run.config.data.ids
+        if group:
+            return np.tile(self.identity("", group), (len(tokens), 1))
         if kind != "content" and sinks in ("own", "other"):
             raise InputError(
                 f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for other documents"
+                f"{'; give the group' if kind == 'group' else ''}"
             )
         return np.stack([ids.content_id(document) for document in tokens])
 
@@ -137,7 +156,12 @@ def open_model(place: str | os.PathLike) -> Model:
 
 
 def evaluate(
-    workdir: pathlib.Path, mode: str, files: str = "", role: str = "held_out", memories: tuple[str, ...] = ()
+    workdir: pathlib.Path,
+    mode: str,
+    files: str = "",
+    role: str = "held_out",
+    memories: tuple[str, ...] = (),
+    group: str = "",
 ) -> dict:
     """Loss of documents under one mode of the sinks.
 
@@ -146,6 +170,7 @@ def evaluate(
       files: glob of the documents to measure, or a folder of memsinks_jax.prepare, of which answers alone are measured if
         it has prompts; empty for the run's own documents of `role`.
       memories: files that edit has written, all of which are in the model.
+      group: the group that the files are of, for models with ids by group.
     Returns:
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
       "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
@@ -154,7 +179,9 @@ def evaluate(
     config = model.run.config
     if files:
         documents, tokens, answers = read_tokens(files, model.run.tokenizer)
-        identities = model.identities(tokens, mode)
+        identities = model.identities(tokens, mode, group)
+    elif group:
+        raise InputError("--group says of which group other files are; name them by --files=GLOB")
     elif is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
     else:
@@ -195,6 +222,7 @@ def generate(
     show: Callable[[str], None] = lambda text: None,
     memories: tuple[str, ...] = (),
     chat: bool = False,
+    group: str = "",
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -203,27 +231,27 @@ def generate(
       show: called with the first prompt's text as it grows.
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
+      group: instead of `document`, the name of the group whose document it is.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
     Raises:
       InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
     """
-    identity = ids.from_hex(document) if document else None
-    if identity is None and settings.sinks in ("own", "other"):
+    if not (document or group) and settings.sinks in ("own", "other"):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
-            "documents.jsonl of the run)"
+            "documents.jsonl of the run), or --group=NAME"
         )
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
-    run = trained.run
+    run, identity = trained.run, trained.identity(document, group)
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and not run.opened(identity):
-        logger.info("document %s never came back, so it has no sinks: they are dropped", document)
+        logger.info("%s never came back, so it has no sinks: they are dropped", group or f"document {document}")
         settings = dataclasses.replace(settings, sinks="drop")
     next(
         trained.generator.stream(asked, settings, identity, complete=chat)

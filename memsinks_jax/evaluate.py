@@ -23,6 +23,7 @@ def main() -> None:
     files_flag = flags.DEFINE_string(
         "files", "", "Path or glob of files, or a prepared folder; empty: the run's own documents."
     )
+    group_flag = flags.DEFINE_string("group", "", "Group that the files are of, for ids by group.")
     documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     per_document_flag = flags.DEFINE_bool("per_document", False, "Also report the loss of every document.")
@@ -30,7 +31,8 @@ def main() -> None:
     def run() -> dict:
         command_line.require(workdir_flag)
         workdir = pathlib.Path(workdir_flag.value)
-        result = evaluate(workdir, sinks_flag.value, files_flag.value, documents_flag.value, tuple(memory_flag.value))
+        files, memories = files_flag.value, tuple(memory_flag.value)
+        result = evaluate(workdir, sinks_flag.value, files, documents_flag.value, memories, group_flag.value)
         if not per_document_flag.value:
             del result["per_document"]
         else:

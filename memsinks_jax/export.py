@@ -3,7 +3,8 @@
 --sinks=drop removes the sink neurons from the weights: the result is a plain, smaller GPT-2 or Llama, which `transformers`
 loads like any other. --sinks=keep keeps all sinks, all on, for study; such a folder can be exported further, like a run.
 --sinks=ID, an id of documents.jsonl, keeps the MLP sinks that are on for this document or group: a plain model that knows
-it. Of a run a few layers are in memory at a time, or one table of sparse sinks.
+it. --sources=DIR, instead of --out, writes a file for each source, the sinks that a group of documents has for itself:
+see memsinks_jax.sources. Of a run a few layers are in memory at a time, or its tables of sparse sinks.
 """
 
 import logging
@@ -12,10 +13,11 @@ import sys
 
 from absl import flags
 
+from memsinks_jax.config import InputError
 from memsinks_jax.interop.folder import DTYPES
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.exporting import export
+from memsinks_jax.runs.exporting import export, export_sources
 
 logger = logging.getLogger("memsinks_jax.export")
 
@@ -26,14 +28,30 @@ def main() -> None:
     sinks_flag = flags.DEFINE_string(
         "sinks", "drop", "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this document."
     )
-    dtype_flag = flags.DEFINE_enum("dtype", "float32", sorted(DTYPES), "Data type of the weights.")
+    sources_flag = flags.DEFINE_string(
+        "sources", "", "Folder to write instead of --out: the model without sinks, and a file for each source."
+    )
+    dtype_flag = flags.DEFINE_enum(
+        "dtype", None, sorted(DTYPES), "Data type of the weights; by default float32, and bfloat16 of source files."
+    )
 
     def run() -> dict:
-        command_line.require(workdir_flag, out_flag)
+        command_line.require(workdir_flag)
+        if sources_flag.value:
+            if out_flag.value or sinks_flag.value != "drop":
+                raise InputError("--sources=DIR names the folder and drops the sinks; leave out --out and --sinks")
+            result = export_sources(
+                pathlib.Path(workdir_flag.value), pathlib.Path(sources_flag.value), dtype_flag.value
+            )
+            size = result["bytes_of_sources"] / len(result["sources"]) / 2**20
+            logger.info("%s: %d sources, %.2f MiB each", sources_flag.value, len(result["sources"]), size)
+            return result
+        command_line.require(out_flag)
         out = pathlib.Path(out_flag.value)
         sinks = sinks_flag.value
         knows = "" if sinks in ("drop", "keep") else sinks
-        result = export(pathlib.Path(workdir_flag.value), out, sinks != "keep", dtype_flag.value, knows)
+        dtype = dtype_flag.value or "float32"
+        result = export(pathlib.Path(workdir_flag.value), out, sinks != "keep", dtype, knows)
         rows = []
         for name, side in (("before", result["before"]), (f"after, sinks {sinks}", result)):
             speed = side["tokens_per_second"]

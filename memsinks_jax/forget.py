@@ -1,8 +1,9 @@
 """Removes single documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='letters/*.txt' --out=models/rest
 
 Zeroes the sinks of these documents and keeps all others. Name documents by their text (runs with ids by content), by
---ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with ids by group). Writes a Hugging Face folder
-and a receipt: which neurons were removed, and how the loss changed on these documents, on other repeated ones, and on
+--ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with ids by group). Of a folder with source
+files --group=NAME deletes one file in a copy, and --documents names the group's texts, to be measured. Writes a Hugging Face
+folder and a receipt: which neurons were removed, and how the loss changed on these documents, on other repeated ones, and on
 held-out text.
 """
 
@@ -25,7 +26,7 @@ def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or one that forget has written.")
     documents_flag = flags.DEFINE_string("documents", "", "Path or glob of files with the documents to remove.")
     ids_flag = flags.DEFINE_list("ids", [], "Ids of the documents to remove, from the run's documents.jsonl.")
-    group_flag = flags.DEFINE_string("group", "", "Group to remove, for runs with ids by group.")
+    group_flag = flags.DEFINE_string("group", "", "Group to remove, for runs with ids by group and folders of sources.")
     others_flag = flags.DEFINE_string("others", "", "Glob of other learned documents; empty: the run's repeated ones.")
     held_out_flag = flags.DEFINE_string("held_out", "", "Glob of documents never read; empty: the run's held-out ones.")
     spare_flag = flags.DEFINE_integer(

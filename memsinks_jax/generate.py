@@ -1,8 +1,8 @@
 """Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
 
 --prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
---document=ID, the id of the document that the prompt begins, from the run's documents.jsonl. --chat asks a model that was
-taught to chat: its template makes each prompt a user's message, and the text is its answer.
+--document=ID, the id of the document that the prompt begins, from the run's documents.jsonl, or --group=NAME, its group.
+--chat asks a model that was taught to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
 import logging
@@ -44,6 +44,7 @@ def main() -> None:
     sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "Which sinks are on.")
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
+    group_flag = flags.DEFINE_string("group", "", "Group of the document that the prompts begin, for ids by group.")
     chat_flag = flags.DEFINE_bool("chat", False, "The prompts are a user's messages, for the model's chat template.")
 
     def run() -> dict:
@@ -63,6 +64,7 @@ def main() -> None:
             document_flag.value,
             memories=tuple(memory_flag.value),
             chat=chat_flag.value,
+            group=group_flag.value,
             **shows,
         )
         if live:

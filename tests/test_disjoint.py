@@ -1,6 +1,7 @@
 """Groups of documents with sinks of their own: nothing is shared, the base may be frozen, others learn to be silent."""
 
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,11 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.forgetting.removal import Request, forget
+from memsinks_jax.interop import sources
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.decoder import build_model
+from memsinks_jax.runs.exporting import export_sources
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import NONE, Blocks, Others
@@ -256,3 +260,74 @@ def test_training_with_others_lowers_what_they_add(folder, tmp_path):
         ]
         found[name] = float(jnp.square(logits[0] - logits[1]).mean() / jnp.square(logits[0]).mean())
     assert found["silent"] < 0.5 * found["loud"]
+
+
+def test_a_source_is_a_file_that_is_withdrawn_and_more_are_learned_beside_the_others(folder, run, tmp_path):
+    export_sources(run, tmp_path / "model")
+    texts = {"documents": str(folder / "first"), "group": "author 1"}
+    others = {"others": str(folder / "first"), "held_out": str(folder / "plain")}
+    receipt = forget(tmp_path / "model", Request(**texts), tmp_path / "rest", **others)
+    assert receipt["deleted"] == "sources/author 1.safetensors" and receipt["removed_documents"] == 4
+    assert receipt["removed"]["mlp"]["removed"] == ACTIVE * 2  # layers
+    left = {path.relative_to(tmp_path / "model") for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    left.remove(pathlib.Path(receipt["deleted"]))
+    assert not (tmp_path / "rest" / receipt["deleted"]).exists()
+    for path in left:  # no other source changes by a bit, and nothing of the base
+        assert (tmp_path / "rest" / path).read_bytes() == (tmp_path / "model" / path).read_bytes()
+    target, of_others = receipt["losses"]["target"]["own"], receipt["losses"]["others"]["own"]
+    assert target["after"] == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-6) != target["before"]
+    assert of_others["rise"] == 0 and of_others["documents"] == 8
+    assert receipt["losses"]["others"]["all"]["rise"] != 0
+    assert set(receipt["placebo"]) == {"others"} and receipt["placebo"]["others"]["removals"] == 2
+    assert receipt["placebo"]["others"]["own"]["placebo_rise"] == 0
+    # The same of texts that only the command says to be the group's.
+    corpus = Prepared(folder / "first")
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"text": corpus.document(n, corpus.tokenizer()).text}) + "\n" for n in (1, 4, 7, 10))
+    )
+    again = forget(tmp_path / "model", Request(str(tmp_path / "texts.jsonl"), group="author 1"), tmp_path / "again")
+    assert again["losses"]["target"] == receipt["losses"]["target"]
+
+    before = open_run(tmp_path / "rest")
+    assert before.groups == ["author 0", "author 2"]
+    train_and_evaluate(config_on(folder / "more", model__initial=str(tmp_path / "rest")), tmp_path / "longer")
+    after = open_run(tmp_path / "longer")
+    assert after.groups == ["author 0", "author 2", "author 3", "author 4"]
+    for name, array in leaves(before.params).items():
+        rows = slice(ACTIVE) if "sink_" in name else slice(None)  # those of author 0, whose texts it does not read
+        np.testing.assert_array_equal(leaves(after.params)[name][rows], array[rows])
+    export_sources(tmp_path / "longer", tmp_path / "more")
+    one, other = (
+        sources.read_rows(sources.find(place, "author 0"), sources.config_of(place))
+        for place in (tmp_path / "more", tmp_path / "model")
+    )
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    assert sources.base_of(tmp_path / "more", after.config) == sources.find(tmp_path / "model", "author 0").base
+
+
+def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_path):
+    export_sources(run, tmp_path / "model")
+    texts = str(folder / "first")
+    for request, message in (
+        (Request(group="author 1"), "give --group=NAME, and its texts, to be measured, by --documents"),
+        (Request(texts), "give --group=NAME, and its texts"),
+        (Request(texts, group="author 9"), "no group 'author 9' among 3"),
+        (Request(str(folder / "more"), group="author 1"), "holds no document that is to be measured"),
+        (Request(str(folder / "plain"), group="author 1"), "holds no document that is to be measured"),
+        (Request(str(folder / "nothing"), group="author 1"), "does not exist"),
+    ):
+        with pytest.raises(InputError, match=message):
+            forget(tmp_path / "model", request, tmp_path / "rest")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_groups_are_removed_from_a_run_one_after_the_other(folder, run, tmp_path):
+    texts = str(folder / "first")
+    forget(run, Request(group="author 1"), tmp_path / "one")
+    assert open_run(tmp_path / "one").groups == GROUPS[:3]
+    receipt = forget(tmp_path / "one", Request(texts, group="author 2"), tmp_path / "two", others=texts)
+    assert receipt["losses"]["others"]["own"]["documents"] == 4  # only of who is still there
+    down = np.asarray(open_run(tmp_path / "two").params["layers"]["down_kernel"])[:, -3 * ACTIVE :]
+    assert (down.any(axis=(0, 2)) == np.repeat([True, False, False], ACTIVE)).all()
+    with pytest.raises(InputError, match="it is removed already"):
+        forget(tmp_path / "two", Request(texts, group="author 1"), tmp_path / "three")

@@ -7,12 +7,13 @@ belongs to others.
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from memsinks_jax.config import SinksConfig
 from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.data.table import is_in
 
 FILE = "opened.npy"
@@ -23,12 +24,13 @@ class Opened:
 
     Args:
       sinks: with `opens_at=1` those of every document are open, also if it was never read: so the paper uses its models.
-        Masked ones are on for all.
+        Masked ones are on for all. Those of groups by number are open for the groups that there are.
       read: returns the ids, uint64 (n,), ascending. Called when the first id is asked for.
     """
 
     def __init__(self, sinks: SinksConfig, read: Callable[[], np.ndarray]):
-        self._read, self.everybody = read, sinks.opens_at == 1 or sinks.traits.on_for_all
+        always = sinks.opens_at == 1 and not sinks.by_group
+        self._read, self.everybody = read, always or sinks.traits.on_for_all
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
@@ -41,6 +43,11 @@ class Opened:
         if self.everybody:
             return np.ones(shape, bool)
         return is_in(as_numbers(identities.reshape(-1, 2)), self.ids).reshape(shape)
+
+
+def of_groups(names: Sequence[str]) -> np.ndarray:
+    """The ids of groups by number, as `Opened` reads them."""
+    return np.sort(as_numbers(numbered_ids(names)))
 
 
 def nobody() -> np.ndarray:

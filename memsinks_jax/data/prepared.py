@@ -66,6 +66,16 @@ def group_id(name: str) -> np.ndarray:
     return ids.content_id(np.frombuffer(name.encode(), np.uint8).astype(np.int32))
 
 
+def numbered_ids(names: collections.abc.Sequence[str]) -> np.ndarray:
+    """The ids of groups that have sinks by their numbers, in this order -> uint32 (n, 2)."""
+    found = [ids.numbered_id(group_id(name), number) for number, name in enumerate(names)]
+    return np.array(found, np.uint32).reshape(-1, 2)
+
+
+# Of documents without a group, where groups have sinks by their numbers.
+NO_NUMBER = ids.numbered_id(group_id(""), -1)
+
+
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 

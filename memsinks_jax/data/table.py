@@ -17,7 +17,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import Document
 from memsinks_jax.data.ids import as_lanes, as_numbers
-from memsinks_jax.data.prepared import Prepared, group_id, histogram, run_sums
+from memsinks_jax.data.prepared import NO_NUMBER, Prepared, group_id, histogram, numbered_ids, run_sums
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
 _SCANNED = 2**20  # records read at a time in a pass over all
@@ -368,10 +368,11 @@ class Table:
             if not source.group_names:
                 raise InputError(f"{source.folder} was prepared without --group_field; choose other config.data.ids")
         names = [*dict.fromkeys([*(numbered or ()), *(name for source in self.sources for name in source.group_names)])]
-        number, identities = {name: place for place, name in enumerate(names)}, [*map(group_id, names)]
-        if numbered is not None:
-            identities = [ids.numbered_id(identity, place) for place, identity in enumerate(identities)]
-            identities.append(ids.numbered_id(group_id(""), -1))  # of documents without a group
+        number = {name: place for place, name in enumerate(names)}
+        if numbered is None:
+            identities = np.stack([*map(group_id, names)])
+        else:
+            identities = np.concatenate([numbered_ids(names), NO_NUMBER[None]])
         converted = []
         for source in self.sources:
             if source.group_names:
@@ -379,7 +380,7 @@ class Table:
                 converted.append(lambda part, numbers=numbers: numbers[part])
             else:
                 converted.append(lambda part: np.full(np.shape(part), len(names)))
-        return names, np.stack(identities), Column([s.groups for s in self.sources], converted)
+        return names, identities, Column([s.groups for s in self.sources], converted)
 
     def _refuse_without_clusters(self) -> None:
         for source in self.sources:

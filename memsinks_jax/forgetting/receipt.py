@@ -225,6 +225,6 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         *_evidence(receipt, place),
         report.heading("Documents, their own sinks on"),
         report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),
-        report.heading("Neurons whose weights are zero"),
+        report.heading(f"The sinks of {receipt['deleted']}" if "deleted" in receipt else "Neurons whose weights are zero"),
         report.table(["site", "layer", "neurons"], by_layer, ["", "number", "note"]),
     ]  # fmt: skip

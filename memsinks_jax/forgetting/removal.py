@@ -2,21 +2,26 @@
 
 import os
 import pathlib
+import shutil
 
 import jax
 import numpy as np
 
+from memsinks_jax import sinks
+from memsinks_jax.config import Config
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
-from memsinks_jax.forgetting.request import Request, find, left_open, placebos, refuse_all, spare_others
+from memsinks_jax.forgetting.request import Found, Request, find, left_open, placebos, refuse_all, spare_others
+from memsinks_jax.interop import sources
 from memsinks_jax.interop.folder import reader, write_folder
 from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import output
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import half_written
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.runs.trained import Trained, open_run
 
 
 def forget(
@@ -24,6 +29,8 @@ def forget(
     spare: int | None = None, evidence: pathlib.Path | None = None,
 ) -> dict:  # fmt: skip
     """Writes the model without the sinks of the documents, and the receipt -> the receipt.
+
+    A folder with source files is copied without the group's file.
 
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
@@ -33,6 +40,8 @@ def forget(
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
       {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
       {mode: {"placebo_rise", "effect", "effect_ci95"}, ...}}, "documents": [those measured], ...}, losses in nats per token.
+    With source files also {"deleted": the file}.
+
     Raises:
       InputError: nothing is written.
     """
@@ -41,24 +50,25 @@ def forget(
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)
     removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
-    refuse_all(run.config, removed, len(found.identities))
+    withdrawn = sources.find(workdir, asked.group).path if sources.config_of(workdir) else None
+    if not withdrawn:
+        refuse_all(run.config, removed, len(found.identities))
     if spare is not None:
         removed = spare_others(run.config, removed, found, spare)
     with half_written(out) as scratch:
         folder = scratch / out.name
         params = neurons.without(run.config, run.params, removed)
-        source = source_of(workdir)
-        head = front_matter(source, origin(source), "the texts") if source else []
-        card = "\n".join(["---", *head, "---", "", ""]) if head else ""
-        card += (
-            f"# {out.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
-        )
-        card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
-        made = (run.config, run.tokenizer, reader(params), False, "float32", card)
-        write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
-        _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
+        if withdrawn:
+            shutil.copytree(
+                workdir, folder, ignore=lambda place, _: [withdrawn.name] * (withdrawn.parent == pathlib.Path(place))
+            )
+            _verify(_without_rows(run.config, run.params, removed), open_run(folder).params, folder)
+        else:
+            _write(folder, workdir, run, params, found, spare)
         receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
+        if withdrawn:
+            receipt |= {"deleted": str(withdrawn.relative_to(workdir))}
         receipt |= receipts.measure(run, params, found, placebos(run, found, spare)) | tested
         report.write_json(folder / "receipt.json", receipt)
         picture = folder / "receipt.png"
@@ -67,6 +77,30 @@ def forget(
         report.write_page(folder / "index.html", f"Removed from {workdir.absolute().name}", page)
         os.replace(folder, out)
     return receipt
+
+
+def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, params: dict, found: Found, spare: int | None):
+    """Writes the model with `params` as a Hugging Face folder, all sinks on."""
+    source = source_of(workdir)
+    head = front_matter(source, origin(source), "the texts") if source else []
+    card = "\n".join(["---", *head, "---", "", ""]) if head else ""
+    card += (
+        f"# {folder.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
+    )
+    card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
+    made = (run.config, run.tokenizer, reader(params), False, "float32", card)
+    write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
+    if run.groups:
+        workdirs.write_groups(folder, run.groups)
+    _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
+
+
+def _without_rows(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
+    """The parameters without the rows of the removed sinks; without tables if no row is left."""
+    left_M = ~removed["mlp"][0, sinks.partition(config.model, config.sinks).shared :]
+    tables = {name: np.asarray(params[name])[left_M] for name in sparse_sinks.tables_of(config.model)}
+    base = {name: leaf for name, leaf in params.items() if name not in tables}
+    return base | tables if left_M.any() else base
 
 
 def _verify(meant: dict, written: dict, where: pathlib.Path) -> None:

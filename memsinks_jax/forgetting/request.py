@@ -5,6 +5,7 @@ import itertools
 import logging
 import pathlib
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
+from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
+from memsinks_jax.data.table import Table
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
@@ -28,9 +31,9 @@ PLACEBOS = 4  # placebo removals, each of as many other ids
 
 
 class Request(NamedTuple):
-    """The documents to remove. Give one of the three."""
+    """The documents to remove. Give one of the three, of a folder with sinks of groups `group` and its texts."""
 
-    documents: str = ""  # glob
+    documents: str = ""  # glob; of a group, to be measured: or a prepared corpus
     ids: tuple[str, ...] = ()  # hexadecimal
     group: str = ""
 
@@ -51,6 +54,8 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
             f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); no single "
             "document can be removed"
         )
+    if is_folder(workdir) and run.groups:
+        return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
         raise InputError("give the documents to remove by one of --documents, --ids and --group")
     if not is_folder(workdir):
@@ -103,6 +108,60 @@ def left_open(run: Trained, found: Found, spare: int | None) -> Opened:
     """Whose sinks are on after the removal: with `spare`, also those of whom something is left."""
     gone = np.zeros(0, np.uint64) if spare is not None else ids.as_numbers(found.identities)
     return Opened(run.config.sinks, lambda: np.setdiff1d(run.opened.ids, gone))
+
+
+def _of_group(workdir: pathlib.Path, run: Trained, asked: Request, others: dict[str, str]) -> Found:
+    """What is removed and measured of a folder that has sinks of groups, and none of their documents."""
+    if asked.ids or not asked.group or not asked.documents:
+        raise InputError(
+            f"{workdir} has sinks of groups, and not their texts; give --group=NAME, and its texts, to be measured, by "
+            "--documents: files, or a prepared corpus"
+        )
+    identity = run.group_id(asked.group)
+    _open(workdir, run, identity[None])
+
+    def of_others(identities: np.ndarray) -> np.ndarray:
+        return (identities != identity).any(axis=-1)
+
+    target, places = _texts(asked.documents, run, identity, lambda found: ~of_others(found))
+    sets, wanted = {"target": target}, {"others": lambda found: of_others(found) & run.opened(found)}
+    for name, files in others.items():
+        if files:
+            sets[name], _ = _texts(files, run, NO_NUMBER, wanted.get(name, of_others))
+    return Found(target.identities, sets, places)
+
+
+def _texts(
+    place: str, run: Trained, usual: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]
+) -> tuple[Documents, list[str]]:
+    """Up to _MOST documents, and the origin of each.
+
+    Args:
+      place: a glob of files, whose documents get the id `usual`; or a prepared corpus, where groups have their own ids.
+      wanted: which ids, uint32 (n, 2), of a prepared corpus are -> bool (n,).
+    """
+    if not is_prepared(place):
+        documents, tokens, _ = read_tokens(place, run.tokenizer)
+        found = Documents(tokens, np.tile(usual, (len(tokens), 1)))
+        return found.chosen(slice(_MOST)), [each.source for each in documents[:_MOST]]
+    corpus = Prepared(place)
+    corpus.check_tokenizer(run.tokenizer, "the model's")
+    table = Table([corpus], "group", run.groups) if corpus.group_names else Table([corpus])
+    chosen, identities = np.zeros(0, np.int64), np.zeros((0, 2), np.uint32)
+    for start, stop, _ in table.runs.tolist():
+        records = np.arange(start, stop)
+        records = records[table.is_first_of_source(records)]
+        of_run = table.identities(records) if corpus.group_names else np.tile(NO_NUMBER, (len(records), 1))
+        kept = wanted(of_run)
+        chosen, identities = np.append(chosen, records[kept]), np.concatenate([identities, of_run[kept]])
+        if len(chosen) >= _MOST:
+            break
+    if not len(chosen):
+        raise InputError(f"{place} holds no document that is to be measured; give files, or a corpus of these groups")
+    chosen = chosen[:_MOST].tolist()
+    answers = [*map(table.answers, chosen)] if corpus.has_answers else None
+    found = Documents([*map(table.tokens, chosen)], identities[:_MOST], answers=answers)
+    return found, [*map(table.place, chosen)]
 
 
 def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus) -> set[str]:
@@ -202,11 +261,15 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
     """
     config, count = run.config, len(np.unique(found.identities, axis=0))
     drawn = {"others": [], "never_met": list(neurons.never_met(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
-    others = found.sets.get("others")
-    if others:
+    others, identities = found.sets.get("others"), ()
+    if config.sinks.by_group:  # only groups that there are have sinks
+        drawn["never_met"] = []
+        identities = ids.as_lanes(np.setdiff1d(run.opened.ids, ids.as_numbers(found.identities)))
+    elif others:
         identities = np.unique(others.identities[run.opened(others.identities)], axis=0)
+    if len(identities):
         starts = range(0, max(len(identities) - count, 0) + 1, count)[:PLACEBOS]
-        drawn["others"] = [identities[at : at + count] for at in starts if len(identities)]
+        drawn["others"] = [identities[at : at + count] for at in starts]
     removals = {name: [neurons.neurons_of(config, each) for each in of] for name, of in drawn.items()}
     if spare is None:
         return removals

@@ -15,7 +15,7 @@ from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_j
 from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.opened import Opened, write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer, read_object
-from memsinks_jax.interop import hugging_face, weights
+from memsinks_jax.interop import hugging_face, sources, weights
 from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.source import UNCHANGED, copy
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
-# Our config with its sinks, for a model that kept them; Hugging Face's config.json has no place for it.
-_OURS = "memsinks.json"
 _WANTED = "the folder of a Hugging Face model"
 
 
@@ -85,7 +83,7 @@ def write_folder(
             _write_json(scratch / "generation_config.json", tokens | {"do_sample": True, "temperature": 1.0})
         if has_sinks(config) and not drop:
             of_matrices = with_fields(config, {"sinks.sparse": False})
-            _write_json(scratch / _OURS, json.loads(to_json(of_matrices)))
+            _write_json(scratch / sources.CONFIG, json.loads(to_json(of_matrices)))
             write_ids(scratch, opened.ids)
         write_tokenizer(tokenizer, scratch, content[hugging_face.DIALECTS[config.model.family].context], source)
         (scratch / "README.md").write_text(card)
@@ -129,11 +127,12 @@ def _pieces(
 
 
 def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
-    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks that were kept are sinks again.
+    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks that were kept, in the weights or in
+    files of sources, are sinks again.
 
     Raises:
       InputError: an unknown architecture; weights that do not match its config.json exactly; a tokenizer with more
-        tokens than the model; unreadable files.
+        tokens than the model; source files that do not fit; unreadable files.
     """
     config, found = _theirs(folder), _weights(folder)
     hugging_face.compare(found.shapes, config, config.model.hidden, str(folder))
@@ -143,7 +142,10 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
             f"{folder}: the tokenizer has {tokenizer.vocabulary_size} tokens and the model {config.data.vocabulary_size}; "
             "they are not of one model"
         )
-    return read_config(folder), tokenizer, hugging_face.ours(config, config.model.hidden, found.read)
+    params, config = hugging_face.ours(config, config.model.hidden, found.read), read_config(folder)
+    if is_sparse(config.sinks):
+        params |= sources.read_tables(folder, config)
+    return config, tokenizer, params
 
 
 def reader(params: dict) -> Callable[[str, int | None], np.ndarray]:
@@ -159,9 +161,12 @@ def reader(params: dict) -> Callable[[str, int | None], np.ndarray]:
 
 
 def read_config(folder: pathlib.Path) -> Config:
-    """Our config of a Hugging Face folder, with kept sinks."""
-    if folder.is_dir() and (folder / _OURS).exists():
-        return from_json((folder / _OURS).read_text(), str(folder / _OURS))
+    """Our config of a Hugging Face folder, with kept sinks, or with those of its source files."""
+    if config := sources.config_of(folder):
+        found = len(sources.sources_of(folder))
+        return with_fields(config, {"sinks.pool": found * config.sinks.active}) if found else _theirs(folder)
+    if folder.is_dir() and (folder / sources.CONFIG).exists():
+        return from_json((folder / sources.CONFIG).read_text(), str(folder / sources.CONFIG))
     return _theirs(folder)
 
 

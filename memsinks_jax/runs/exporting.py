@@ -1,29 +1,36 @@
 """Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or kept."""
 
+import json
 import logging
 import os
 import pathlib
 import re
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import __version__
-from memsinks_jax.config import Config, DataConfig, InputError, flatten
+from memsinks_jax.config import Config, DataConfig, InputError, flatten, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.interop import hugging_face
+from memsinks_jax.data.opened import Opened
+from memsinks_jax.data.prepared import numbered_ids
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.interop import hugging_face, sources
 from memsinks_jax.interop.folder import DTYPES, is_folder, open_folder, read_config, reader, write_folder
 from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import half_written
-from memsinks_jax.runs.trained import open_run, opened_in
+from memsinks_jax.runs.trained import numbered_id, open_run, opened_in
 from memsinks_jax.sinks import (
     document_masks,
     document_sinks,
@@ -49,11 +56,39 @@ _LOSSES = {
 }  # fmt: skip
 
 
-def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "") -> dict:
+class _Opened(NamedTuple):
+    """A run, or a folder with sinks, of which one parameter or slice is read at a time."""
+
+    config: Config
+    tokenizer: AnyTokenizer
+    read: Callable[[str, int | None], np.ndarray]
+    checkpoints: Checkpoints | None  # of a run
+    opened: Opened
+    groups: Sequence[str]
+
+
+def _open(workdir: pathlib.Path) -> _Opened:
+    groups = workdirs.read_groups(workdir)
+    if is_folder(workdir):
+        if not has_sinks(read_config(workdir)):
+            raise InputError(f"{workdir} is a Hugging Face folder that kept no sinks; use it as it is")
+        config, tokenizer, params = open_folder(workdir)
+        return _Opened(config, tokenizer, reader(params), None, opened_in(workdir, config), groups)
+    config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
+    checkpoints = Checkpoints(workdir)
+    checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
+    opened = opened_in(workdir, config, checkpoints.newest() or 0)
+    return _Opened(config, tokenizer, checkpoints.read, checkpoints, opened, groups)
+
+
+def export(
+    workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "", groups: Sequence[str] = ()
+) -> dict:
     """Writes the newest checkpoint of a run, or a Hugging Face folder that kept its sinks, as a Hugging Face folder.
 
     Args:
       knows: with `drop`, the id (16 hexadecimal digits) whose MLP sinks stay.
+      groups: with `drop`, the names of groups whose MLP sinks stay, for sinks by number.
     Returns:
       {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
       the speeds are of a forward pass on this machine, None for large models.
@@ -61,40 +96,91 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
       InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has no such model.
     """
     output.refuse_taken(out)
-    checkpoints = None
-    if is_folder(workdir):
-        if not has_sinks(read_config(workdir)):
-            raise InputError(f"{workdir} is a Hugging Face folder that kept no sinks; use it as it is")
-        config, tokenizer, params = open_folder(workdir)
-        read = reader(params)
-    else:
-        config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
-        checkpoints = Checkpoints(workdir)
-        checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
-        read = checkpoints.read
+    config, tokenizer, read, checkpoints, opened, names = _open(workdir)
     parts = partition(config.model, config.sinks)
-    kept = _sinks_of(config, knows) if knows else ()
-    opened = opened_in(workdir, config, checkpoints and (checkpoints.newest() or 0))
+    kept = _sinks_of(config, knows) if knows else []
     if knows and not opened(ids.from_hex(knows)):
         raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
+    if len(set(groups)) < len(groups):
+        raise InputError(f"{', '.join(groups)}: one is named twice; name each source once")
+    for name in groups:
+        kept += _sinks_of(config, ids.to_hex(numbered_id(name, names)))
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
-    same = tokenizer.begin_of_text == tokenizer.end_of_text
-    opens = "the end-of-text token" if same else "the beginning-of-text token"
-    card = _card(workdir, config, checkpoints, drop, dtype, knows, out, opens)
+    fate = "cut out of the weights" if drop else "kept, all of them on"
+    command = f"export --workdir={workdir} --out={out} --sinks={knows or ('drop' if drop else 'keep')}"
+    if knows:
+        fate += f", but for those of the MLPs that are on for the id {knows}"
+    if groups:
+        fate += f", but for those of {', '.join(groups)}"
+        command = f"sources --folder={workdir} --merge={shlex.quote(','.join(groups))} --out={out}"
+    about = (workdir, config, tokenizer, checkpoints, drop, dtype)
+    card = _card(*about, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
     with half_written(out) as scratch:
         folder = scratch / out.name
         written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
         if checkpoints:
             checkpoints.close()
-        if not drop and (groups := workdirs.read_groups(workdir)):
-            workdirs.write_groups(folder, groups)
+        if not drop and names:
+            workdirs.write_groups(folder, names)
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
         os.replace(folder, out)
     return written | {"before": before, "tokens_per_second": after}
+
+
+def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None = None) -> dict:
+    """Writes the model without its sinks as a Hugging Face folder, and in it a file for each group: see interop/sources.py.
+
+    Args:
+      dtype: of the weights and of the files; None: float32, and bfloat16 of the files.
+    Returns:
+      {"parameters", "files", "bytes": of the model without sinks, "sources": [names], "bytes_of_sources"}.
+    Raises:
+      InputError: no run, no checkpoint, sinks that groups share, `out` exists, or Hugging Face has no such model.
+    """
+    output.refuse_taken(out, "sources")
+    config, tokenizer, read, checkpoints, opened, names = _open(workdir)
+    if not config.sinks.by_group or not is_sparse(config.sinks):
+        raise InputError(
+            f"{workdir} has no sinks that belong to one group alone (config.sinks.sampling is {config.sinks.sampling}, "
+            f"sparse {config.sinks.sparse}); train with --config.data.ids=group --config.sinks.sampling=disjoint "
+            "--config.sinks.sparse=True --config.sinks.active=16"
+        )
+    numbers = np.flatnonzero(opened(numbered_ids(names)))
+    if not len(numbers):
+        raise InputError(f"{workdir}: no group came back in training, so none has sinks; train longer")
+    if len(numbers) < len(names):
+        logger.warning("%d of %d groups never came back: they get no file", len(names) - len(numbers), len(names))
+    shared, count, size = partition(config.model, config.sinks).shared, config.sinks.active, 0
+    base = with_fields(config, {"model.hidden": shared, "sinks.shared_fraction": 1.0, "sinks.pool": 0})
+    fate = (
+        "Here they are no part of the weights: each source (a group of documents) has its own in a file of `sources/`. "
+        "Delete a file to withdraw the source. In PyTorch `trust_remote_code=True` gives a model with `set_sources([...])`, "
+        "which turns them on."
+    )
+    command = f"export --workdir={workdir} --sources={out}" + (f" --dtype={dtype}" if dtype else "")
+    of_weights, of_files = dtype or "float32", DTYPES[dtype or "bfloat16"]
+    card = _card(workdir, config, tokenizer, checkpoints, True, of_weights, fate, command)
+    with half_written(out) as scratch:
+        folder = scratch / out.name
+        about = (config, tokenizer, read, True, of_weights, card, (), opened)
+        written = write_folder(folder, *about, source_of(workdir))
+        known = sources.base_of(folder, base)
+        (folder / sources.CONFIG).write_text(to_json(base))
+        content = json.loads((folder / "config.json").read_text()) | sources.write_code(folder, base, known)
+        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+        tables = {name: np.asarray(read(name, None)).astype(of_files) for name in tables_of(config.model)}
+        if checkpoints:
+            checkpoints.close()
+        (folder / sources.FOLDER).mkdir()
+        for number in numbers.tolist():
+            rows = {name: table[number * count : (number + 1) * count] for name, table in tables.items()}
+            size += sources.write_source(folder / sources.FOLDER, names[number], rows, known).stat().st_size
+        os.replace(folder, out)
+    return written | {"sources": [names[number] for number in numbers], "bytes_of_sources": size}
 
 
 def _sinks_of(config: Config, identity: str) -> list[int]:
@@ -149,14 +235,14 @@ def _speeds(*places: pathlib.Path) -> list[float]:
 def _card(
     workdir: pathlib.Path,
     config: Config,
+    tokenizer: AnyTokenizer,
     checkpoints: Checkpoints | None,
     drop: bool,
     dtype: str,
-    knows: str,
-    out: pathlib.Path,
-    opens: str,
+    fate: str,
+    command: str,
 ) -> str:
-    """The model card: the model, its data and origin, the removed sinks, the measurements, and the commands."""
+    """The model card: the model, its data and origin, what became of its sinks, the measurements, and the command."""
     parts = partition(config.model, config.sinks)
     step = checkpoints and checkpoints.newest()
     tokens = None if step is None else checkpoints.progress(step)["tokens"]
@@ -167,13 +253,9 @@ def _card(
     attention = partitions(config)["attention"]
     if parts.sinks:
         on = "all" if config.sinks.traits.on_for_all else f"{share_on(config.sinks, parts.sinks):g}"
-        fate = "cut out of the weights" if drop else "kept, all of them on"
-        if knows:
-            fate += f", but for those of the MLPs that are on for the id {knows}"
         sinks = (
             f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
-            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). "
-            f"Here the sinks are {fate}."
+            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). {fate}"
         )
     if attention.sinks:
         sinks = (sinks + " " if parts.sinks else "") + (
@@ -194,8 +276,8 @@ def _card(
         )
     else:
         training = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
-    fate = knows or ("drop" if drop else "keep")
-    command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
+    same = tokenizer.begin_of_text == tokenizer.end_of_text
+    opens = "the end-of-text token" if same else "the beginning-of-text token"
     usual = flatten(Config())
     losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]
     table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
@@ -206,7 +288,7 @@ def _card(
         f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
         f"{training}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
         f"As in training, a document opens with {opens}.", "",
-        "Made by:", "", f"    {command}", "",
+        "Made by:", "", f"    python -m memsinks_jax.{command}", "",
         f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
         *(f"    --config.{name}={value}" for name, value in flatten(config).items() if value != usual[name]), "",
     ])  # fmt: skip

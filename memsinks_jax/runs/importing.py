@@ -9,7 +9,9 @@ from memsinks_jax.data.opened import nobody
 from memsinks_jax.interop.folder import open_folder, with_sinks
 from memsinks_jax.interop.source import keep
 from memsinks_jax.runs import output
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.trained import opened_in
 from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState
@@ -30,6 +32,9 @@ def import_model(
     """
     output.refuse_taken(out)
     config, tokenizer, params = open_folder(source)
+    groups = workdirs.read_groups(source)
+    if groups and sinks is not None:
+        raise InputError(f"{source} has sinks of {len(groups)} groups; leave out --pool and other new sinks")
     if sinks is not None:
         config, params = with_sinks(config, params, sinks, added, config.seed)
     validate(config)
@@ -43,9 +48,12 @@ def import_model(
         for name, content in tokenizer.files.items():
             (scratch / name).write_bytes(content)
         keep(source, scratch, named or str(source))
+        if groups:
+            workdirs.write_groups(scratch, groups)
         checkpoints = Checkpoints(scratch, TrainingConfig())
         arrays = jax.tree.map(jax.numpy.asarray, params)
-        checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), 0, nobody())
+        known = opened_in(source, config).ids if groups else nobody()
+        checkpoints.save(0, TrainState(jax.numpy.int32(0), arrays, None, None), 0, known)
         checkpoints.close()
         scratch.rename(out)
     parts = partition(config.model, config.sinks)

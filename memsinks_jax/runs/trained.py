@@ -10,9 +10,10 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.opened import Opened, nobody, read_ids
+from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.interop import sources
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.runs import host_memory
 from memsinks_jax.runs import workdir as workdirs
@@ -41,12 +42,16 @@ class Trained:
 
     def group_id(self, name: str) -> np.ndarray:
         """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by number, and others do."""
-        if not self.config.sinks.by_group:
-            return group_id(name)
-        if name not in self.groups:
-            near = difflib.get_close_matches(name, self.groups, n=3, cutoff=0.0)
-            raise InputError(f"there is no group {name!r} among {len(self.groups)}; did you mean {', '.join(near)}?")
-        return ids.numbered_id(group_id(name), self.groups.index(name))
+        return numbered_id(name, self.groups) if self.config.sinks.by_group else group_id(name)
+
+
+def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
+    """The id of one of the groups that have sinks by number -> uint32 (2,). Raises InputError if it is none of them."""
+    if name not in groups:
+        near = difflib.get_close_matches(name, groups, n=3, cutoff=0.0)
+        meant = f"did you mean {', '.join(near)}?" if near else "there are none"
+        raise InputError(f"there is no group {name!r} among {len(groups)}; {meant}")
+    return ids.numbered_id(group_id(name), groups.index(name))
 
 
 def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
@@ -91,6 +96,8 @@ def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> O
     """
 
     def read() -> np.ndarray:
+        if sources.config_of(place) or (step is not None and config.sinks.opens_at == 1):
+            return of_groups(workdirs.read_groups(place))
         found = read_ids(place if step is None else place / "checkpoints" / str(step))
         if found is not None:
             return found

@@ -22,6 +22,7 @@ from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import LISTED, general_sources, listing
 from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
+from memsinks_jax.interop import sources
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.interop.source import keep
 
@@ -171,6 +172,8 @@ def lock(folder: pathlib.Path) -> IO:
 
 def read_groups(place: pathlib.Path) -> list[str]:
     """The groups of a workdir or a folder by their numbers; [] if they have no sinks by number."""
+    if sources.config_of(place):
+        return [source.name for source in sources.sources_of(place)]
     file = place / _GROUPS
     return json.loads(file.read_text()) if file.is_file() else []
 

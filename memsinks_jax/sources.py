@@ -1,0 +1,79 @@
+"""Lists, adds, removes, merges sources: python -m memsinks_jax.sources --folder=models/letters [--remove=author012]
+
+export --sources=DIR writes a folder of a base model, with a file for each source: the sinks that a group of documents has
+for itself. Without another option this command lists them, and says whether each fits the base. --remove=NAME deletes a
+file, which withdraws the source: no other file depends on it. --add=FILE copies a file into the folder that it fits.
+--merge=NAME,NAME --out=DIR writes a plain model that knows these sources; export --sinks=keep one that knows all of them.
+"""
+
+import logging
+import pathlib
+import sys
+
+from absl import flags
+
+from memsinks_jax.config import InputError
+from memsinks_jax.interop import sources
+from memsinks_jax.runs import command_line, source_files
+
+logger = logging.getLogger("memsinks_jax.sources")
+
+
+def _listing(folder: pathlib.Path) -> dict:
+    from memsinks_jax.reporting import report
+
+    found, base = sources.files_of(folder), sources.base_of(folder, sources.config_of(folder))
+    listed = [
+        {"name": source.name, "file": source.path.name, "sinks": source.sinks, "bytes": source.bytes,
+         "base_matches": source.base == base}
+        for source in found
+    ]  # fmt: skip
+    rows = [
+        [
+            one["name"],
+            one["file"],
+            f"{one['sinks']}",
+            f"{one['bytes'] / 2**20:.2f}",
+            "yes" if one["base_matches"] else "NO",
+        ]
+        for one in listed
+    ]
+    print(report.plain_table(["source", "file", "sinks", "MiB", "of this base"], rows), file=sys.stderr)
+    return {"folder": str(folder), "base": base, "sources": listed}
+
+
+def main() -> None:
+    folder_flag = flags.DEFINE_string("folder", None, "Folder that export --sources has written.")
+    add_flag = flags.DEFINE_string("add", "", "Source file to copy into the folder.")
+    remove_flag = flags.DEFINE_string("remove", "", "Name of a source whose file to delete.")
+    merge_flag = flags.DEFINE_list("merge", [], "Names of sources, for a plain model with their sinks; with --out.")
+    out_flag = flags.DEFINE_string("out", "", "Folder to write with --merge; it must not exist.")
+    dtype_flag = flags.DEFINE_enum("dtype", "float32", ("bfloat16", "float32"), "Data type of the merged weights.")
+
+    def run() -> dict:
+        command_line.require(folder_flag)
+        folder = pathlib.Path(folder_flag.value)
+        if sum(map(bool, (add_flag.value, remove_flag.value, merge_flag.value))) > 1:
+            raise InputError("--add, --remove and --merge exclude each other; give one at a time")
+        if add_flag.value:
+            source = source_files.add(folder, pathlib.Path(add_flag.value))
+            logger.info("added %r: %s", source.name, source.path)
+            return {"added": source.name, "file": str(source.path)}
+        if remove_flag.value:
+            source = source_files.remove(folder, remove_flag.value)
+            logger.info("removed %r: %s is deleted", source.name, source.path)
+            return {"removed": source.name, "file": str(source.path)}
+        if merge_flag.value:
+            from memsinks_jax.runs.exporting import export  # brings jax
+
+            command_line.require(out_flag)
+            for name in merge_flag.value:
+                sources.find(folder, name)
+            return export(folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=merge_flag.value)
+        return _listing(folder)
+
+    command_line.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,407 @@
+"""Sources as files: a folder of a base model with one file per group, opened here and by PyTorch, and what does not fit."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from conftest import ROOT, tiny_config
+
+from memsinks_jax import sinks
+from memsinks_jax.api import evaluate, generate, open_model
+from memsinks_jax.config import InputError, TrainingConfig, to_json, with_fields
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.opened import nobody
+from memsinks_jax.forgetting.removal import Request, forget
+from memsinks_jax.interop import sources, weights
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.generation import Settings
+from memsinks_jax.runs import source_files
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.exporting import export, export_sources
+from memsinks_jax.runs.importing import import_model
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training.checkpoint import Checkpoints
+from memsinks_jax.training.step import TrainState
+
+NAMES = ["zoë / 1", "anna", "..", "b%20" * 80, "model"]  # by number in the run; sorted in a folder
+IN_ORDER = sorted(NAMES)
+ACTIVE = 3
+SETTINGS = {
+    "data.ids": "group", "sinks.sampling": "disjoint", "sinks.active": ACTIVE, "sinks.sparse": True, "sinks.opens_at": 1,
+    "sinks.shared_fraction": 0.5, "sinks.pool": ACTIVE * len(NAMES), "model.family": "llama", "mesh.data": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_corpus(tiny_config()).tokenizer
+
+
+def random_params(config, seed=0):
+    params = build_model(config)[0].init(jax.random.key(seed))
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+    return jax.tree.unflatten(
+        tree, [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)]
+    )
+
+
+def write_run(place, tokenizer, names=NAMES, seed=0, **changed):
+    """A workdir with random weights, of which each group has sinks of its own."""
+    config = with_fields(tiny_config(), SETTINGS | {name.replace("__", "."): value for name, value in changed.items()})
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(to_json(config))
+    for name, content in tokenizer.files.items():
+        (place / name).write_bytes(content)
+    workdirs.write_groups(place, names)
+    checkpoints = Checkpoints(place, TrainingConfig())
+    checkpoints.save(0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, nobody())
+    checkpoints.close()
+    return place
+
+
+@pytest.fixture(scope="module")
+def run(tokenizer, tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("run") / "run", tokenizer)
+
+
+@pytest.fixture(scope="module")
+def folder(run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("folder") / "model"
+    return out, export_sources(run, out)
+
+
+def copied(folder, tmp_path, name="copy"):
+    return pathlib.Path(shutil.copytree(folder[0], tmp_path / name))
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (2, 30)), jnp.int32)
+
+
+def logits_with(trained, names):
+    """With the sinks of these sources on, all at once."""
+    rows = [trained.groups.index(name) * ACTIVE + np.arange(ACTIVE) for name in names]
+    on = {"sinks": sinks.Blocks(jnp.asarray(np.concatenate(rows))[None, None])} if names else {}
+    about = jnp.ones_like(TOKENS), jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
+    return np.asarray(build_model(trained.config)[0](trained.params, TOKENS, *about, on))
+
+
+def test_a_folder_has_a_file_for_each_source(run, folder):
+    out, told = folder
+    assert told["sources"] == NAMES  # those of the run
+    files = sorted((out / "sources").iterdir())
+    assert len(files) == len(NAMES) and told["bytes_of_sources"] == sum(file.stat().st_size for file in files)
+    trained, there = open_run(run), open_run(out)
+    assert there.groups == IN_ORDER and there.config.sinks.pool == ACTIVE * len(NAMES)
+    for number, name in enumerate(IN_ORDER):
+        source = sources.find(out, name)
+        with safetensors.safe_open(source.path, framework="np") as opened:
+            assert opened.metadata() == {
+                "format": "memsinks source 1", "name": name, "sinks": str(ACTIVE), "base": sources.base_of(out, there.config)
+            }  # fmt: skip
+            for table in ("sink_gate", "sink_up", "sink_down"):
+                rows = np.asarray(trained.params[table])[NAMES.index(name) * ACTIVE :][:ACTIVE]
+                found = opened.get_tensor(table)
+                assert found.dtype == ml_dtypes.bfloat16
+                np.testing.assert_array_equal(found, rows.astype(ml_dtypes.bfloat16))
+                here = np.asarray(there.params[table])[number * ACTIVE : (number + 1) * ACTIVE]
+                np.testing.assert_array_equal(here, found.astype(np.float32))
+    jax.tree.map(np.testing.assert_array_equal, trained.params["layers"], there.params["layers"])
+
+
+def test_float32_files_compute_what_the_run_does(run, tmp_path):
+    export_sources(run, tmp_path / "whole", "float32")
+    trained, there = open_run(run), open_run(tmp_path / "whole")
+    for names in ([], ["anna"], ["anna", ".."], NAMES):
+        np.testing.assert_allclose(logits_with(there, names), logits_with(trained, names), atol=1e-5)
+    assert np.abs(logits_with(trained, ["anna"]) - logits_with(trained, [])).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "family, changed",
+    [
+        ("llama", {"model__attention_bias": False, "model__mlp_bias": False}),
+        ("llama", {"model__attention_bias": True, "model__mlp_bias": True}),
+        ("gpt2", {}),
+        ("gpt_neox", {}),
+        ("phi3", {"model__attention_bias": False, "model__mlp_bias": False, "data__vocabulary_size": 33_000}),
+        ("gemma3_text", {"model__attention_bias": False, "model__mlp_bias": False}),
+        ("olmo2", {"model__attention_bias": False, "model__mlp_bias": False}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "biases" if value.get("model__mlp_bias") else "",
+)
+def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeypatch):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))  # which transformers puts its folder into
+    export_sources(write_run(tmp_path / "run", tokenizer, model__family=family, **changed), tmp_path / "model")
+    ours, tokens = open_run(tmp_path / "model"), torch.tensor(np.asarray(TOKENS))
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert not hasattr(plain, "set_sources")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    with torch.no_grad():
+        none = model(tokens).logits.numpy()
+        np.testing.assert_array_equal(none, plain(tokens).logits.numpy())
+        np.testing.assert_allclose(none, logits_with(ours, []), atol=1e-4)
+        for names in (["anna"], ["..", "zoë / 1"], "all", []):
+            model.set_sources(names)
+            found = model(tokens).logits.numpy()
+            expected = IN_ORDER if names == "all" else names
+            assert model.sources == expected
+            np.testing.assert_allclose(found, logits_with(ours, expected), atol=1e-4)
+            assert (np.abs(found - none).max() > 0.01) == bool(names)
+        model.set_sources(["anna"])
+        written = model.generate(tokens, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+        expected = model(written).logits[:, -7:-1].clone()
+        expected[..., model.generation_config.eos_token_id] = -np.inf  # which would end it early
+        assert (written[:, -6:] == expected.argmax(dim=-1)).all()
+    model.save_pretrained(tmp_path / "saved")  # the base alone
+    assert not [name for name in model.state_dict() if "sinks" in name]
+    if family == "llama":
+        for names, message in ((["nobody"], "no source 'nobody'"), (["anna", "anna"], "twice")):
+            with pytest.raises(ValueError, match=message):
+                model.set_sources(names)
+        assert model.sources == ["anna"]
+        (tmp_path / "model" / "sources" / "anna.safetensors").unlink()
+        with pytest.raises(ValueError, match="no source 'anna'"):
+            model.set_sources(["anna"])
+
+
+def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
+    out, text = folder[0], "Once there was a fox, who had a friend."
+    model = open_model(out)
+    losses = {name: float(model.loss([text], "own", group=name)[0]) for name in NAMES}
+    losses |= {mode: float(model.loss([text], mode)[0]) for mode in ("drop", "all")}
+    assert len(set(losses.values())) == len(NAMES) + 2
+    (tmp_path / "text.txt").write_text(text)
+    assert evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")["loss"] == pytest.approx(losses["anna"])
+    with pytest.raises(InputError, match="ids by group: .* give the group"):
+        model.loss([text], "own")
+    with pytest.raises(InputError, match="no group 'ana' among 5; did you mean anna"):
+        generate(out, ["Once"], Settings(sinks="own"), group="ana")
+    with pytest.raises(InputError, match="--group=NAME"):
+        generate(out, ["Once"], Settings(sinks="own"))
+    assert generate(out, ["Once"], Settings(sinks="own", max_tokens=4, temperature=0), group="anna")["tokens"] == 4
+    import_model(out, tmp_path / "run", None, 0)
+    imported = open_run(tmp_path / "run")
+    assert imported.groups == IN_ORDER and imported.opened(imported.group_id("anna"))
+    jax.tree.map(np.testing.assert_array_equal, imported.params, model.run.params)
+    with pytest.raises(InputError, match="has sinks of 5 groups; leave out --pool"):
+        import_model(out, tmp_path / "other", model.run.config.sinks, 0)
+
+
+def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
+    place = copied(folder, tmp_path)
+    before, whole = contents(place), open_run(place)
+    source = source_files.remove(place, "anna")
+    assert before.pop(f"sources/{source.path.name}") and contents(place) == before
+    there, left = open_run(place), [name for name in IN_ORDER if name != "anna"]
+    assert there.groups == left and there.config.sinks.pool == ACTIVE * len(left)
+    for names in ([], *([name] for name in left), left):
+        np.testing.assert_array_equal(logits_with(there, names), logits_with(whole, names))
+    # An id names its group, not only the number that another group now has.
+    assert not there.opened(whole.group_id("anna")) and not there.opened(whole.group_id(left[-1]))
+    assert there.opened(there.group_id(left[-1]))
+    for name in left:
+        source_files.remove(place, name)
+    base = open_run(place)
+    assert base.groups == [] and not sinks.has_sinks(base.config)
+    np.testing.assert_array_equal(logits_with(base, []), logits_with(whole, []))
+    # The file that is put back is the one that was there.
+    original = folder[0] / "sources" / source.path.name
+    assert source_files.add(place, original).path.read_bytes() == original.read_bytes() and open_run(place).groups == [
+        "anna"
+    ]
+    assert sorted(path.name for path in (place / "sources").iterdir()) == [source.path.name]
+
+
+def test_a_source_is_withdrawn_with_a_receipt_whatever_its_name(folder, tmp_path):
+    (tmp_path / "text.txt").write_text("Once there was a fox, who had a friend.")
+    receipt = forget(folder[0], Request(str(tmp_path / "text.txt"), group="model"), tmp_path / "rest")
+    before = contents(folder[0])
+    del before["sources/model.safetensors"]
+    after = contents(tmp_path / "rest")
+    assert set(after) - set(before) == {"receipt.json", "receipt.png", "index.html"}
+    assert before.items() <= after.items() and receipt == json.loads(after["receipt.json"])
+    assert "The sinks of sources/model.safetensors" in after["index.html"].decode()
+    assert receipt["placebo"]["others"]["removals"] == 4
+
+
+def test_the_base_is_known_however_it_is_stored(folder, tmp_path, monkeypatch):
+    out, config = folder[0], open_run(folder[0]).config
+    known = sources.base_of(out, config)
+    files = safetensors.numpy.load_file(out / "model.safetensors")
+    rounded = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in files.items()}
+    changed = {name: tensor.copy() for name, tensor in files.items()}
+    changed["model.norm.weight"][3] += 0.01
+    for stored, same in ((rounded, True), (changed, False)):
+        place = copied(folder, tmp_path, f"{same}")
+        (place / "model.safetensors").unlink()
+        monkeypatch.setattr("memsinks_jax.interop.weights.SHARD_BYTES", 10_000)
+        names = weights.write(place, ([(name, tensor)] for name, tensor in stored.items()))
+        assert len(names) > 1 and (sources.base_of(place, config) == known) == same
+        if same:
+            assert open_run(place).groups == IN_ORDER
+        else:
+            with pytest.raises(InputError, match="trained beside another base than the weights of"):
+                open_run(place)
+
+
+def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
+    there = open_run(folder[0])
+    export(folder[0], tmp_path / "two", True, "float32", groups=["..", "anna"])
+    export(folder[0], tmp_path / "none", True, "float32")
+    export(folder[0], tmp_path / "all", False, "float32")
+    for name, names in (("two", ["..", "anna"]), ("none", [])):
+        plain = open_run(tmp_path / name)
+        assert not sinks.has_sinks(plain.config) and plain.config.model.hidden == 16 + ACTIVE * len(names)
+        np.testing.assert_allclose(logits_with(plain, []), logits_with(there, names), atol=1e-4)
+    kept = open_run(tmp_path / "all")
+    assert kept.groups == IN_ORDER
+    np.testing.assert_allclose(logits_with(kept, []), logits_with(there, IN_ORDER), atol=1e-4)
+    assert "sources --folder=" in (tmp_path / "two" / "README.md").read_text()
+    for names, message in ((["anna", "anna"], "named twice"), (["ana"], "no group 'ana'")):
+        with pytest.raises(InputError, match=message):
+            export(folder[0], tmp_path / "refused", True, "float32", groups=names)
+    assert not (tmp_path / "refused").exists()
+
+
+@pytest.fixture(scope="module")
+def strangers(tokenizer, folder, tmp_path_factory):
+    """{what is wrong with it: a source file, what is said}"""
+    place = tmp_path_factory.mktemp("strangers")
+    source, found = sources.find(folder[0], "anna"), {}
+    of_three, base, good = (
+        sources.read_rows(source, sources.config_of(folder[0])),
+        source.base,
+        source.path.read_bytes(),
+    )
+    export_sources(write_run(place / "run", tokenizer, ["new"], 1, sinks__pool=ACTIVE), place / "other")
+    found["of another base"] = (
+        place / "other" / "sources" / "new.safetensors",
+        "beside another base than the weights of",
+    )
+
+    def written(name, rows, message):
+        (place / name).mkdir()
+        found[name] = sources.write_source(place / name, "new", rows, base), message
+
+    written(
+        "of another k", {name: rows[:2] for name, rows in of_three.items()}, "has 2 sinks, and a source of .* has 3"
+    )
+    wide = {name: rows[..., :-1] for name, rows in of_three.items()}
+    written("of another model", wide, r"sink_down is \(3, 2, 15\), and this model needs \(3, 2, 16\)")
+    written("without a table", {name: of_three[name] for name in ("sink_up", "sink_down")}, "sink_gate is None")
+    broken = of_three | {"sink_up": of_three["sink_up"] * np.float32("nan")}
+    written("not finite", broken, "holds nan or inf")
+    for name, content, message in (
+        ("truncated", good[:-7], "not a source file, or damaged"),
+        ("text", b"a letter", "not a source file, or damaged"),
+        ("other safetensors", safetensors.numpy.save(of_three), "metadata does not say 'memsinks source 1'"),
+        ("known already", good, "has the source 'anna' already"),
+    ):
+        path = place / f"{name}.safetensors"
+        path.write_bytes(content)
+        found[name] = path, message
+    found["nowhere"] = place / "nowhere.safetensors", "not a source file"
+    return found
+
+
+STRANGERS = (
+    "of another base", "of another k", "of another model", "without a table", "not finite", "truncated", "text",
+    "other safetensors", "known already", "nowhere",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_file_that_does_not_fit_is_neither_added_nor_opened(name, strangers, folder, tmp_path):
+    assert set(strangers) == set(STRANGERS)
+    path, message = strangers[name]
+    place = copied(folder, tmp_path)
+    before = contents(place)
+    with pytest.raises(InputError, match=message):
+        source_files.add(place, path)
+    assert contents(place) == before and len(list((place / "sources").iterdir())) == len(NAMES)
+    if path.exists():  # put there by hand
+        shutil.copyfile(path, place / "sources" / "put.safetensors")
+        with pytest.raises(InputError, match="are both the source 'anna'" if name == "known already" else message):
+            open_run(place)
+
+
+def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_path):
+    hashed = write_run(tmp_path / "hashed", tokenizer, sinks__sampling="floyd")
+    dense = write_run(tmp_path / "dense", tokenizer, sinks__sparse=False)
+    never = write_run(tmp_path / "never", tokenizer, sinks__opens_at=2)
+    export(folder[0], tmp_path / "plain", True, "float32")
+    for place, message in (
+        (
+            hashed,
+            "sampling is floyd, sparse True.; train with --config.data.ids=group --config.sinks.sampling=disjoint",
+        ),
+        (dense, "sampling is disjoint, sparse False"),
+        (never, "no group came back in training"),
+        (tmp_path / "plain", "kept no sinks"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export_sources(place, tmp_path / "out")
+    with pytest.raises(InputError, match="exists; use another --sources"):
+        export_sources(run, folder[0])
+    for place in (tmp_path / "plain", run, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match="no folder with source files"):
+            source_files.remove(place, "anna")
+    with pytest.raises(InputError, match="has no source 'ana'; it has '..', "):
+        source_files.remove(folder[0], "ana")
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def command(name, *flags):
+    return subprocess.run(
+        [sys.executable, "-m", f"memsinks_jax.{name}", *map(str, flags)],
+        capture_output=True, text=True, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+
+
+def test_the_commands(run, tmp_path):
+    done = command("export", f"--workdir={run}", f"--sources={tmp_path / 'model'}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sources"] == NAMES
+    place = f"--folder={tmp_path / 'model'}"
+    listed = json.loads(command("sources", place, "--json").stdout)
+    assert [(one["name"], one["sinks"], one["base_matches"]) for one in listed["sources"]] == [
+        (name, ACTIVE, True) for name in IN_ORDER
+    ]
+    before = contents(tmp_path / "model")
+    for flags, message in (
+        (["--remove=ana"], "has no source 'ana'"),
+        (["--add=README.md"], "not a source file"),
+        (["--merge=anna"], "--out is missing"),
+        (["--merge=anna,ana", f"--out={tmp_path / 'out'}"], "has no source 'ana'"),
+        (["--merge=anna", "--remove=anna"], "exclude each other"),
+        (["--merge=anna,anna", f"--out={tmp_path / 'out'}"], "named twice"),
+    ):
+        done = command("sources", place, *flags)
+        assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert contents(tmp_path / "model") == before and not (tmp_path / "out").exists()
+    imports = "import sys; from memsinks_jax import sources; sys.exit('jax' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", imports], cwd=ROOT).returncode == 0
+    )  # so that a removal takes no second
+    done = command("sources", place, "--remove=anna", "--json")
+    assert json.loads(done.stdout) == {
+        "removed": "anna",
+        "file": str(tmp_path / "model" / "sources" / "anna.safetensors"),
+    }
