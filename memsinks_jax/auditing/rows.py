@@ -36,9 +36,12 @@ def asking(rows: dict, first_R: np.ndarray, end_R: np.ndarray) -> dict:
 
 
 def halves(rows: dict) -> tuple[dict, dict]:
-    """(first, second) half of every document: what an attacker has, and what should come back."""
-    length_R = (rows["weights"] > 0).sum(axis=1)
-    return asking(rows, np.zeros_like(length_R), length_R // 2), asking(rows, length_R // 2, length_R)
+    """(first, second) half of what counts of every document: what an attacker has, and what should come back."""
+    counts_RT = rows["weights"] > 0
+    number_RT, half_R1 = counts_RT.cumsum(axis=1), counts_RT.sum(axis=1, keepdims=True) // 2
+    weights = (np.where(part_RT, rows["weights"], 0) for part_RT in (number_RT <= half_R1, number_RT > half_R1))
+    first, second = (rows | {"weights": each.astype(np.float32)} for each in weights)
+    return first, second
 
 
 def applied(config: Config, mode: str) -> Callable:

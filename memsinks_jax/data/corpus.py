@@ -12,10 +12,10 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.canaries import with_canary
-from memsinks_jax.data.documents import Document, read_documents, skip_empty
+from memsinks_jax.data.documents import Document, in_words, read_documents, skip_empty
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
-from memsinks_jax.data.packing import Rows, reads_whole, trains_common
+from memsinks_jax.data.packing import Rows, answering, reads_whole, trains_common
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
 from memsinks_jax.data.table import Listed, Table
@@ -55,6 +55,16 @@ class Corpus:
     def tokens(self, document: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""
         return self.table.tokens(document)
+
+    def answers(self, documents: np.ndarray) -> list[np.ndarray | None] | None:
+        """What of each counts in the loss, as `Table.answers`; None: everything of all."""
+        has_answers = any(source.has_answers for source in self.table.sources)
+        return [self.table.answers(i) for i in documents] if has_answers else None
+
+    def answering(self, documents: np.ndarray) -> np.ndarray:
+        """Those documents of which something counts in a row for each alone: all, unless a prompt fills the row."""
+        answers = None if reads_whole(self.config.data) else self.answers(documents)
+        return documents if answers is None else documents[answering(answers, self.config.data.row_length)]
 
     def identities(self, documents: np.ndarray) -> np.ndarray:
         """The ids of documents in this run -> uint32 (documents, 2)."""
@@ -104,6 +114,11 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
     table = Table(sources, config.data.ids, numbered)
     if numbered is not None:
         _refuse_small_pool(config, len(table.group_names))
+    if table.without_answer(config.data.row_length) == len(table):
+        raise InputError(
+            f"no answer begins in the first {in_words(config.data.row_length, 'token')} of its document, so nothing would "
+            "count; raise config.data.row_length"
+        )
     config = _decide_rows(config, table)
     mixture = plan_mixture(config, table)
     if len(mixture.canaries):
@@ -233,6 +248,23 @@ def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> tuple[list[D
     empty = [document.source for document in documents if not len(encoded[document.text])]
     skip_empty(empty, kept, "after tokenization")
     return kept, [encoded[document.text] for document in kept]
+
+
+def read_tokens(
+    files: str, tokenizer: AnyTokenizer
+) -> tuple[list[Document], list[np.ndarray], list[np.ndarray | None] | None]:
+    """Documents of a glob, as `read_documents` and `tokenise`, or all of a folder of `memsinks_jax.prepare`.
+
+    Returns:
+      (documents, int32 (tokens,) of each, what counts of each as `Corpus.answers`)
+    """
+    if not is_prepared(files):
+        return *tokenise(read_documents(files), tokenizer), None
+    source = Prepared(files)
+    source.check_tokenizer(tokenizer, "the model's")
+    records = range(len(source))
+    answers = list(map(source.answers, records)) if source.has_answers else None
+    return [source.document(i, tokenizer) for i in records], list(map(source.read, records)), answers
 
 
 def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:

@@ -9,6 +9,8 @@ from memsinks_jax.data.files import END, Segment, matching, open_source, shortes
 
 logger = logging.getLogger(__name__)
 
+ANSWERS = "assistant"  # the role in a conversation whose messages are answers
+
 
 @dataclasses.dataclass(frozen=True)
 class Document:

@@ -89,6 +89,15 @@ class GgufFile:
         stops = [end] if answered in (None, end) else [end, answered]
         return end, self.field("tokenizer.ggml.bos_token_id") if begins else None, stops
 
+    def special_names(self) -> dict[str, str]:
+        """Its special tokens, {"bos_token": "<s>", ...}."""
+        pieces, names = (
+            self.field("tokenizer.ggml.tokens"),
+            {"bos": "bos", "eos": "eos", "padding": "pad", "unknown": "unk"},
+        )
+        numbers = {name: self.fields.get(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
+        return {f"{name}_token": pieces[number] for name, number in numbers.items() if number is not None}
+
     def tokenizer(self) -> bytes:
         """Its tokenizer, as the content of a tokenizer.json."""
         kind, pieces = self.field("tokenizer.ggml.model"), self.field("tokenizer.ggml.tokens")

@@ -3,7 +3,7 @@
 A record is a document as it was written; exact copies are separate records. The folder holds
   manifest.json           the settings, the tokenizer's hash, every input file, shard and column; written last
   tokenizer.model|json    the tokenizer itself
-  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record
+  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 52 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
   common/00000.array_record, ...    only with --common_at: one bit per token, whether it ends a common n-gram
@@ -42,6 +42,7 @@ MANIFEST = "manifest.json"
 NO_GROUP = 2**32 - 1
 RUN = 2**14  # records per entry of `runs`
 LONGEST = 2**17  # tokens with end of text; `histogram` counts longer records together
+SEVERAL = 2**32 - 1  # in `prompts`: the answers of this record are in `turns`
 
 # Header of a record, before its tokens: content id and group id (two lanes each, high lane first), number of the input file
 # in the manifest, start and end of the place in it: bytes of the (decompressed) text, or a record's number.
@@ -83,9 +84,23 @@ def number_type(records: int) -> np.dtype:
     return np.dtype("<u4" if records < 2**32 else "<u8")
 
 
-def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Types and shapes of the columns of a number of records, by name; None for a length that the manifest does not give."""
+def has_answers(settings: dict) -> bool:
+    """Whether documents have prompts, so that only answers count in the loss, by the settings of `prepare`."""
+    return "prompt_field" in settings or "messages_field" in settings
+
+
+def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Types and shapes of the columns of a number of records, by name; None for a length that the manifest does not give.
+
+    Args:
+      answers: as `has_answers`.
+    """
     number = number_type(records)
+    more = {
+        "prompts": (np.dtype("<u4"), (records,)),
+        "turns": (number, (None, 3)),
+        "openings": (np.dtype("<i8"), (LONGEST + 1,)),
+    }
     return {
         "lengths": (np.dtype("<u4"), (records,)),
         "identities": (np.dtype("<u4"), (records, 2)),
@@ -98,7 +113,7 @@ def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
         "members": (number, (None, 2)),
         "runs": (np.dtype("<i8"), (-(-records // RUN), 2, 2)),
         "histogram": (np.dtype("<i8"), (2, LONGEST + 1)),
-    }
+    } | (more if answers else {})
 
 
 def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -149,6 +164,13 @@ class Prepared:
       members              (m, 2) (cluster, record) of all records in clusters of more than one, sorted
       runs                 int64, `run_sums` of the records
       histogram            int64, `histogram` of the records
+    and, if `has_answers`:
+      prompts              (n,) uint32, tokens before the answer, if it is the only one and the rest of the record; else
+                           SEVERAL
+      turns                (t, 3) (record, start, stop) of the answers of all others, sorted; tokens of the record, of which
+                           end of text is the last
+      openings             (LONGEST + 1,) int64, by number of tokens the records with so many before their first answer; the
+                           last entry counts all with LONGEST or more
     Numbers of records are uint32, or uint64 from 2^32 records on.
     """
 
@@ -157,7 +179,8 @@ class Prepared:
         try:
             self.manifest = read_manifest(self.folder)
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
-            for name, (kind, shape) in columns(self.manifest["documents"]).items():
+            self.has_answers = has_answers(self.manifest["settings"])
+            for name, (kind, shape) in columns(self.manifest["documents"], self.has_answers).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, json.JSONDecodeError) as error:
             raise InputError(
@@ -209,6 +232,17 @@ class Prepared:
     def read(self, record: int) -> np.ndarray:
         """Tokens -> int32 (lengths[record],)."""
         return tokens_of(self._record(self._readers, record), self._type).astype(np.int32)
+
+    def answers(self, record: int) -> np.ndarray | None:
+        """Start and stop of every answer of a record, int64 (answers, 2). Only these of its tokens, and end of text, the
+        token behind them, count in the loss; None: all do."""
+        if not self.has_answers:
+            return None
+        start = int(self.prompts[record])
+        if start != SEVERAL:
+            return np.array([[start, int(self.lengths[record]) + 1]])
+        ends = np.array([record, record + 1], self.turns.dtype)  # else numpy would convert the whole column
+        return self.turns[slice(*np.searchsorted(self.turns[:, 0], ends)), 1:].astype(np.int64)
 
     @property
     def common_ngram(self) -> int:

@@ -16,6 +16,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
+from memsinks_jax.data.documents import ANSWERS
 from memsinks_jax.data.files import Segment, Source
 
 SEPARATOR = "<|endoftext|>"
@@ -23,10 +24,12 @@ EMPTY = (
     "the document is empty; remove it",
     "the file is empty; remove it or fill it",
 )  # problems of records without text
+EMPTY_ANSWER = "an answer is empty; remove the record"
 
 _BLOCK = 1 << 20
 _ROWS = 256  # rows of a table at a time
 _ARRAY = 1 << 30  # bytes of a .json file, which is read whole
+_TEXTS = pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,7 +37,8 @@ class Record:
     """One document, or an unusable record: then `problem` says why.
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
-    bytes of the segment on disk read so far. `where` is the file and the line or row.
+    bytes of the segment on disk read so far. `where` is the file and the line or row. With `Fields.prompt` the text is the
+    answer to the prompt; with `Fields.messages` there are messages instead, each {"role", "content"}.
     """
 
     start: int
@@ -44,6 +48,14 @@ class Record:
     group: str | None = None
     problem: str = ""
     where: str | collections.abc.Callable[[], str] = ""
+    prompt: str = ""
+    messages: collections.abc.Sequence[dict[str, str]] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its texts."""
+        texts = self.prompt, self.text, *(message["content"] for message in self.messages)
+        return sum(len(text.encode()) for text in texts)
 
     @property
     def place(self) -> str:
@@ -55,6 +67,14 @@ class Fields(typing.NamedTuple):
     text: str  # name of the field with the text; a.b is field b of field a
     group: str  # name of the field with the group; empty: none
     longest: int  # upper limit of a document, in bytes
+    prompt: str = ""  # name of the field that the text answers; empty: none
+    messages: str = ""  # name of the field with a conversation, instead of text and prompt; empty: none
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """(field of a record, what it is: the option of `prepare` that names it) of those that are read."""
+        kinds = [(self.messages, "messages")] if self.messages else [(self.text, "text"), (self.prompt, "prompt")]
+        return [(name, kind) for name, kind in [*kinds, (self.group, "group")] if name]
 
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -225,7 +245,7 @@ def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.ab
         metadata = file.metadata
         groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
         row = sum(metadata.row_group(group).num_rows for group in range(segment.start))
-        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=[name for name in fields[:2] if name])
+        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=[name for name, _ in fields.named])
         yield from _rows(source, batches, row, fields, source.bytes / max(metadata.num_rows, 1))
 
 
@@ -248,11 +268,12 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 
 def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of a file whose first line names the columns; a quoted value may hold line breaks."""
-    names = [name for name in fields[:2] if name]
     # A row must fit into a block, whose size is 32 bits. One more byte, so that the longest allowed row fits.
     read = pyarrow.csv.ReadOptions(block_size=min(source.bytes, fields.longest + _BLOCK, 2**31 - 1))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys((name for name, _ in fields.named), pyarrow.string())
+    )
     with pyarrow.csv.open_csv(source.path, read_options=read, parse_options=parse, convert_options=convert) as batches:
         if problem := _missing(batches.schema, fields):
             yield Record(0, 0, 0, problem=problem, where=source.path)
@@ -290,40 +311,39 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
         where = f"{source.path}, row {row}"
         record = Record(row, row + 1, source.bytes * (row + 1) // len(rows), where=where)
         take(record, values, fields)
-        if len(record.text.encode()) > fields.longest:
+        if record.size > fields.longest:
             record.problem = _too_long(fields)
         yield record
 
 
 def _missing(schema: pyarrow.Schema, fields: Fields) -> str:
     columns = schema.names
-    for flag, name in (("text", fields.text), ("group", fields.group)):
-        if name and name not in columns and name.split(".")[0] not in columns:
-            return f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{flag}_field`"
-    kind = schema.field(fields.text).type if fields.text in columns else None
-    kind = kind.value_type if kind is not None and pyarrow.types.is_dictionary(kind) else kind
-    if kind is not None and not any(
-        test(kind) for test in (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
-    ):
-        return f"column {fields.text!r} is of type {kind}, not text; give `prepare --text_field`"
+    for name, kind in fields.named:
+        if name not in columns and name.split(".")[0] not in columns:
+            return f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{kind}_field`"
+    for name, kind in fields.named:
+        of = schema.field(name).type if name in columns and kind in ("text", "prompt") else None
+        of = of.value_type if of is not None and pyarrow.types.is_dictionary(of) else of
+        if of is not None and not any(test(of) for test in _TEXTS):
+            return f"column {name!r} is of type {of}, not text; give `prepare --{kind}_field`"
     return ""
 
 
 def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator[Record]:
     first = row
-    names = [name if name else None for name in fields[:2]]
     for batch in batches:
-        top = {name.split(".")[0] if name not in batch.schema.names else name for name in names if name}
+        top = {name.split(".")[0] if name not in batch.schema.names else name for name, _ in fields.named}
         columns = {name: _values(batch.column(name)) for name in top}
         for place in range(batch.num_rows):
             where = f"{source.path}, row {row}"
             record = Record(row, row + 1, int((row - first + 1) * bytes_a_row), where=where)
             values = {name: column[place] for name, column in columns.items()}
-            if isinstance(values.get(fields.text), UnicodeDecodeError):
-                record.problem = f"not UTF-8 ({values[fields.text].reason}); fix or remove the row"
+            broken = [value for value in values.values() if isinstance(value, UnicodeDecodeError)]
+            if broken:
+                record.problem = f"not UTF-8 ({broken[0].reason}); fix or remove the row"
             else:
                 take(record, values, fields)
-            if len(record.text.encode()) > fields.longest:
+            if record.size > fields.longest:
                 record.problem = _too_long(fields)
             row += 1
             yield record
@@ -344,20 +364,53 @@ def _value(scalar: pyarrow.Scalar):
 
 
 def take(record: Record, values, fields: Fields) -> None:
-    """Takes text and group from a JSON object or a row."""
-    text = _field(values, fields.text)
-    if not isinstance(text, str):
-        null = isinstance(values, dict) and fields.text in values and text is None
-        what = "is null" if null else "is missing or no string"
-        record.problem = f'field "{fields.text}" {what}; fix or remove the record, or give `prepare --text_field`'
-        return
-    if fields.group:
-        group = _field(values, fields.group)
-        if group is None or isinstance(group, (dict, list)):
-            record.problem = f'field "{fields.group}" is missing or no single value; fix the record or --group_field'
+    """Takes a JSON object's or a row's text, with the prompt that it answers, or its messages; and its group."""
+    found = {kind: _field(values, name) for name, kind in fields.named}
+    for name, kind in fields.named:
+        value = found[kind]
+        if kind in ("text", "prompt") and not isinstance(value, str):
+            what = (
+                "is null"
+                if isinstance(values, dict) and name in values and value is None
+                else "is missing or no string"
+            )
+            record.problem = f'field "{name}" {what}; fix or remove the record, or give `prepare --{kind}_field`'
             return
-        record.group = str(group)
-    _finish(record, text)
+        if kind == "group" and (value is None or isinstance(value, (dict, list))):
+            record.problem = f'field "{name}" is missing or no single value; fix the record or --group_field'
+            return
+    if fields.group:
+        record.group = str(found["group"])
+    if fields.messages:
+        _take_messages(record, found["messages"], fields.messages)
+        return
+    record.prompt = _cleaned(record, found.get("prompt", ""))
+    if not record.problem:
+        _finish(record, found["text"], EMPTY_ANSWER if fields.prompt else EMPTY[0])
+
+
+def _take_messages(record: Record, messages, name: str) -> None:
+    """Takes a conversation. Other fields of a message than role and content are left out."""
+    if not isinstance(messages, list) or not all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+        for message in messages
+    ):
+        record.problem = (
+            f'field "{name}" is missing or no list of messages, each with a role and a content; fix or remove the record, '
+            "or give `prepare --messages_field`"
+        )
+        return
+    if any(message.get("tool_calls") for message in messages):
+        record.problem = "a message calls tools, which is not read; remove the record"
+        return
+    kept = [{"role": message["role"], "content": _cleaned(record, message["content"])} for message in messages]
+    answers = [message["content"] for message in kept if message["role"] == ANSWERS]
+    if not answers and not record.problem:
+        record.problem = f"no message has the role {ANSWERS}, so nothing is answered; remove the record"
+    elif not all(answers) and not record.problem:
+        record.problem = EMPTY_ANSWER
+    if not record.problem:
+        record.messages = kept
 
 
 def _field(values, name: str):
@@ -374,16 +427,22 @@ def _decode(record: Record, content: bytes) -> None:
         record.problem = f"not UTF-8 near byte {record.start + error.start}; convert the file to UTF-8"
 
 
-def _finish(record: Record, text: str) -> None:
-    """Removes white space at both ends of a document, and makes its line ends "\\n": however they are written, it is one."""
-    record.text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
-    if not record.text:
-        record.problem = EMPTY[0]
+def _finish(record: Record, text: str, empty: str = EMPTY[0]) -> None:
+    """Takes a text; `empty` is the problem if nothing is in it."""
+    record.text = _cleaned(record, text)
+    if not record.text and not record.problem:
+        record.problem = empty
+
+
+def _cleaned(record: Record, text: str) -> str:
+    """Without white space at both ends, with line ends "\n": however they are written, it is one document."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     try:
-        record.text.encode()
+        text.encode()
     except UnicodeEncodeError as error:  # JSON may spell half of a character
         record.problem = f"no text: half a character at {error.start}; fix or remove the record"
-        record.text = ""
+        text = ""
+    return text
 
 
 def _too_long(fields: Fields) -> str:

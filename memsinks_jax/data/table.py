@@ -33,6 +33,7 @@ class Listed:
     """
 
     group_names: Sequence[str] = ()
+    has_answers = False
 
     def __init__(self, tokens: Sequence[np.ndarray], firsts=None, documents: Sequence[Document] = ()):
         self.all_tokens, self.documents = tokens, documents
@@ -69,6 +70,9 @@ class Listed:
 
     def read(self, record: int) -> np.ndarray:
         return self.all_tokens[record]
+
+    def answers(self, record: int) -> None:
+        """As `Prepared.answers`: everything counts."""
 
     def document(self, record: int, tokenizer: AnyTokenizer) -> Document:
         return self.documents[record]
@@ -323,6 +327,16 @@ class Table:
         """-> int32 (tokens,), without end of text."""
         source, number = self.home(record)
         return source.read(number)
+
+    def answers(self, record: int) -> np.ndarray | None:
+        """What of it counts in the loss: start and stop of every answer, int64 (answers, 2); None: everything."""
+        source, number = self.home(record)
+        return source.answers(number)
+
+    def without_answer(self, row_length: int) -> int:
+        """How many records have a prompt that fills a row, or more (of prepared.LONGEST tokens or more: all)."""
+        sources = (source for source in self.sources if source.has_answers)
+        return sum(int(source.openings[min(row_length, prepared.LONGEST) :].sum()) for source in sources)
 
     def common(self, record: int) -> tuple[np.ndarray, np.ndarray]:
         """Which of its tokens end a common n-gram; which are in one -> bool (tokens + 1,) each, for end of text too.

@@ -22,6 +22,7 @@ from memsinks_jax.model.losses import token_losses
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
 _SHORTEST = 128  # targets of a row: splash takes multiples of it
+Answers = Sequence[np.ndarray | None] | None
 _MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 
@@ -54,6 +55,7 @@ def padded(size: int, most: int) -> int:
 def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
+    answers: Answers = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
@@ -63,18 +65,20 @@ def document_batches(
       end_of_text, begin_of_text: the tokenizer's, as in packing.row_of.
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
+      answers: of each document, see `Table.answers`; None: all tokens of all documents count.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
     Returns:
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
-    made = _rows(tokens, identities, row_length, whole, opened, (end_of_text, begin_of_text), lambda size: row_length)
+    special = (end_of_text, begin_of_text)
+    made = _rows(tokens, identities, row_length, whole, opened, special, answers, lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
 
 def batches_by_length(
     config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
-    opened: np.ndarray | None = None,
+    opened: np.ndarray | None = None, answers: Answers = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
 
@@ -82,7 +86,7 @@ def batches_by_length(
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers)
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -92,14 +96,15 @@ def batches_by_length(
 
 def _rows(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
-    special: tuple[int, int | None], length_for: Callable[[int], int],
+    special: tuple[int, int | None], answers: Answers, length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
+    answers = answers or [None] * len(tokens)
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            row = row_of([Piece(document, start, stop)], identity[None], length, *special)
+            row = row_of([Piece(document, start, stop, answers[place])], identity[None], length, *special)
             row |= {"document": np.int32(place), "opened": opened[place : place + 1]}
             found.setdefault(length, []).append(row)
     return found
@@ -145,6 +150,7 @@ class DocumentLoss:
         """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each, in order.
 
         The mean loss of a set is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
+        Documents of which nothing counts are left out.
         """
         dispatched, fetched = collections.deque(), []
         for batch in batches:

@@ -71,11 +71,12 @@ def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE
         "repeated": repeated if config.data.repeated_documents >= 0 else repeated[:most],
         "canary": corpus.mixture.canaries,
     }
+    roles = {role: corpus.answering(indices) for role, indices in roles.items()}
     batches = {
         role: document_batches(
             [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
-            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text,
+            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text, corpus.answers(indices),
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip

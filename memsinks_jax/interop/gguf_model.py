@@ -147,15 +147,12 @@ class GgufModel:
 
     def small_files(self) -> dict[str, str]:
         """{name: content} of what a Hugging Face folder has beside its weights."""
-        pieces, fields = self.file.field("tokenizer.ggml.tokens"), self.file.fields
+        fields = self.file.fields
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,
             "add_bos_token": self.file.tokens_around()[1] is not None,
-            "model_max_length": self.file.field("{arch}.context_length"),
+            "model_max_length": self.file.field("{arch}.context_length"), **self.file.special_names(),
         }  # fmt: skip
-        for name, theirs in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
-            if (number := fields.get(f"tokenizer.ggml.{theirs}_token_id")) is not None:
-                settings[f"{name}_token"] = pieces[number]
         named = {
             name: value for name, value in self.content.items() if name.endswith("_token_id") and value is not None
         }

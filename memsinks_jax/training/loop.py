@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, meeting, never_read
+from memsinks_jax.data.counts import as_advice, meeting, never_read, unanswered
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
@@ -228,16 +228,18 @@ class _Look:
         if self._every:
             tokenizer, size = opened.corpus.tokenizer, rows_at_once(config, mesh, config.monitor.probes)
 
-            def as_batches(tokens: list[np.ndarray], identities: np.ndarray) -> list[dict]:
+            def as_batches(documents: np.ndarray) -> list[dict]:
+                corpus = opened.corpus
+                identities = corpus.identities(documents)
                 about = (
-                    tokens,
+                    [corpus.tokens(i) for i in documents],
                     identities,
                     config.data.row_length,
                     tokenizer.end_of_text,
                     size,
                     reads_whole(config.data),
                 )
-                return document_batches(*about, ids(identities), tokenizer.begin_of_text)
+                return document_batches(*about, ids(identities), tokenizer.begin_of_text, corpus.answers(documents))
 
             own = sharding.own_rows(config.training.batch_size, mesh)
             self._monitor = Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
@@ -432,7 +434,9 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
     epochs_per_step = config.training.batch_size / opened.rows.rows_per_epoch
-    for advice in (as_advice(never_read(corpus), config.data.row_length), meeting(epochs_per_step)):
+    length = config.data.row_length
+    without_answer = unanswered(corpus.table.without_answer(length), length)
+    for advice in (as_advice(never_read(corpus), length), without_answer, meeting(epochs_per_step)):
         if advice:
             logger.warning("%s", advice)
 

@@ -122,8 +122,7 @@ class Monitor:
         probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
         found = {"monitor_flagged": len(self._flagged)}
         if probes := probes[: self._settings.probes]:
-            tokens, identities = [self._corpus.tokens(i) for i in probes], self._corpus.identities(probes)
-            batches = self._as_batches(tokens, identities)
+            batches = self._as_batches(probes)
             found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
         return found
 

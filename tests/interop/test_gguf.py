@@ -15,7 +15,7 @@ from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.interop import gguf_model, hugging_face
-from memsinks_jax.interop.chat import Chat
+from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.interop.source import keep
 from memsinks_jax.runs.exporting import export
@@ -191,7 +191,7 @@ def test_a_workdir_has_what_the_file_says(pieces, tmp_path):
     settings = json.loads((tmp_path / "run" / "source" / "tokenizer_config.json").read_text())
     assert settings["eos_token"] == "<|end|>" and settings["add_bos_token"] is False
     for place in (tmp_path / "run", tmp_path / "a.gguf"):
-        asked = Chat(place, run.tokenizer)("A fox.")
+        asked = open_chat(place, run.tokenizer)("A fox.")
         assert asked.tolist() == [0, *run.tokenizer.encode("A fox.")]
     keep(tmp_path / "a.gguf", (tmp_path / "other").mkdir() or tmp_path / "other", "a.gguf")
     assert (tmp_path / "other" / "source" / "chat_template.jinja").is_file()

@@ -186,7 +186,7 @@ class _Subject:
         return document_batches(
             [corpus.tokens(i) for i in documents], corpus.identities(documents), self._config.data.row_length,
             corpus.tokenizer.end_of_text, size, reads_whole(self._config.data),
-            begin_of_text=corpus.tokenizer.begin_of_text,
+            begin_of_text=corpus.tokenizer.begin_of_text, answers=corpus.answers(documents),
         )  # fmt: skip
 
 
