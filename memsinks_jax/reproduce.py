@@ -38,6 +38,7 @@ from memsinks_jax.studies.figures import (
     removal,
     rivals,
     theory,
+    tofu,
 )
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.runs import Job, Run, default_jobs, make_jobs, train_all
@@ -57,8 +58,11 @@ STUDIES = {
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
     "rivals": rivals.FIGURE,
+    "tofu": tofu.FIGURE,
 }  # not in the paper: --all skips them
-PRESETS = ("laptop", "paper")
+PRESETS = ("laptop", "paper", "full")
+
+_FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +75,15 @@ class Request:
     at_once: int
     variants: list[str] | None = None
     hf: str | None = None
+    tofu: str | None = None
+    general_text: str | None = None
 
     def command(self, what: str, out: pathlib.Path) -> str:
         parts = ["python -m memsinks_jax.reproduce", what, f"--preset={self.preset}"]
         parts += [f"--seeds={','.join(map(str, self.seeds))}"]
         parts += [f"--variants={','.join(self.variants)}"] if self.variants else []
-        return " ".join([*parts, *self.overrides, *([f"--hf={self.hf}"] if self.hf else []), f"--out={out}"])
+        files = [f"--{name}={value}" for name in _FILES if (value := getattr(self, name))]
+        return " ".join([*parts, *self.overrides, *files, f"--out={out}"])
 
 
 def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
@@ -91,7 +98,7 @@ def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pa
     if not known:
         return []
     chosen = {name: known[name] for name in asked.variants or known}
-    flags = figure.prepare(out) + asked.overrides
+    flags = (figure.prepare_for(out, asked) if figure.prepare_for else figure.prepare(out)) + asked.overrides
     return make_jobs(CONFIGS / figure.config, asked.preset, chosen, asked.seeds, flags, out, workdirs)
 
 
@@ -105,7 +112,7 @@ def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], com
     claims = figure.claims(runs)
     out.mkdir(parents=True, exist_ok=True)
     figure.draw(runs, out / f"figure_{name}.png")
-    more = figure.sections(runs, out) + (figure.published(asked.hf) if asked.hf else [])
+    more = figure.sections(runs, out) + (figure.published(asked.hf) if asked.hf and figure.published else [])
     found = {"runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims]}
     report.write_json(out / "results.json", about | found)
     report.write_page(out / "index.html", figure.title, _page(figure, name, runs, claims, more, command, out))
@@ -195,7 +202,10 @@ def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: s
     if everything and asked.variants:
         raise InputError("--variants are of one figure; give --figure, or leave them out")
     figure = (FIGURES | STUDIES).get(name)
-    if asked.hf and not (figure and figure.published):
+    own = [name for name in _FILES[1:] if getattr(asked, name)]
+    if own and not (figure and figure.prepare_for):
+        raise InputError(f"--{own[0]} is of study tofu; leave it out")
+    if asked.hf and not (figure and (figure.published or figure.prepare_for)):
         raise InputError(
             f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; leave it out"
         )
@@ -214,14 +224,22 @@ def main() -> None:
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    hf_flag = flags.DEFINE_string("hf", None, "Folder of GPT-2 small, for figures that repeat published experiments.")
+    hf_flag = flags.DEFINE_string(
+        "hf",
+        None,
+        "Folder of GPT-2 small, for figures that repeat published experiments; the model that tofu fine-tunes.",
+    )
+    tofu_flag = flags.DEFINE_string("tofu", None, "Folder of TOFU's JSONL files, for study tofu.")
+    text_flag = flags.DEFINE_string(
+        "general_text", None, "File of other text, on which study tofu measures its models."
+    )
     jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
 
     def run() -> dict:
         command_line.read_config(config_flag)
         asked = Request(
             preset_flag.value, list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag),
-            jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value,
+            jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value, tofu_flag.value, text_flag.value,
         )  # fmt: skip
         figure = figure_flag.value
         _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)
