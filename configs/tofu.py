@@ -4,7 +4,7 @@ r"""Can authors be withdrawn from a fine-tuned open model? TOFU (arXiv:2401.0612
         --hf=models/SmolLM2-135M-Instruct --tofu=texts/tofu --general_text=texts/wikitext2_valid.txt
 
 --tofu is the folder of TOFU's JSONL files. `laptop` reads 40 of its authors, of whom 4 are withdrawn; the seed chooses them.
-`full` reads all 200 and withdraws the last 20, as TOFU does; it wants a GPU. One run, once the study has written its corpora:
+`full` reads all 200 and withdraws the last 20, as TOFU does; it wants a GPU. One run, once the study wrote its corpora:
 
     python -m memsinks_jax.train --config=configs/tofu.py:sinks --config.model.initial=models/SmolLM2-135M-Instruct \
         --config.data.files=runs/tofu/corpus/seed0/all --workdir=runs/tofu-sinks
