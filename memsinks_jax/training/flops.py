@@ -3,7 +3,7 @@
 There are two counts. Both cover only the model's own work, without recomputation for the backward pass (remat, attention
 kernels, chunked loss).
   full     6 N + 12 L T D per token: six for every parameter (one product and one sum forward, two of each backward), N
-           with the embeddings; attention as if every position saw the whole row (or window). Most published figures use
+           with the embeddings, and four for one that is frozen, which has no product for its gradient; attention as if every position saw the whole row (or window). Most published figures use
            this count.
   causal   6 N + 6 L T D: half of the attention, because a position sees only earlier ones.
 Sinks that are off for a token are computed and then masked, so they count. Sparse sinks that are off are not computed and do
@@ -89,16 +89,22 @@ def _parameters(config: Config) -> list[tuple[tuple, jax.ShapeDtypeStruct]]:
     return jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: init_state(config, steps=1)).params)
 
 
+def in_tables(config: Config) -> int:
+    """The parameters of sparse sinks."""
+    return sum(leaf.size for path, leaf in _parameters(config) if is_table(path))
+
+
 def parameters_of_token(config: Config) -> float:
     """The number of parameters used at a token: of sparse sinks, only those that are on."""
-    tables = sum(leaf.size for path, leaf in _parameters(config) if is_table(path))
+    tables = in_tables(config)
     share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks) if tables else 1
     return parameters(config) - (1 - share) * tables
 
 
 def flops_per_token(config: Config) -> dict[str, float]:
     """{'full', 'causal'}: FLOPs per token of a training step, forward and backward."""
-    products = 6.0 * parameters_of_token(config)
+    frozen = 0 if config.optimizer.base_multiple else parameters(config) - in_tables(config)
+    products = 6.0 * parameters_of_token(config) - 2.0 * frozen
     found, of_layers = kinds(config.model)
     seen = sum(min(found[kind].window or config.data.row_length, config.data.row_length) for kind in of_layers)
     attention = 12.0 * seen * config.model.attention_width

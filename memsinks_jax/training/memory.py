@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, validate
 from memsinks_jax.families import FAMILIES
-from memsinks_jax.training.flops import GIB, parameters
+from memsinks_jax.training.flops import GIB, in_tables, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
 STATE, GRADIENT = 12, 4
@@ -43,11 +43,14 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
     count = _parameters(config)
     embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
     embeddings += config.data.row_length * model.d_model if not family.rotary else 0
-    share = (STATE + GRADIENT) / fsdp(config, chips)
-    on_host = {"copies during the update": _COPIES * count, "the program": _PROGRAM} if platform == "cpu" else {}
+    frozen = not config.optimizer.base_multiple
+    tables, of_base = (in_tables(config), width) if frozen else (0, STATE + GRADIENT)
+    layers = of_base * (count - embeddings - tables) + (STATE + GRADIENT) * tables
+    copied = _COPIES * (tables if frozen else count)
+    on_host = {"copies during the update": copied, "the program": _PROGRAM} if platform == "cpu" else {}
     return on_host | {
-        "embeddings, their gradients and moments": share * embeddings,
-        "layers, their gradients and moments": share * (count - embeddings),
+        "embeddings, their gradients and moments": of_base * embeddings / fsdp(config, chips),
+        "layers, their gradients and moments": layers / fsdp(config, chips),
         # During its backward pass a layer has all of its activations.
         "activations": tokens * width * (kept * model.layers + everything),
         "logits": tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width),
