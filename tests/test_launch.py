@@ -65,6 +65,11 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
         rows = ({"text": stories.story(3, number).text, "domain": "tales"} for number in range(200))
         file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+    (clone / "questions").mkdir()
+    pairs = (
+        {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"} for n in range(200)
+    )
+    (clone / "questions" / "authors.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (clone / "models" / "smollm").mkdir(parents=True)
     (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

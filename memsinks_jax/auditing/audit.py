@@ -69,6 +69,8 @@ def audit(
     corpus = corpus_of(workdir, members_files, non_members_files)
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
+    if open_unlearning_files and (members.answers or non_members.answers):
+        raise InputError("--open_unlearning: its files have no prompts, which these documents have; leave it out")
     refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)

@@ -114,7 +114,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
     table = Table(sources, config.data.ids, numbered)
     if numbered is not None:
         _refuse_small_pool(config, len(table.group_names))
-    if table.without_answer(config.data.row_length) == len(table):
+    if 0 < len(table) == table.without_answer(config.data.row_length):
         raise InputError(
             f"no answer begins in the first {in_words(config.data.row_length, 'token')} of its document, so nothing would "
             "count; raise config.data.row_length"
@@ -262,9 +262,18 @@ def read_tokens(
         return *tokenise(read_documents(files), tokenizer), None
     source = Prepared(files)
     source.check_tokenizer(tokenizer, "the model's")
-    records = range(len(source))
+    own, records = source.tokenizer(), range(len(source))
+    if source.has_answers and own.end_of_text != tokenizer.end_of_text:
+        raise InputError(
+            f"{files} closes documents with token {own.end_of_text}, the model with {tokenizer.end_of_text}; prepare it as "
+            "the model's corpus was"
+        )
+    documents, tokens = [source.document(i, tokenizer) for i in records], list(map(source.read, records))
     answers = list(map(source.answers, records)) if source.has_answers else None
-    return [source.document(i, tokenizer) for i in records], list(map(source.read, records)), answers
+    if answers and own.begin_of_text != tokenizer.begin_of_text:  # what opens conversations is part of the text then
+        tokens = [np.insert(each, 0, own.begin_of_text) for each in tokens]
+        answers = [each + 1 for each in answers]
+    return documents, tokens, answers
 
 
 def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:

@@ -52,9 +52,9 @@ class Piece(NamedTuple):
 
 def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
     """Which of a document's targets `start` to `stop` - 1 are in an answer -> bool (stop - start,)."""
-    changes = np.zeros(stop - start + 1, np.int64)
-    np.add.at(changes, np.clip(answers - start, 0, stop - start), [1, -1])
-    return np.cumsum(changes[:-1]) > 0
+    size = stop - start
+    begin, end = (np.bincount(at, minlength=size + 1) for at in np.clip(answers - start, 0, size).T)
+    return np.cumsum(begin - end)[:size] > 0
 
 
 def answering(answers: Sequence[np.ndarray | None], row_length: int) -> np.ndarray:

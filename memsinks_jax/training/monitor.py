@@ -73,7 +73,7 @@ class Monitor:
       own: this host's rows of a batch, see `sharding.own_rows`.
       start: step from which the run resumes. Later flags are dropped, and will be found again.
       since: step of the last look, possibly with another `config.monitor.every`.
-      as_batches: (tokens, identities) -> batches for the `measure` of `look`.
+      as_batches: numbers of documents -> batches for the `measure` of `look`.
     """
 
     def __init__(
@@ -121,7 +121,8 @@ class Monitor:
             self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index.get(number)})
         probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
         found = {"monitor_flagged": len(self._flagged)}
-        if probes := probes[: self._settings.probes]:
+        probes = self._corpus.answering(np.array(probes, np.int64))[: self._settings.probes]
+        if len(probes):
             batches = self._as_batches(probes)
             found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
         return found
