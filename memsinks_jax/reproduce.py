@@ -152,6 +152,7 @@ def _made_by(command: str, out: pathlib.Path) -> dict | None:
 def dry_run(figures: list[str], asked: Request) -> dict:
     """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains nothing."""
     from memsinks_jax.planning import forecast  # jax takes seconds to import
+    from memsinks_jax.runs.initial import inherit
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
     with half_written(pathlib.Path(tempfile.gettempdir(), f"dry_run-{os.getpid()}")) as scratch:
@@ -160,7 +161,7 @@ def dry_run(figures: list[str], asked: Request) -> dict:
             for job in jobs_of(figure, asked, scratch / figure, workdirs):
                 jobs.setdefault(job.workdir, (figure, job))
         names = [f"{figure}: {job.variant}" for figure, job in jobs.values()]
-        found = [forecast.forecast(job.config) for _, job in jobs.values()]
+        found = [forecast.forecast(inherit(job.config)) for _, job in jobs.values()]
     print(report.plain_table(*forecast.table(names, found)), file=sys.stderr)
     print(forecast.NOTE, file=sys.stderr)
     runs = [{"run": name, **one.to_dict()} for name, one in zip(names, found, strict=True)]
