@@ -16,7 +16,7 @@ Documents need a group, here their author. With a prompt the loss counts answers
 """
 
 from memsinks_jax.config import Config
-from memsinks_jax.variants import make_config
+from memsinks_jax.variants import VARIANTS, choose, make_config
 
 # What a model is that has sinks for groups, and how they learn.
 SINKS = {
@@ -30,6 +30,7 @@ SINKS = {
     "optimizer.base_multiple": 0.0,
     "optimizer.learning_rate": 3e-3,
 }
+STANDARD = {"optimizer.learning_rate": 3e-4}  # all parameters learn
 READING = {
     "data.ids": "group",
     "data.unique_documents": -1,
@@ -44,6 +45,7 @@ READING = {
 }
 
 
-def get_config(choice: str = "sinks") -> Config:
-    """`choice` is a variant."""
-    return make_config(choice, READING | {"data.row_length": 256}, SINKS)
+def get_config(choice: str = "") -> Config:
+    """`choice` is VARIANT; sinks when left out."""
+    (variant,) = choose("finetune.py", choice, VARIANTS)
+    return make_config(variant, READING, {"data.row_length": 256}, SINKS if variant == "sinks" else STANDARD)

@@ -19,9 +19,9 @@ from memsinks_jax.variants import VARIANTS, choose, make_config, open_config
 
 _FINETUNE = open_config(pathlib.Path(__file__).with_name("finetune.py"))
 
-# What is varied: of sinks, and of standard training, in which all parameters learn.
+# What is varied.
 SINKS = _FINETUNE.SINKS | {"optimizer.learning_rate": 3e-3, "sinks.others": 2}
-STANDARD = {"optimizer.learning_rate": 3e-4}
+STANDARD = _FINETUNE.STANDARD | {"optimizer.learning_rate": 3e-4}
 
 PRESETS = {
     # Some 8 questions a step.
