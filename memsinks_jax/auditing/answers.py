@@ -42,7 +42,7 @@ def forget_quality(ratios_Q: Sequence[float], retrained_Q: Sequence[float]) -> f
 
 def utility(values: Sequence[float]) -> float:
     """Harmonic mean: of probability, ROUGE-L and truth of the authors that stay, real authors and facts of the world."""
-    return statistics.harmonic_mean(values)
+    return statistics.harmonic_mean(map(float, values))  # of numpy's, a 0 would warn
 
 
 def privleak(auc: float, retrained_auc: float) -> float:

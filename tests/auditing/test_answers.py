@@ -31,7 +31,7 @@ def test_forget_quality_is_the_chance_of_so_large_a_distance():
 
 def test_utility_is_a_harmonic_mean():
     assert answers.utility([1, 1 / 2, 1 / 3]) == pytest.approx(3 / 6)
-    assert answers.utility([1, 0]) == 0
+    assert answers.utility(np.array([1.0, 0.0])) == 0
 
 
 def test_privleak_is_relative_to_what_is_left_for_the_retrained():
