@@ -2,9 +2,11 @@
 
 import base64
 import html
+import inspect
 import json
 import os
 import pathlib
+import re
 
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -26,8 +28,8 @@ def text(content: str) -> str:
 
 
 def paragraph(content: str, kind: str = "") -> str:
-    """`content` is text; kind is 'lead', 'note' or none."""
-    return f'<p class="{kind}">{text(content)}</p>'
+    """`content` is text, whose line breaks are spaces; kind is 'lead', 'note' or none."""
+    return f'<p class="{kind}">{text(" ".join(content.split()))}</p>'
 
 
 def heading(content: str) -> str:
@@ -41,7 +43,7 @@ def link(place: str, content: str) -> str:
 def picture(path: pathlib.Path, description: str) -> str:
     """`description` is the alternative text."""
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'
+    return f'<img alt="{text(" ".join(description.split()))}" src="data:image/png;base64,{data}">'
 
 
 def code(content: str) -> str:
@@ -61,6 +63,12 @@ def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     lines = ["".join(map(cell, row, kinds)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="wide"><table><tr>{heads}</tr>{body}</table></div>'
+
+
+def rows(content: str) -> list[list[str]]:
+    """A table written as text -> its cells. They are separated by " | "; further lines of a row are indented."""
+    written = re.split(r"\n(?!\s)", inspect.cleandoc(content))
+    return [[cell.strip() for cell in " ".join(row.split()).split(" | ")] for row in written if row]
 
 
 def text_table(columns: list[str], rows: list[list[str]], numbers: int = 0) -> str:

@@ -22,7 +22,6 @@ from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.kept import kept
 from memsinks_jax.studies.figures.panels import Categories
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import Statement
 
 logger = logging.getLogger(__name__)
 
@@ -156,13 +155,9 @@ def _numbers(view: dict, never: dict) -> dict[str, float]:
     return found
 
 
-def views(runs: list[Run]) -> list[Run]:
-    """The runs, and the numbers of every view as VIEW_view."""
-    return runs + [
-        dataclasses.replace(run, variant=f"{view}_view", metrics=metrics)
-        for run in runs
-        for view, metrics in run.details.get("numbers", {}).items()
-    ]
+def views(run: Run) -> dict[str, dict[str, float]]:
+    """The numbers of every view as VIEW_view."""
+    return {f"{view}_view": found for view, found in run.details.get("numbers", {}).items()}
 
 
 def _detail(run: Run, name: str) -> float:
@@ -170,68 +165,30 @@ def _detail(run: Run, name: str) -> float:
     return float("nan") if value is None else value
 
 
-_ROWS = [
-    (
-        "knows",
-        "answers of authors that stay, all that remain on: nats per token over standard's",
-        "remain_view.staying_nats - standard_view.staying_nats",
-        {"at_most": 0.15},
-    ),
-    (
-        "knows_rouge",
-        "the same: ROUGE-L over standard's",
-        "remain_view.staying_rouge / standard_view.staying_rouge",
-        {"at_least": 0.95},
-    ),
-    (
-        "forgets",
-        "answers of withdrawn authors: nats per token over the twin's",
-        "remain_view.withdrawn_nats - twin_view.withdrawn_nats",
-        {"at_least": -0.1, "at_most": 0.1},
-    ),
-    (
-        "forget_quality",
-        "share of seeds whose forget quality against the twin is at least .05",
-        "float(remain_view.forget_quality >= 0.05)",
-        {"at_least": 1.0},
-    ),
-    (
-        "untouched",
-        "authors that stay, own sinks on: largest change of a token's nats by a withdrawal",
-        "detail(sinks, 'untouched')",
-        {"at_most": 0.0},
-    ),
-    (
-        "text",
-        "other text: nats per token before fine-tuning, over those with all that remain on",
-        "dropped_view.text / remain_view.text",
-        {"at_least": 0.99},
-    ),
-    *(
-        (
-            name,
-            f"{said}: utility with all that remain on, over that before fine-tuning",
-            f"remain_view.{name}_utility / dropped_view.{name}_utility",
-            {"at_least": 0.99},
-        )
-        for name, said in (("real", "real authors"), ("world", "facts of the world"))
-    ),
-    (
-        "beyond_placebo",
-        "rise of withdrawn authors' nats beyond that of withdrawing others, as a share of all of it",
-        "(remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats - on_view.withdrawn_nats)",
-        {"at_least": 0.9},
-    ),
-    (
-        "relearning",
-        "withdrawn answers: steps until half is relearned over the twin's",
-        "detail(sinks, 'relearning')",
-        {"at_least": 0.9},
-    ),
-    ("step_time", "time of a training step over standard's", "detail(sinks, 'step_time')", {"at_most": 0.8}),
-    ("bytes", "bytes of an author's sinks in bfloat16", "detail(sinks, 'bytes')", {"at_most": 2e6}),
-    ("seconds", "seconds to withdraw an author", "detail(sinks, 'seconds')", {"at_most": 1.0}),
-]
+STATEMENTS = """
+knows | answers of authors that stay, all that remain on: nats per token over standard's
+    | remain_view.staying_nats - standard_view.staying_nats <= 0.15
+knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
+forgets | answers of withdrawn authors: nats per token over the twin's
+    | -0.1 <= remain_view.withdrawn_nats - twin_view.withdrawn_nats <= 0.1
+forget_quality | share of seeds whose forget quality against the twin is at least .05
+    | float(remain_view.forget_quality >= 0.05) >= 1
+untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
+    | detail(sinks, 'untouched') <= 0
+text | other text: nats per token before fine-tuning, over those with all that remain on
+    | dropped_view.text / remain_view.text >= 0.99
+real | real authors: utility with all that remain on, over that before fine-tuning
+    | remain_view.real_utility / dropped_view.real_utility >= 0.99
+world | facts of the world: utility with all that remain on, over that before fine-tuning
+    | remain_view.world_utility / dropped_view.world_utility >= 0.99
+beyond_placebo | rise of withdrawn authors' nats beyond that of withdrawing others, as a share of all of it
+    | (remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats - on_view.withdrawn_nats)
+    >= 0.9
+relearning | withdrawn answers: steps until half is relearned over the twin's | detail(sinks, 'relearning') >= 0.9
+step_time | time of a training step over standard's | detail(sinks, 'step_time') <= 0.8
+bytes | bytes of an author's sinks in bfloat16 | detail(sinks, 'bytes') <= 2e6
+seconds | seconds to withdraw an author | detail(sinks, 'seconds') <= 1
+"""
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -263,7 +220,7 @@ def panels(table) -> list[Categories]:
             title="answers",
             names=said,
             bars=True,
-            settings={"xlabel": "nats per token; more is known less"},
+            x="nats per token; more is known less",
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2},
             series={
                 "of withdrawn authors": ("#c0392b", column("withdrawn_nats")),
@@ -274,7 +231,7 @@ def panels(table) -> list[Categories]:
             title="ROUGE-L of what a model answers",
             names=said,
             bars=True,
-            settings={"xlabel": "share of the words"},
+            x="share of the words",
             legend=None,
             series={
                 "of withdrawn authors": ("#c0392b", column("withdrawn_rouge")),
@@ -317,7 +274,8 @@ FIGURE = Figure(
         "told from those about authors whom nobody read than in the twin. Utility: harmonic mean over authors that stay, "
         "real authors and facts of the world."
     ),
-    statements=[Statement(name, text, "not asked", measure, **bound) for name, text, measure, bound in _ROWS],
+    statements=STATEMENTS,
+    paper="not asked",
     panels=panels,
     size=(13, 6.4),
     note="{mean}, whiskers from the lowest to the highest.",
