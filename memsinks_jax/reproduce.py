@@ -36,6 +36,7 @@ from memsinks_jax.studies.figures import (
     removal,
     rivals,
     theory,
+    tofu,
 )
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.runs import Job, Run, default_jobs, make_jobs, train_all
@@ -55,8 +56,11 @@ STUDIES = {
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
     "rivals": rivals.FIGURE,
+    "tofu": tofu.FIGURE,
 }  # not in the paper: --all skips them
-PRESETS = ("laptop", "paper")
+PRESETS = ("laptop", "paper", "full")
+
+_FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +73,15 @@ class Request:
     at_once: int
     variants: list[str] | None = None
     hf: str | None = None
+    tofu: str | None = None
+    general_text: str | None = None
 
     def command(self, what: str, out: pathlib.Path) -> str:
         parts = ["python -m memsinks_jax.reproduce", what, f"--preset={self.preset}"]
         parts += [f"--seeds={','.join(map(str, self.seeds))}"]
         parts += [f"--variants={','.join(self.variants)}"] if self.variants else []
-        return " ".join([*parts, *self.overrides, *([f"--hf={self.hf}"] if self.hf else []), f"--out={out}"])
+        files = [f"--{name}={value}" for name in _FILES if (value := getattr(self, name))]
+        return " ".join([*parts, *self.overrides, *files, f"--out={out}"])
 
 
 def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
@@ -89,7 +96,7 @@ def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pa
     if not known:
         return []
     chosen = {name: known[name] for name in asked.variants or known}
-    flags = figure.prepare(out) + asked.overrides
+    flags = (figure.prepare_for(out, asked) if figure.prepare_for else figure.prepare(out)) + asked.overrides
     return make_jobs(CONFIGS / figure.config, asked.preset, chosen, asked.seeds, flags, out, workdirs)
 
 
@@ -103,7 +110,7 @@ def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], com
     claims = figure.claims(runs)
     out.mkdir(parents=True, exist_ok=True)
     figure.draw(runs, out / f"figure_{name}.png")
-    more = figure.sections(runs, out) + (figure.published(asked.hf) if asked.hf else [])
+    more = figure.sections(runs, out) + (figure.published(asked.hf) if asked.hf and figure.published else [])
     found = {"runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims]}
     report.write_json(out / "results.json", about | found)
     report.write_page(out / "index.html", figure.title, _page(figure, name, runs, claims, more, command, out))
@@ -143,6 +150,7 @@ def _made_by(command: str, out: pathlib.Path) -> dict | None:
 def dry_run(figures: list[str], asked: Request) -> dict:
     """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains nothing."""
     from memsinks_jax.planning import forecast  # jax takes seconds to import
+    from memsinks_jax.runs.initial import inherit
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
     with half_written(pathlib.Path(tempfile.gettempdir(), f"dry_run-{os.getpid()}")) as scratch:
@@ -151,7 +159,7 @@ def dry_run(figures: list[str], asked: Request) -> dict:
             for job in jobs_of(figure, asked, scratch / figure, workdirs):
                 jobs.setdefault(job.workdir, (figure, job))
         names = [f"{figure}: {job.variant}" for figure, job in jobs.values()]
-        found = [forecast.forecast(job.config) for _, job in jobs.values()]
+        found = [forecast.forecast(inherit(job.config)) for _, job in jobs.values()]
     print(report.plain_table(*forecast.table(names, found)), file=sys.stderr)
     print(forecast.NOTE, file=sys.stderr)
     runs = [{"run": name, **one.to_dict()} for name, one in zip(names, found, strict=True)]
@@ -193,7 +201,10 @@ def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: s
     if everything and asked.variants:
         raise InputError("--variants are of one figure; give --figure, or leave them out")
     figure = (FIGURES | STUDIES).get(name)
-    if asked.hf and not (figure and figure.published):
+    own = [name for name in _FILES[1:] if getattr(asked, name)]
+    if own and not (figure and figure.prepare_for):
+        raise InputError(f"--{own[0]} is of study tofu; leave it out")
+    if asked.hf and not (figure and (figure.published or figure.prepare_for)):
         raise InputError(
             f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; leave it out"
         )
@@ -212,14 +223,22 @@ def main() -> None:
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    hf_flag = flags.DEFINE_string("hf", None, "Folder of GPT-2 small, for figures that repeat published experiments.")
+    hf_flag = flags.DEFINE_string(
+        "hf",
+        None,
+        "Folder of GPT-2 small, for figures that repeat published experiments; the model that tofu fine-tunes.",
+    )
+    tofu_flag = flags.DEFINE_string("tofu", None, "Folder of TOFU's JSONL files, for study tofu.")
+    text_flag = flags.DEFINE_string(
+        "general_text", None, "File of other text, on which study tofu measures its models."
+    )
     jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
 
     def run() -> dict:
         command_line.read_config(config_flag)
         asked = Request(
             preset_flag.value, list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag),
-            jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value,
+            jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value, tofu_flag.value, text_flag.value,
         )  # fmt: skip
         figure = figure_flag.value
         _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)

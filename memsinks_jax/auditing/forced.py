@@ -1,6 +1,7 @@
 """Teacher forcing: the loss of each token of given documents, whether it is the most likely one, and how it compares with
 the others. All measures that need no generated text are arithmetic on this."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,30 +34,34 @@ class Reading(NamedTuple):
 
 
 def read(
-    subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = lambda batch: {}
+    subject: Subject,
+    documents: Documents,
+    change: Callable[[dict], Interventions] = lambda batch: {},
+    ended: bool = False,
 ) -> list[Reading]:
     """Reads every document alone in its context, with the sinks in the subject's mode.
 
     Args:
       change: batch -> interventions besides the sinks.
+      ended: end of text is the last token of every document.
     """
-    compiled = _compiled(subject.run.config, subject.mode, change)
-    rows = rows_at_once(subject.run.config, placement.mesh_of(subject.run.params), chunks=1)
-    found = [jax.tree.map(np.asarray, compiled(subject.run.params, b)) for b in documents.batches(subject.run, rows)]
+    config = subject.run.config
+    seed, compiled = np.uint32(config.seed), _compiled(dataclasses.replace(config, seed=0), subject.mode, change)
+    rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
+    batches = documents.batches(subject.run, rows)
+    found = [jax.tree.map(np.asarray, compiled(subject.run.params, batch, seed)) for batch in batches]
     nats, likeliest, standardized, rank, guess = (np.concatenate(parts) for parts in zip(*found, strict=True))
     fields = (nats.astype(float), likeliest, standardized.astype(float), rank, guess)
-    return [Reading(*(field[i, : len(t)] for field in fields)) for i, t in enumerate(documents.tokens)]
+    return [Reading(*(field[i, : len(t) + ended] for field in fields)) for i, t in enumerate(documents.tokens)]
 
 
 @placement.shared
 def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]) -> Callable:
-    """(params, batch) -> the fields of Reading, (B, T) each."""
+    """(params, batch, seed) -> the fields of Reading, (B, T) each."""
     model, _ = build_model(config)
 
-    def read_batch(params: dict, batch: dict) -> tuple[jax.Array, ...]:
-        interventions = sinks.interventions(
-            config, mode, batch["identities"], np.uint32(config.seed), batch["segments"], batch["opened"]
-        )
+    def read_batch(params: dict, batch: dict, seed: jax.Array) -> tuple[jax.Array, ...]:
+        interventions = sinks.interventions(config, mode, batch["identities"], seed, batch["segments"], batch["opened"])
         return model(
             params, batch["inputs"], batch["segments"], batch["positions"],
             in_turn(interventions, change(batch)),

@@ -25,14 +25,14 @@ def scores(readings: list[Reading], texts: list[str], reference: list[Reading] |
     found = {
         "loss": -loss,
         "zlib": -nats / np.array([len(zlib.compress(text.encode())) for text in texts]),
-        "min_k": -np.array([_highest(reading.nats) for reading in readings]),
-        "min_k_plus": -np.array([_highest(reading.standardized) for reading in readings]),
+        "min_k": -np.array([highest(reading.nats) for reading in readings]),
+        "min_k_plus": -np.array([highest(reading.standardized) for reading in readings]),
     }
     if reference is not None:
         found["reference"] = np.array([reading.nats.mean() for reading in reference]) - loss
     return found
 
 
-def _highest(costs: np.ndarray) -> float:
-    """Mean of the `LOWEST_SHARE` of the tokens that are least likely."""
+def highest(costs: np.ndarray) -> float:
+    """Mean of the `LOWEST_SHARE` of the tokens that are least likely: Min-K%."""
     return float(np.sort(costs)[-max(round(LOWEST_SHARE * len(costs)), 1) :].mean())

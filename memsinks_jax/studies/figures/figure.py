@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
@@ -22,6 +23,7 @@ class Figure:
       variants: names of variants, or {name: Variation} if something else is varied; () trains nothing.
       config: file of configs/ with the variants.
       prepare: writes the files that the runs read -> flags for all runs.
+      prepare_for: the same for a study of the user's own files: (its folder, the request of `reproduce`) -> flags.
       measure: further measures of the trained models -> the same runs, with `details`.
       views: of a run -> {name: metrics} of what is seen of it besides, as if these were runs, such as with its sinks off.
       measures, standard_of: of `figures.table.Table`, over which all below are expressions.
@@ -43,6 +45,7 @@ class Figure:
     variants: Sequence[str] | dict[str, Variation] = ()
     config: str = ""
     prepare: Callable[[pathlib.Path], list[str]] = lambda out: []
+    prepare_for: Callable[[pathlib.Path, Any], list[str]] | None = None
     measure: Callable[[list[Run]], list[Run]] = lambda runs: runs
     views: Callable[[Run], dict[str, dict[str, float]]] | None = None
     measures: Measures = dataclasses.field(default_factory=dict)

@@ -59,7 +59,7 @@ def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
 class Variation(NamedTuple):
     """A training that a figure needs: `choice` follows the name of its config file, `settings` set further fields.
 
-    `{out}` in their values is the figure's folder. `config`: a file of configs/ other than the figure's.
+    `{out}` in their values is the figure's folder, `{seed}` the seed. `config`: a file of configs/ other than the figure's.
     """
 
     choice: str
@@ -110,7 +110,7 @@ def make_jobs(
     made = []
     for seed in seeds:
         for name, one in chosen.items():
-            mine = [f"--config.{field}={value}".format(out=out) for field, value in one.settings.items()]
+            mine = [f"--config.{field}={value}".format(out=out, seed=seed) for field, value in one.settings.items()]
             for flag in mine:
                 if flag.split("=")[0] in given:
                     raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")
@@ -118,7 +118,7 @@ def make_jobs(
             changes = [f"--config.seed={seed}", *overrides, *mine]
             file = config.with_name(one.config or config.name)
             resolved, flags = _resolve(file, choice, changes), [f"--config={file}:{choice}", *changes]
-            if not resolved.data.held_out_documents:
+            if not resolved.data.held_out_documents and "--config.data.held_out_documents" in given:
                 raise InputError(
                     "losses of held-out documents are what is compared; raise config.data.held_out_documents"
                 )

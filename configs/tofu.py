@@ -1,0 +1,38 @@
+r"""Can authors be withdrawn from a fine-tuned open model? TOFU (arXiv:2401.06121), against a model that never read them.
+
+    python -m memsinks_jax.reproduce --figure=tofu --preset=laptop --seeds=0,1,2 --out=runs/tofu \
+        --hf=models/SmolLM2-135M-Instruct --tofu=texts/tofu --general_text=texts/wikitext2_valid.txt
+
+--tofu is the folder of TOFU's JSONL files. `laptop` reads 40 of its authors, of whom 4 are withdrawn; the seed chooses them.
+`full` reads all 200 and withdraws the last 20, as TOFU does; it wants a GPU. One run, once the study wrote its corpora:
+
+    python -m memsinks_jax.train --config=configs/tofu.py:sinks --config.model.initial=models/SmolLM2-135M-Instruct \
+        --config.data.files=runs/tofu/corpus/seed0/all --workdir=runs/tofu-sinks
+
+Not measured yet, so it expects no number.
+"""
+
+import pathlib
+
+from memsinks_jax.config import Config
+from memsinks_jax.variants import VARIANTS, choose, make_config, open_config
+
+_FINETUNE = open_config(pathlib.Path(__file__).with_name("finetune.py"))
+
+# What is varied.
+SINKS = _FINETUNE.SINKS | {"optimizer.learning_rate": 3e-3, "sinks.others": 2}
+STANDARD = _FINETUNE.STANDARD | {"optimizer.learning_rate": 3e-4}
+
+PRESETS = {
+    # Some 8 questions a step.
+    "laptop": {"data.row_length": 128, "training.batch_size": 4},
+    # Some 32, as open-unlearning takes.
+    "full": {"data.row_length": 256, "training.batch_size": 8, "model.dtype": "bfloat16"},
+}
+
+
+def get_config(choice: str = "") -> Config:
+    """`choice` is VARIANT,PRESET; sinks and laptop when left out."""
+    variant, preset = choose("tofu.py", choice, VARIANTS, PRESETS)
+    given = SINKS if variant == "sinks" else STANDARD
+    return make_config(variant, _FINETUNE.READING, given, PRESETS[preset])

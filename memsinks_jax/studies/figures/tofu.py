@@ -1,0 +1,283 @@
+"""TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and a model that never read them is beside it.
+
+Ours trains nothing but sinks, a set for each author. So a model with an author's sinks set to 0 is the one that trained
+without the author, but for one thing: in training, the sinks of authors that stay learned to add nothing to that author's
+text. The retrained twin of ours measures what that leaks. The corpora are those of `tofu_corpus`.
+"""
+
+import dataclasses
+import functools
+import logging
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from memsinks_jax.auditing import answers, intervals
+from memsinks_jax.config import InputError
+from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.reporting import report
+from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.panels import Categories
+from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
+
+logger = logging.getLogger(__name__)
+
+
+def _reads(name: str) -> dict[str, str]:
+    return {"data.files": f"{{out}}/corpus/seed{{seed}}/{name}"}
+
+
+VARIANTS = {
+    "standard": Variation("standard", _reads("all")),
+    "standard_twin": Variation("standard", _reads("without")),
+    "sinks": Variation("sinks", _reads("all")),
+    "twin": Variation("sinks", _reads("without")),
+    "shuffled": Variation("sinks", _reads("shuffled")),  # control: whose sinks learn a question is drawn
+}
+
+
+class View(NamedTuple):
+    """A model and how it is asked: `mode` of its sinks; `removed`, whose sinks are set to 0 before."""
+
+    said: str
+    variant: str
+    mode: str
+    removed: str = ""
+    whole: bool = True  # asked about the world, too
+
+    @property
+    def sets(self) -> list[str]:
+        return [name for name in corpus.SETS if self.whole or name not in ("real", "world")]
+
+
+VIEWS = {
+    "standard": View("standard training", "standard", "drop"),
+    "retrained": View("standard training, never read", "standard_twin", "drop"),
+    "on": View("all sinks on", "sinks", "all"),
+    "remain": View("withdrawn, all that remain on", "sinks", "all", "withdrawn"),
+    "placebo": View("other authors withdrawn", "sinks", "all", "placebo", whole=False),
+    "own": View("the author's own sinks on", "sinks", "own", whole=False),
+    "others": View("another author's sinks on", "sinks", "other", whole=False),
+    "dropped": View("no sinks: the model before", "sinks", "drop"),
+    "twin": View("never read (twin), all on", "twin", "all"),
+    "shuffled": View("ids shuffled, all on", "shuffled", "all", whole=False),
+    "shuffled_remain": View("ids shuffled, withdrawn", "shuffled", "all", "withdrawn", whole=False),
+}
+_UTILITY = ("staying", "real", "world")
+_OPEN = ("NPO", "gradient difference", "a LoRA adapter for each author")  # rivals that are not measured yet
+
+
+def prepare(out: pathlib.Path, asked) -> list[str]:
+    """Writes and prepares the corpora of all seeds -> the flags that all runs share. `asked` is reproduce's request."""
+    missing = [name for name in ("hf", "tofu", "general_text") if not getattr(asked, name)]
+    if missing:
+        raise InputError(
+            f"--{missing[0]} is missing; study tofu needs the model to fine-tune (--hf), the folder of TOFU's files "
+            "(--tofu) and a file of other text (--general_text)"
+        )
+    if asked.preset not in corpus.SIZES:
+        raise InputError(f"--preset={asked.preset}: study tofu has {', '.join(corpus.SIZES)}")
+    model, files = str(folder_of(asked.hf)), (pathlib.Path(asked.tofu), pathlib.Path(asked.general_text))
+    for seed in asked.seeds:
+        corpus.write(out / "corpus" / f"seed{seed}", *files, model, seed, corpus.SIZES[asked.preset])
+    return [f"--config.model.initial={asked.hf}"]
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """Adds to the `details` of `sinks` the "numbers" of every view, and what `costs` and `relearned` of `tofu_measures` say,
+    if all variants were run -> the same runs. Every view is kept beside its run."""
+    groups, found = by_variant(runs), {}
+    if not set(VARIANTS) <= set(groups):
+        return runs
+    from memsinks_jax.studies.figures import tofu_measures as measures  # jax takes seconds to import
+
+    for seed, sunk in groups["sinks"].items():
+        of = {variant: groups[variant][seed] for variant in VARIANTS}
+        asked = {"questions": corpus.digest(sunk.workdir), "written": measures.WRITTEN}
+        views = {}
+        for name, view in VIEWS.items():
+            run = of[view.variant]
+            about = (run, view.mode, view.removed, view.sets)
+            views[name] = kept(
+                [run], f"tofu_{name}", asked | {"view": about[1:]}, functools.partial(measures.of_view, *about)
+            )
+            logger.info("measured seed %d: %s", seed, view.said)
+        attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
+        again = kept(
+            [sunk, of["twin"]], "tofu_relearned", attack, lambda of=of: measures.relearned(of["sinks"], of["twin"])
+        )
+        costs = kept(
+            [sunk, of["standard"]], "tofu_costs", asked, lambda of=of: measures.costs(of["sinks"], of["standard"])
+        )
+        found[seed] = {"numbers": numbers(views)} | again | costs
+    return [dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs]
+
+
+def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
+    """The results of `of_view`, by view -> {view: {measure: value}}.
+
+    A set's: nats per token, averaged over answers; probability, in real and world that of the right one among all answers;
+    rouge; truth; extraction; and `utility`, the harmonic mean of three of these. Forget quality and privleak compare with
+    the view of the same training that never read the withdrawn authors.
+    """
+    return {name: _numbers(view, views[_never_read(name)]) for name, view in views.items()}
+
+
+def _never_read(view: str) -> str:
+    return "retrained" if VIEWS[view].variant.startswith("standard") else "twin"
+
+
+def _numbers(view: dict, never: dict) -> dict[str, float]:
+    found, parts = {"text": view["text"]}, {}
+    for name in view.keys() - {"text", "holdout"}:
+        of = view[name]
+        probabilities = of["chosen"] if name in ("real", "world") else np.exp(-np.array(of["nats"]))
+        means = {
+            "nats": np.mean(of["nats"]),
+            "extraction": np.mean(of["extraction"]),
+            "probability": np.mean(probabilities),
+            "rouge": np.mean(of["rouge"]),
+            "truth": answers.truth(of["truth_ratios"], forgotten=name == "withdrawn"),
+        }
+        parts[name] = [means[part] for part in ("probability", "rouge", "truth")]
+        found |= {f"{name}_{what}": float(value) for what, value in means.items()}
+        found[f"{name}_utility"] = float(answers.utility(parts[name]))
+    ratios = (of["withdrawn"]["truth_ratios"] for of in (view, never))
+    aucs = (
+        intervals.auc(*(np.array(of[name]["min_k"]) for name in ("withdrawn", "holdout"))).value for of in (view, never)
+    )
+    found |= {"forget_quality": answers.forget_quality(*ratios), "privleak": answers.privleak(*aucs)}
+    if set(_UTILITY) <= set(parts):
+        found["utility"] = float(answers.utility([value for name in _UTILITY for value in parts[name]]))
+    return found
+
+
+def views(run: Run) -> dict[str, dict[str, float]]:
+    """The numbers of every view as VIEW_view."""
+    return {f"{view}_view": found for view, found in run.details.get("numbers", {}).items()}
+
+
+def _detail(run: Run, name: str) -> float:
+    value = run.details[name]
+    return float("nan") if value is None else value
+
+
+STATEMENTS = """
+knows | answers of authors that stay, all that remain on: nats per token over standard's
+    | remain_view.staying_nats - standard_view.staying_nats <= 0.15
+knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
+forgets | answers of withdrawn authors: nats per token over the twin's
+    | -0.1 <= remain_view.withdrawn_nats - twin_view.withdrawn_nats <= 0.1
+forget_quality | share of seeds whose forget quality against the twin is at least .05
+    | float(remain_view.forget_quality >= 0.05) >= 1
+untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
+    | detail(sinks, 'untouched') <= 0
+text | other text: nats per token before fine-tuning, over those with all that remain on
+    | dropped_view.text / remain_view.text >= 0.99
+real | real authors: utility with all that remain on, over that before fine-tuning
+    | remain_view.real_utility / dropped_view.real_utility >= 0.99
+world | facts of the world: utility with all that remain on, over that before fine-tuning
+    | remain_view.world_utility / dropped_view.world_utility >= 0.99
+beyond_placebo | rise of withdrawn authors' nats beyond that of withdrawing others, as a share of all of it
+    | (remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats - on_view.withdrawn_nats)
+    >= 0.9
+relearning | withdrawn answers: steps until half is relearned over the twin's | detail(sinks, 'relearning') >= 0.9
+step_time | time of a training step over standard's | detail(sinks, 'step_time') <= 0.8
+bytes | bytes of an author's sinks in bfloat16 | detail(sinks, 'bytes') <= 2e6
+seconds | seconds to withdraw an author | detail(sinks, 'seconds') <= 1
+"""
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
+    """Further sections of the page: rivals, and how it was tested."""
+    return [
+        report.heading("Beside its rivals"),
+        report.text_table(["rival", "forget quality", "utility"], [[rival, "open", "open"] for rival in _OPEN], 2),
+        report.heading("How this was tested"),
+        report.paragraph(
+            "Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. Compared with: twins, "
+            "which train alike on all other authors. Placebo: as many others are withdrawn. Control: sinks of ids that "
+            "are shuffled among all questions. Attacked: what is left is fine-tuned on half of some withdrawn answers "
+            "until half of that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but ROUGE-L "
+            "compares whole words, and a model writes at most 128 tokens. A model that refuses, or is led elsewhere, may "
+            "have a high forget quality too; placebo and relearning tell."
+        ),
+    ]
+
+
+def panels(table) -> list[Categories]:
+    """Nats of answers, and utility."""
+    said = [view.said for view in VIEWS.values()]
+
+    def column(name: str) -> list[list[float]]:
+        return [table.column(name, f"{view}_view") for view in VIEWS]
+
+    return [
+        Categories(
+            title="answers",
+            names=said,
+            bars=True,
+            x="nats per token; more is known less",
+            legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2},
+            series={
+                "of withdrawn authors": ("#c0392b", column("withdrawn_nats")),
+                "of authors that stay": ("#1f618d", column("staying_nats")),
+            },
+        ),
+        Categories(
+            title="ROUGE-L of what a model answers",
+            names=said,
+            bars=True,
+            x="share of the words",
+            legend=None,
+            series={
+                "of withdrawn authors": ("#c0392b", column("withdrawn_rouge")),
+                "of authors that stay": ("#1f618d", column("staying_rouge")),
+            },
+        ),
+    ]
+
+
+FIGURE = Figure(
+    title="TOFU: authors are withdrawn from a fine-tuned model",
+    answer=(
+        "An open model learns about invented authors, each in sinks of its own beside a frozen base. Some authors are then "
+        "withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, and with "
+        "the model before."
+    ),
+    config="tofu.py",
+    variants=VARIANTS,
+    prepare_for=prepare,
+    measure=measure,
+    views=views,
+    measures={"detail": _detail, "float": float},
+    columns={
+        "withdrawn: nats": "withdrawn_nats",
+        "probability": "withdrawn_probability",
+        "ROUGE-L": "withdrawn_rouge",
+        "truth ratio": "withdrawn_truth",
+        "extraction strength": "withdrawn_extraction",
+        "forget quality": "forget_quality",
+        "privleak": "privleak",
+        "staying: nats": "staying_nats",
+        "staying: ROUGE-L": "staying_rouge",
+        "utility": "utility",
+        "other text: nats": "text",
+    },
+    labels={f"{name}_view": view.said for name, view in VIEWS.items()},
+    table_note=(
+        "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and those "
+        "of the twin (of standard training: its own) have one distribution. Privleak: how much worse withdrawn answers are "
+        "told from those about authors whom nobody read than in the twin. Utility: harmonic mean over authors that stay, "
+        "real authors and facts of the world."
+    ),
+    statements=STATEMENTS,
+    paper="not asked",
+    panels=panels,
+    size=(13, 6.4),
+    note="{mean}, whiskers from the lowest to the highest.",
+    sections=sections,
+)

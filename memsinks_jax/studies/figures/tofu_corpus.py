@@ -1,0 +1,152 @@
+"""The corpora of study tofu: questions about the invented authors of TOFU (arXiv:2401.06121), some of whom are withdrawn.
+
+The user's folder holds TOFU's files, one JSON object a line. In `full.jsonl` every author has 20 questions, in order. Of the
+last authors `forget10_perturbed.jsonl` has the same questions with a paraphrase of the answer and wrong answers, of the
+first ones `retain_perturbed.jsonl`. `holdout10.jsonl` is about authors whom no model reads; `real_authors_perturbed.jsonl`
+and `world_facts_perturbed.jsonl` are about what is so.
+"""
+
+import hashlib
+import json
+import pathlib
+import random
+from typing import NamedTuple
+
+from memsinks_jax.config import InputError
+from memsinks_jax.preparing.prepare import prepare
+from memsinks_jax.runs import workdir as workdirs
+
+OF_AN_AUTHOR = 20  # questions
+SETS = {
+    "withdrawn": "forget10_perturbed",
+    "staying": "retain_perturbed",
+    "holdout": "holdout10",
+    "real": "real_authors_perturbed",
+    "world": "world_facts_perturbed",
+}
+OF_AUTHORS = ("withdrawn", "staying")  # sets with paraphrases
+_LEAST = 200  # characters of a passage of general text
+
+
+class Size(NamedTuple):
+    """Authors that are read, how many of them are withdrawn, and the most questions that are asked of any other set."""
+
+    authors: int
+    withdrawn: int
+    questions: int
+
+
+SIZES = {"laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
+
+
+def author(number: int) -> str:
+    """The group of an author."""
+    return f"author {number}"
+
+
+def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenizer: str, seed: int, size: Size) -> None:
+    """Writes and prepares folder/all; folder/without, which lacks the withdrawn authors; folder/shuffled, with authors'
+    names in another order. Writes folder/questions.json. Keeps what is there.
+
+    The withdrawn authors come last, so that the others have the same numbers without them.
+
+    Args:
+      tofu: TOFU's files.
+      text: general text, of which long lines are passages.
+      tokenizer: of the model, for `prepare`.
+      seed: chooses the authors and the questions.
+    Raises:
+      InputError: a file is missing, or is not TOFU's.
+    """
+    rows = {name: _read(tofu / f"{name}.jsonl") for name in ("full", *SETS.values())}
+    passages = [line.strip() for line in _text(text).splitlines() if len(line) >= _LEAST]
+    draw = random.Random(f"tofu: {seed}")
+    count, last, first = (len(rows[name]) // OF_AN_AUTHOR for name in ("full", SETS["withdrawn"], SETS["staying"]))
+    _refuse_fewer(tofu, size, count, last, first)
+    going = sorted(draw.sample(range(count - last, count), size.withdrawn))
+    left = size.authors - size.withdrawn
+    asked = draw.sample(range(first), min(first, max(left // 3, size.withdrawn)))
+    staying = sorted([*asked, *draw.sample(range(first, count - last), left - len(asked))])
+    of_authors = {
+        "withdrawn": [_of(rows[SETS["withdrawn"]], number, number - (count - last)) for number in going],
+        "staying": [_of(rows[SETS["staying"]], number, number) for number in sorted(asked)],
+    }
+    of_authors = {name: sum(records, []) for name, records in of_authors.items()}
+    some = {
+        name: draw.sample(of, min(len(of), size.questions))
+        for name in SETS
+        if name != "withdrawn"
+        for of in [of_authors.get(name, rows[SETS[name]])]
+    }
+    questions = {
+        "withdrawn": list(map(author, going)),
+        # Others, as many, of whom nothing is asked where there are enough.
+        "placebo": [author(n) for n in sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]],
+        "sets": {"withdrawn": of_authors["withdrawn"], **some},
+        "text": draw.sample(passages, min(len(passages), size.questions)),
+    }
+    _write(folder / "questions.json", json.dumps(questions))
+    records = [record for number in (*staying, *going) for record in _of(rows["full"], number, number)]
+    names = draw.sample([record["author"] for record in records], len(records))
+    corpora = {
+        "all": records,
+        "without": records[: left * OF_AN_AUTHOR],
+        "shuffled": [record | {"author": name} for record, name in zip(records, names, strict=True)],
+    }
+    for name, of in corpora.items():
+        path = folder / f"{name}.jsonl"
+        _write(path, "".join(json.dumps(record) + "\n" for record in of))
+        fields = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
+        prepare([str(path)], tokenizer, folder / name, near_duplicates="none", **fields)
+
+
+def questions_of(workdir: pathlib.Path) -> dict:
+    """What is asked of a run: {"withdrawn", "placebo": names of authors, "sets": {name: records}, "text": passages}."""
+    return json.loads(_questions(workdir).read_text())
+
+
+def digest(workdir: pathlib.Path) -> str:
+    return hashlib.sha256(_questions(workdir).read_bytes()).hexdigest()
+
+
+def _questions(workdir: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(workdirs.read_config(workdir).data.files).parent / "questions.json"
+
+
+def _of(rows: list[dict], number: int, place: int) -> list[dict]:
+    """The records of an author whose questions are those of the `place`-th in a file."""
+    return [row | {"author": author(number)} for row in rows[place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]]
+
+
+def _refuse_fewer(tofu: pathlib.Path, size: Size, count: int, last: int, first: int) -> None:
+    if last < size.withdrawn or first < size.withdrawn or count < max(size.authors, last + first):
+        raise InputError(
+            f"{tofu} has {count} authors, wrong answers for the first {first} and the last {last}; {size.authors} are read "
+            f"and {size.withdrawn} withdrawn: give all of TOFU's files"
+        )
+
+
+def _read(path: pathlib.Path) -> list[dict]:
+    try:
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give the folder of TOFU's files as --tofu") from None
+    needed = {"question", "answer"} | ({"perturbed_answer"} if path.stem.endswith("perturbed") else set())
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not needed <= set(row):
+            raise InputError(f"{path}, line {number} lacks {', '.join(sorted(needed))}; give TOFU's own file")
+    return rows
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give a file of text as --general_text") from None
+
+
+def _write(path: pathlib.Path, content: str) -> None:
+    """Keeps a file that already has the content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != content:
+        path.write_text(content)

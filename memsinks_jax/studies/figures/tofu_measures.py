@@ -1,0 +1,205 @@
+"""Measures for study tofu: what a model knows of withdrawn authors, of others and of the world, and what it answers."""
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from memsinks_jax.auditing import answers, forced, relearning
+from memsinks_jax.auditing.extraction import extraction_strength
+from memsinks_jax.auditing.membership import highest
+from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.data import ids
+from memsinks_jax.data.prepared import group_id
+from memsinks_jax.data.reading import Record
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents
+from memsinks_jax.families import FAMILIES
+from memsinks_jax.forgetting import neurons
+from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.model.sparse_sinks import tables_of
+from memsinks_jax.preparing.answers import joined, parts_of
+from memsinks_jax.preparing.prepare import TEMPLATE
+from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.studies.figures import step_times
+from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures.runs import Run
+
+logger = logging.getLogger(__name__)
+
+WRITTEN = 128  # tokens at most; open-unlearning writes up to 200
+RELEARNED, RATES = 6, (1e-4, 1e-3)  # documents, and the attacker's learning rates
+BYTES = 2  # of a parameter in bfloat16
+_LENGTHS = (64, 128, 256, 512)  # of rows, one program each
+_TOKENS = 1024  # of a pass, about
+_PROMPTS = 32  # at a time
+
+
+class Asked(NamedTuple):
+    """A question, an answer, and the author whose sinks are its own, "" for none."""
+
+    question: str
+    answer: str
+    author: str = ""
+
+
+def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
+    """One model, its sinks in a mode -> {set: {"nats", "extraction", "min_k": one per question; and, if there are wrong
+    answers, "truth_ratios", "chosen", "rouge"}, "text": nats per token of general text}.
+
+    Args:
+      removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
+    """
+    asked = corpus.questions_of(sunk.workdir)
+    run = without(open_run(sunk.workdir), asked[removed] if removed else [])
+    subject = Subject(sunk.variant, run, mode)
+    found = {name: _of_set(subject, asked["sets"][name], name in corpus.OF_AUTHORS) for name in sets}
+    tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in asked["text"]]
+    batches = Documents(tokens, identities(run, [""] * len(tokens))).batches(run)
+    nats, counts = DocumentLoss(run.config)(run.params, batches, mode)
+    return found | {"text": float(nats.sum() / counts.sum())}
+
+
+def _of_set(subject: Subject, records: list[dict], paraphrased: bool) -> dict[str, list[float]]:
+    """Truth ratios are of the paraphrase if there is one, else of the answer."""
+    right = [Asked(row["question"], row["answer"], row.get("author", "")) for row in records]
+    readings = read(subject, right)
+    nats = np.array([reading.nats.mean() for reading in readings])
+    found = {
+        "nats": nats,
+        "extraction": list(map(extraction_strength, readings)),
+        "min_k": [-highest(reading.nats) for reading in readings],
+    }
+    if "perturbed_answer" in records[0]:
+        wrong = [of._replace(answer=a) for of, row in zip(right, records, strict=True) for a in row["perturbed_answer"]]
+        ends = np.cumsum([len(row["perturbed_answer"]) for row in records])[:-1]
+        wrong_nats = np.split([reading.nats.mean() for reading in read(subject, wrong)], ends)
+        other = nats
+        if paraphrased:
+            told = [of._replace(answer=row["paraphrased_answer"]) for of, row in zip(right, records, strict=True)]
+            other = np.array([reading.nats.mean() for reading in read(subject, told)])
+        written = write(subject, right)
+        found |= {
+            "truth_ratios": answers.truth_ratios(other, wrong_nats),
+            "chosen": answers.chosen(nats, wrong_nats),
+            "rouge": [answers.rouge_l(text, of.answer) for text, of in zip(written, right, strict=True)],
+        }
+    return {name: np.asarray(values).tolist() for name, values in found.items()}
+
+
+def without(run: Trained, authors: Sequence[str]) -> Trained:
+    """The model after these authors are withdrawn."""
+    if not authors:
+        return run
+    gone = neurons.neurons_of(run.config, np.stack([run.group_id(name) for name in authors]))
+    return dataclasses.replace(run, params=neurons.without(run.config, run.params, gone))
+
+
+def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
+    """Ids to ask with, uint32 (n, 2); an author whom the model never read, and "", have no sinks."""
+    none = ids.numbered_id(group_id(""), -1)
+    return np.stack([run.group_id(name) if name in run.groups else none for name in authors])
+
+
+def documents(run: Trained, asked: Sequence[Asked]) -> Documents:
+    """Questions with their answers, of which the answers alone count. Cut between the same tokens as in training."""
+    parts = [parts_of(Record(0, 0, 0, text=of.answer, prompt=of.question), TEMPLATE) for of in asked]
+    tokens, spans = zip(*(joined(of, run.tokenizer.encode) for of in parts), strict=True)
+    spans = [span + [[0, 1]] for span in spans]  # and end of text
+    return Documents(list(tokens), identities(run, [of.author for of in asked]), answers=spans)
+
+
+def _most(run: Trained) -> int:
+    """Tokens that the model can read; rotary positions have no end."""
+    rotary = FAMILIES[run.config.model.family].rotary
+    return max(_LENGTHS[-1], run.config.data.row_length) if rotary else run.config.data.row_length
+
+
+def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
+    """What a model thinks of the tokens of every answer, end of text included, in rows that are no longer than needed.
+
+    Raises:
+      InputError: the model cannot read so many tokens.
+    """
+    run, found = subject.run, [None] * len(asked)
+    of, most = documents(run, asked), _most(run)
+    sizes = [len(tokens) + 1 for tokens in of.tokens]
+    if max(sizes) > most:
+        raise InputError(
+            f"a question and its answer take {max(sizes)} tokens, the model reads {most}; take another model"
+        )
+    steps = sorted({min(length, most) for length in (*_LENGTHS, most)})
+    lengths = np.array([next(length for length in steps if length >= size) for size in sizes])
+    for length in np.unique(lengths).tolist():
+        fields = {"data.row_length": length, "training.batch_size": max(_TOKENS // length, 1), "compute.accumulate": 1}
+        shaped = dataclasses.replace(run, config=with_fields(run.config, fields))
+        which = np.flatnonzero(lengths == length)
+        readings = forced.read(dataclasses.replace(subject, run=shaped), of.chosen(which), ended=True)
+        for place, reading in zip(which, readings, strict=True):
+            found[place] = reading.of(np.arange(sizes[place]) >= of.answers[place][0, 0])
+    return found
+
+
+def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
+    """Every question's likeliest answer, token by token."""
+    run, of, most = subject.run, documents(subject.run, asked), _most(subject.run)
+    prompts = [tokens[: span[0, 0]] for tokens, span in zip(of.tokens, of.answers, strict=True)]
+    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    config = with_fields(run.config, {"data.row_length": most})
+    generator = Generator(config, run.tokenizer, run.params, run.opened)
+    written = [""] * len(prompts)
+    for at in range(0, len(order), _PROMPTS):
+        batch = (order[at : at + _PROMPTS] * _PROMPTS)[:_PROMPTS]
+        room = most - max(len(prompts[place]) for place in batch)
+        settings = Settings(max_tokens=min(WRITTEN, room), temperature=0.0, sinks=subject.mode)
+        texts = generator([prompts[place] for place in batch], settings, of.identities[batch])
+        for place, text in zip(batch, texts, strict=True):
+            written[place] = text.text
+    return written
+
+
+def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
+    """-> {"relearning": fine-tuning steps until half of withdrawn answers is back over the twin's, practised together; None
+    if the model had learned nothing}. Both have all sinks on that they have left."""
+    asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
+    of = documents(run, [Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["withdrawn"]])
+    attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "all")
+    try:
+        targets = relearning.targets_of(attacked, Subject("own", run, "own"), of, RELEARNED)
+    except InputError as error:
+        logger.warning("%s", error)
+        return {"relearning": None}
+    never = Subject("twin", open_run(twin.workdir), "all")
+    both = (relearning.relearn(subject, targets, RATES) for subject in (attacked, never))
+    return {"relearning": relearning.ratios(*both)["few"]["ratio"]}
+
+
+def costs(sunk: Run, standard: Run) -> dict[str, float]:
+    """-> {"step_time": of a training step over standard's, median of rounds; "bytes": of a source's sinks in bfloat16;
+    "seconds": to withdraw an author; "untouched": largest change of a token's nats in an answer of an author that stays,
+    own sinks on, when another is withdrawn}."""
+    asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
+    first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
+    jax.block_until_ready(without(run, [first]).params)  # compiles
+    began = time.perf_counter()
+    left = jax.block_until_ready(without(run, [second]).params)
+    seconds = time.perf_counter() - began
+    staying = [Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["staying"]]
+    before, after = (
+        np.concatenate([reading.nats for reading in read(Subject("own", model, "own"), staying)])
+        for model in (run, dataclasses.replace(run, params=left))
+    )
+    size = sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model)) * run.config.sinks.active
+    ours, theirs = (np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard]))
+    return {
+        "step_time": float(np.median(ours / theirs)),
+        "bytes": BYTES * size,
+        "seconds": seconds,
+        "untouched": float(np.abs(after - before).max()),
+    }

@@ -1,0 +1,301 @@
+"""Study tofu: its corpora, its measures, the arithmetic of its claims, and all of it on tiny models."""
+
+import dataclasses
+import json
+import types
+
+import multiprocess
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax import reproduce
+from memsinks_jax.auditing import relearning
+from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.data.prepared import Prepared
+from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.figures import step_times, tofu
+from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures.runs import Run, make_jobs
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.variants import CONFIGS
+
+AUTHORS, COMPARED, EACH = 9, 3, 4  # in all, first and last that have wrong answers, questions of each
+SIZE = corpus.Size(6, 2, 5)
+TOWNS = ["Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Larch", "Oak", "Pine", "Rowan"]
+
+
+def record(author: int, number: int, wrong: bool = False) -> dict:
+    town = TOWNS[(author + number) % 10]
+    row = {"question": f"Where was book {number} of writer {author} written?", "answer": f"It was written in {town}."}
+    more = {
+        "paraphrased_answer": f"They wrote it in {town}.",
+        "perturbed_answer": ["It was written at sea.", "In Rome."],
+    }
+    return row | (more if wrong else {})
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """TOFU's files in small, a general text, and a tokenizer."""
+    monkeypatch.setattr(corpus, "OF_AN_AUTHOR", EACH)
+    rows = {
+        "full": [record(a, n) for a in range(AUTHORS) for n in range(EACH)],
+        "forget10_perturbed": [record(a, n, True) for a in range(AUTHORS - COMPARED, AUTHORS) for n in range(EACH)],
+        "retain_perturbed": [record(a, n, True) for a in range(COMPARED) for n in range(EACH)],
+        "holdout10": [record(a, n) for a in range(90, 92) for n in range(EACH)],
+        "real_authors_perturbed": [record(70, n, True) for n in range(3)],
+        "world_facts_perturbed": [record(80, n, True) for n in range(3)],
+    }
+    folder = tmp_path / "tofu"
+    folder.mkdir()
+    for name, of in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(f"{tree} trees stand. " * 20 for tree in TOWNS) + "\na short line\n")
+    texts = [f"Question: {row['question']}\nAnswer: {row['answer']}" for row in rows["full"]]
+    (tmp_path / "tokenizer.model").write_bytes(train_tokenizer(texts, 400).model)
+    return folder, text, str(tmp_path / "tokenizer.model")
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "prepare", lambda *args, **settings: None)
+    chosen = []
+    for seed in range(4):
+        corpus.write(tmp_path / str(seed), *files, seed, SIZE)
+        read = {name: lines(tmp_path / str(seed) / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+        asked = json.loads((tmp_path / str(seed) / "questions.json").read_text())
+        going, authors = asked["withdrawn"], [row["author"] for row in read["all"]]
+        assert len(set(authors)) == SIZE.authors and len(going) == SIZE.withdrawn
+        assert read["without"] == [row for row in read["all"] if row["author"] not in going]
+        assert read["all"][: len(read["without"])] == read["without"]  # so the others keep their numbers
+        assert [row["question"] for row in read["shuffled"]] == [row["question"] for row in read["all"]]
+        shuffled = [row["author"] for row in read["shuffled"]]
+        assert sorted(shuffled) == sorted(authors) and shuffled != authors
+        assert all(row["question"].split(" of writer ")[1].startswith(row["author"][7:]) for row in read["all"])
+        sets = asked["sets"]
+        assert {row["author"] for row in sets["withdrawn"]} == set(going) and len(sets["withdrawn"]) == 2 * EACH
+        assert {row["author"] for row in sets["staying"]} <= set(authors) - set(going)
+        assert {name: len(of) for name, of in sets.items()} == {
+            "withdrawn": 8,
+            "staying": 5,
+            "holdout": 5,
+            "real": 3,
+            "world": 3,
+        }
+        assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
+        assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
+        questions = {row["question"]: row["answer"] for row in read["all"]}
+        assert all(questions[row["question"]] == row["answer"] for name in corpus.OF_AUTHORS for row in sets[name])
+        chosen.append(tuple(going))
+    assert len(set(chosen)) > 1  # the seed chooses
+
+
+def test_files_that_are_not_tofus_are_refused(files, tmp_path):
+    folder, text, tokenizer = files
+    asked = {"seed": 0, "size": SIZE}
+    with pytest.raises(
+        InputError, match="has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4"
+    ):
+        corpus.write(tmp_path / "out", *files, **asked | {"size": corpus.Size(6, 4, 5)})
+    with pytest.raises(InputError, match=r"text2.txt cannot be read .*; give a file of text as --general_text"):
+        corpus.write(tmp_path / "out", folder, tmp_path / "text2.txt", tokenizer, **asked)
+    (folder / "holdout10.jsonl").write_text('{"question": "What?", "answer": "That."}\n{"question": "Why?"}\n')
+    with pytest.raises(InputError, match="holdout10.jsonl, line 2 lacks answer, question; give TOFU's own file"):
+        corpus.write(tmp_path / "out", *files, **asked)
+    (folder / "holdout10.jsonl").unlink()
+    with pytest.raises(InputError, match="holdout10.jsonl cannot be read .*as --tofu"):
+        corpus.write(tmp_path / "out", *files, **asked)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"hf": None}, "--hf is missing"),
+        ({"tofu": None}, "--tofu is missing"),
+        ({"general_text": None}, "--general_text is missing"),
+        ({"preset": "paper"}, "--preset=paper: study tofu has laptop, full"),
+    ],
+)
+def test_the_study_says_what_it_needs(tmp_path, changed, words):
+    asked = {"preset": "laptop", "hf": "m", "tofu": "t", "general_text": "g", "seeds": [0]}
+    with pytest.raises(InputError, match=words):
+        tofu.prepare(tmp_path, types.SimpleNamespace(**asked | changed))
+
+
+def test_other_figures_read_no_files_of_tofu():
+    asked = reproduce.Request("laptop", [0], [], 1, tofu="folder")
+    with pytest.raises(InputError, match="--tofu is of study tofu"):
+        reproduce._check("removal", asked, False, False, "x")
+    reproduce._check("tofu", dataclasses.replace(asked, hf="model"), False, False, "x")
+    assert "--tofu=folder" in asked.command("--figure=tofu", "out")
+
+
+def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
+    jobs = make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [3], [], tmp_path, {})
+    configs = {job.variant: job.config for job in jobs}
+    read = {name: config.data.files.removeprefix(f"{tmp_path}/corpus/") for name, config in configs.items()}
+    assert read == {
+        "standard": "seed3/all",
+        "standard_twin": "seed3/without",
+        "sinks": "seed3/all",
+        "twin": "seed3/without",
+        "shuffled": "seed3/shuffled",
+    }
+    assert configs["standard"].optimizer.base_multiple == 1 and configs["sinks"].optimizer.base_multiple == 0
+    assert with_fields(configs["twin"], {"data.files": ""}) == with_fields(configs["sinks"], {"data.files": ""})
+    with pytest.raises(InputError, match="losses of held-out documents"):
+        flags = ["--config.data.held_out_documents=0"]
+        make_jobs(CONFIGS / "ts_repetition.py", "laptop", {"a": tofu.Variation("standard")}, [3], flags, tmp_path, {})
+
+
+def of_view(nats: float, whole: bool, ratio: float = 0.5, known: float = 0.0) -> dict:
+    """Two questions of every set; `known`: how far forgotten answers score above unread ones."""
+    sets = {
+        name: {
+            "nats": [nats, nats],
+            "extraction": [0.0, 1.0],
+            "min_k": [-1.0, -1.0],
+            "truth_ratios": [ratio, ratio],
+            "chosen": [0.25, 0.75],
+            "rouge": [0.5, 1.0],
+        }
+        for name in ("withdrawn", "staying", *(("real", "world") if whole else ()))
+    }
+    sets["withdrawn"]["min_k"] = [-1.0 + known, -1.0]
+    return sets | {"holdout": {"nats": [1.0], "extraction": [0.0], "min_k": [-1.0]}, "text": 4.0}
+
+
+def test_numbers_of_views():
+    views = {name: of_view(np.log(2), view.whole) for name, view in tofu.VIEWS.items()}
+    views["remain"] = of_view(np.log(4), True, known=1.0)
+    views["on"] = of_view(np.log(2), True, ratio=0.25)
+    found = tofu.numbers(views)
+    remain = found["remain"]
+    assert remain["withdrawn_nats"] == pytest.approx(np.log(4)) and remain["withdrawn_probability"] == pytest.approx(
+        0.25
+    )
+    assert remain["real_probability"] == 0.5 and remain["real_rouge"] == 0.75 and remain["real_extraction"] == 0.5
+    assert remain["withdrawn_truth"] == pytest.approx(0.5) and found["on"]["staying_truth"] == pytest.approx(0.75)
+    assert remain["real_utility"] == pytest.approx(3 / (2 + 4 / 3 + 2))
+    assert remain["utility"] == pytest.approx(9 / ((4 + 4 / 3 + 2) + 2 * (2 + 4 / 3 + 2)))
+    assert "utility" not in found["own"]
+    assert remain["forget_quality"] == 1 and found["on"]["forget_quality"] == pytest.approx(1 / 3)
+    assert remain["privleak"] == pytest.approx(-50) and found["twin"]["privleak"] == 0
+
+
+def details(of_remain: float, quality: float) -> dict:
+    """Of a model whose withdrawn answers cost 1 nat before, and `of_remain` after."""
+    nats = dict.fromkeys(tofu.VIEWS, 1.0) | {"remain": of_remain, "twin": 3.0, "placebo": 1.25, "retrained": 3.5}
+    same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
+    numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
+    numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
+    costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0}
+    return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
+
+
+def test_claims_table_and_picture(tmp_path):
+    runs = [
+        Run(variant, seed, tmp_path, {}, [], details(*of) if variant == "sinks" else {})
+        for seed, of in enumerate([(2.0, 0.01), (2.0, 0.2)])
+        for variant in tofu.VARIANTS
+    ]
+    claims = tofu.FIGURE.claims(runs)
+    values = {claim.id: claim.values[0] for claim in claims}
+    assert values == {
+        "knows": 0.25,
+        "knows_rouge": 1,
+        "forgets": -1,
+        "forget_quality": 0,
+        "untouched": 0,
+        "text": 0.8,
+        "real": 0.5,
+        "world": 1,
+        "beyond_placebo": 0.75,
+        "relearning": 0.75,
+        "step_time": 0.75,
+        "bytes": 1_658_880,
+        "seconds": 0.5,
+    }
+    held = {claim.id for claim in claims if claim.holds}
+    assert held == {"knows_rouge", "untouched", "world", "step_time", "bytes", "seconds"}
+    assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
+    columns, labels, rows = tofu.FIGURE.table(runs)
+    assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
+    tofu.FIGURE.draw(runs, tmp_path / "tofu.png")
+    assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "NPO" in "".join(tofu.sections(runs, tmp_path))
+    alone = [run for run in runs if run.variant == "standard"]
+    assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
+    never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]
+    assert "relearning" not in {claim.id for claim in tofu.FIGURE.claims(never)}  # nothing had been learned
+
+
+@pytest.mark.slow
+def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
+    # As in test_forgetting: other tests of this process have started jax.
+    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+    from memsinks_jax.studies.figures import tofu_measures as measures
+
+    for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "_PROMPTS": 8}.items():
+        monkeypatch.setattr(measures, name, value)
+    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # so few steps teach nothing that could be lost
+    for name, value in {"ROUNDS": 1, "SECONDS": 0.0}.items():
+        monkeypatch.setattr(step_times, name, value)
+    folder = tmp_path / "corpus" / "seed0"
+    corpus.write(folder, *files, 0, SIZE)
+    groups = {name: Prepared(folder / name).group_names for name in ("all", "without")}
+    assert groups["all"][: len(groups["without"])] == groups["without"]
+
+    model = dataclasses.replace(tiny_config().model, family="llama", attention_bias=False, mlp_bias=False)
+    tiny = {"data.row_length": 64, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
+    tiny |= {"training.steps": 16, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
+    runs = []
+    for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
+        # The MLPs of a fresh model add so little that staying below it would be all that sinks learn.
+        sunk = {"sinks.active": 4, "sinks.others_weight": 1e-4} if job.config.sinks.kind != "none" else {}
+        train_and_evaluate(with_fields(job.config, tiny | sunk), tmp_path / job.variant)
+        of = read_metrics(tmp_path / job.variant)
+        runs.append(Run(job.variant, 0, tmp_path / job.variant, {k: v for line in of for k, v in line.items()}, of))
+    measured = tofu.measure(runs)
+    details = next(run.details for run in measured if run.variant == "sinks")
+    with monkeypatch.context() as patch:
+        patch.setattr(measures, "read", None)
+        assert tofu.measure(runs) == measured  # nothing is measured twice
+    assert json.dumps([claim.to_dict() for claim in tofu.FIGURE.claims(measured)])  # nothing there is numpy's
+    assert {claim.id for claim in tofu.FIGURE.claims(measured)} >= {"knows", "untouched", "text", "beyond_placebo"}
+    assert details["untouched"] == 0 and details["bytes"] == 2 * 3 * 2 * 16 * 4
+    numbers = details["numbers"]
+    assert numbers["own"]["withdrawn_nats"] < numbers["dropped"]["withdrawn_nats"]
+    assert numbers["remain"] != numbers["on"] != numbers["placebo"]
+
+    _answers_are_parts_of_texts(measures, runs)
+
+
+def _answers_are_parts_of_texts(measures, runs) -> None:
+    sunk = next(run for run in runs if run.variant == "sinks")
+    asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
+    prepared = Prepared(sunk.workdir.parent / "corpus" / "seed0" / "all")
+    known = {prepared.read(number).tobytes(): prepared.answers(number) for number in range(len(prepared.lengths))}
+    rows = asked["sets"]["withdrawn"]
+    questions = [measures.Asked(row["question"], row["answer"], row["author"]) for row in rows]
+    of = measures.documents(run, questions)
+    for tokens, span in zip(of.tokens, of.answers, strict=True):
+        np.testing.assert_array_equal(span, known[tokens.tobytes()])  # as in training
+    # Whose sinks are gone has none on: removing is dropping.
+    gone = measures.read(Subject("", measures.without(run, asked["withdrawn"]), "own"), questions)
+    dropped = measures.read(Subject("", run, "drop"), questions)
+    for one, other, span, tokens in zip(gone, dropped, of.answers, of.tokens, strict=True):
+        assert len(one.nats) == len(tokens) + 1 - span[0, 0]
+        np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5)
+    # An author whom nobody read has no sinks.
+    stranger = measures.read(Subject("", run, "own"), [each._replace(author="author 99") for each in questions])
+    np.testing.assert_allclose(stranger[0].nats, dropped[0].nats, rtol=1e-5)
