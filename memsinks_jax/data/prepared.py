@@ -6,6 +6,7 @@ A record is a document as it was written; exact copies are separate records. The
   columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
+  columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
   common/00000.array_record, ...    only with --common_at: one bit per token, whether it ends a common n-gram
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
@@ -101,6 +102,20 @@ def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
     }
 
 
+# A passage of a record, see preparing/passages.py: its tokens are those from `start`, `length` of them.
+PASSAGE = np.dtype([("start", "<u4"), ("length", "<u4"), ("id", "<u8")])
+
+
+def passage_columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Further columns of a corpus with passages, as in `columns`."""
+    return {
+        "passage_ends": (np.dtype("<u8"), (records,)),
+        "passages": (PASSAGE, (None,)),
+        "passage_ids": (np.dtype("<u8"), (None,)),
+        "passage_places": (np.dtype("<u4"), (None,)),
+    }
+
+
 def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder / "columns" / f"{name}.npy"
 
@@ -149,6 +164,11 @@ class Prepared:
       members              (m, 2) (cluster, record) of all records in clusters of more than one, sorted
       runs                 int64, `run_sums` of the records
       histogram            int64, `histogram` of the records
+    With passages also, for m of them with p ids:
+      passage_ends         (n,) uint64: those of record r end before passage_ends[r]
+      passages             (m,) PASSAGE, in order; adjacent ones do not overlap
+      passage_ids          (p,) uint64, ascending
+      passage_places       (p,) uint32: in how many different documents each stands
     Numbers of records are uint32, or uint64 from 2^32 records on.
     """
 
@@ -157,7 +177,10 @@ class Prepared:
         try:
             self.manifest = read_manifest(self.folder)
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
-            for name, (kind, shape) in columns(self.manifest["documents"]).items():
+            records = self.manifest["documents"]
+            for name, (kind, shape) in (
+                columns(records) | (passage_columns(records) if self.has_passages else {})
+            ).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, json.JSONDecodeError) as error:
             raise InputError(
@@ -214,6 +237,15 @@ class Prepared:
     def common_ngram(self) -> int:
         """Length of the n-grams of `common`; 0 if none were sought."""
         return self.manifest["settings"].get("common_ngram", 0)
+
+    @property
+    def has_passages(self) -> bool:
+        return "passages" in self.manifest["settings"]
+
+    def passages_of(self, record: int) -> np.ndarray:
+        """The passages of a record, PASSAGE (passages,)."""
+        start, stop = (int(self.passage_ends[number]) if number >= 0 else 0 for number in (record - 1, record))
+        return self.passages[start:stop]
 
     def common(self, record: int) -> np.ndarray:
         """Whether each token of a record, then end of text, ends a common n-gram -> bool (lengths[record] + 1,)."""

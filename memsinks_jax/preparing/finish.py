@@ -13,7 +13,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.preparing import common_text, page
+from memsinks_jax.preparing import common_text, page, passages
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
@@ -38,6 +38,7 @@ def finish(
     """
     work = out / "work"
     clustered, marked = plan.settings["near_duplicates"] != "none", "common_at" in plan.settings
+    passaged = "passages" in plan.settings
     offsets = np.cumsum([0] + [_documents(out, rank, clustered, marked) for rank in range(len(plan.pieces))])
     if not offsets[-1]:
         raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
@@ -61,6 +62,9 @@ def finish(
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
     if marked:
         summary["common_tokens"] = common_text.count(work)
+    found = passages.write_columns(out, len(shards), common_text.tasks(plan.bytes_of_pieces())) if passaged else None
+    if found:
+        summary |= {"passages": found.passages, "passage_tokens": found.tokens}
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
@@ -71,11 +75,14 @@ def finish(
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],
         "shards": shards,
-        "columns": written.hashes,
+        "columns": written.hashes | (found.hashes if found else {}),
     }
     _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
-    summary["most_repeated"] = _most_repeated(prepared.Prepared(out), written.most_repeated)
+    corpus = prepared.Prepared(out)
+    summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
+    for name in ("longest", "most_frequent") if found else ():
+        summary[f"{name}_passages"] = passages.shown(corpus, offsets, getattr(found, name))
     report.write_json(out / "report.json", summary)
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):
