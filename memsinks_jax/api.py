@@ -25,7 +25,7 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, tokenise
 from memsinks_jax.data.documents import in_words, read_documents
 from memsinks_jax.data.packing import reads_whole
-from memsinks_jax.data.table import truncated
+from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
@@ -108,12 +108,17 @@ class Model:
         return np.stack([ids.content_id(document) for document in tokens])
 
     def document_losses(
-        self, tokens: Sequence[np.ndarray], identities: np.ndarray, sinks: str
+        self,
+        tokens: Sequence[np.ndarray],
+        identities: np.ndarray,
+        sinks: str,
+        passages: Sequence[Passages] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(nats, number of tokens) of every document, each alone in its context: float64 and int64 (documents,).
 
         Args:
           tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
+          passages: of each, those whose own sinks are on in the mode own; None: there are none.
         Raises:
           InputError: an unknown mode.
         """
@@ -121,7 +126,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened)
+        about = (tokens, identities, run.tokenizer, opened, passages)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
@@ -148,7 +153,7 @@ def evaluate(
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
       "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
-    model, floor = Model(workdir, memories), None
+    model, floor, passages = Model(workdir, memories), None, None
     config = model.run.config
     if files:
         documents = read_documents(files)
@@ -163,7 +168,8 @@ def evaluate(
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
-    nats, counts = model.document_losses(tokens, identities, mode)
+        passages = corpus.passages(indices, model.run.opened)
+    nats, counts = model.document_losses(tokens, identities, mode, passages)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [

@@ -75,7 +75,7 @@ def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE
         role: document_batches(
             [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
-            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text,
+            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text, corpus.passages(indices, opened),
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip
