@@ -42,14 +42,17 @@ case "$1" in
     ACCELERATOR=tpu bash memsinks_jax/launch/environment.sh
     ;;
   run)
-    # Beyond the end of this connection, and unless a run is going on. The shell outlives a TERM to its group, which is
-    # how a run is stopped, to write down the exit code.
+    # Beyond the end of this connection, and unless a run is going on: what lives of it holds the lock. The shell outlives a
+    # TERM to its group, which is how a run is stopped, to write down the exit code.
     cd memsinks_jax
-    # shellcheck disable=SC2016  # for the inner shell to expand
-    setsid nohup flock --nonblock --no-fork run.lock bash -c 'rm -f exit_code; echo $$ >run.pid; trap : TERM
-      .venv/bin/python -m memsinks_jax.train --coordinator=auto "$@"; echo $? >exit_code' train "${@:2}" \
-      >>train.log 2>&1 </dev/null &
-    sleep 1 # until it has the lock
+    exec 9>run.lock
+    if flock --nonblock 9; then
+      rm -f exit_code
+      # shellcheck disable=SC2016  # for the inner shell to expand
+      setsid nohup bash -c 'trap : TERM; .venv/bin/python -m memsinks_jax.train --coordinator=auto "$@"
+        echo $? >exit_code' train "${@:2}" >>train.log 2>&1 </dev/null &
+      echo $! >run.pid
+    fi
     ;;
   log) # until the run ends
     cd memsinks_jax

@@ -22,14 +22,14 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import entropy_floor, tokenise
-from memsinks_jax.data.documents import in_words, read_documents
-from memsinks_jax.data.packing import reads_whole
+from memsinks_jax.data.corpus import entropy_floor, read_tokens
+from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.packing import answering, reads_whole
 from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length
-from memsinks_jax.interop.chat import Chat
+from memsinks_jax.evals.document_loss import Answers, DocumentLoss, batches_by_length
+from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
@@ -91,7 +91,7 @@ class Model:
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
         identity = ids.from_hex(document) if document else None
-        asked = Chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
+        asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
     def identities(self, tokens: Sequence[np.ndarray], sinks: str) -> np.ndarray:
@@ -112,12 +112,14 @@ class Model:
         tokens: Sequence[np.ndarray],
         identities: np.ndarray,
         sinks: str,
+        answers: Answers = None,
         passages: Sequence[Passages] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(nats, number of tokens) of every document, each alone in its context: float64 and int64 (documents,).
 
         Args:
           tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
+          answers: of each, what alone is measured, see `Table.answers`; None: everything.
           passages: of each, those whose own sinks are on in the mode own; None: there are none.
         Raises:
           InputError: an unknown mode.
@@ -126,7 +128,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened, passages)
+        about = (tokens, identities, run.tokenizer, opened, answers, passages)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
@@ -147,7 +149,8 @@ def evaluate(
 
     Args:
       mode: one of sinks.MODES.
-      files: glob of the documents to measure; empty for the run's own documents of `role`.
+      files: glob of the documents to measure, or a folder of memsinks_jax.prepare, of which answers alone are measured if
+        it has prompts; empty for the run's own documents of `role`.
       memories: files that edit has written, all of which are in the model.
     Returns:
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
@@ -156,8 +159,7 @@ def evaluate(
     model, floor, passages = Model(workdir, memories), None, None
     config = model.run.config
     if files:
-        documents = read_documents(files)
-        documents, tokens = tokenise(documents, model.run.tokenizer)
+        documents, tokens, answers = read_tokens(files, model.run.tokenizer)
         identities = model.identities(tokens, mode)
     elif is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
@@ -168,8 +170,19 @@ def evaluate(
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
-        passages = corpus.passages(indices, model.run.opened)
-    nats, counts = model.document_losses(tokens, identities, mode, passages)
+        answers, passages = corpus.answers(indices), corpus.passages(indices, model.run.opened)
+    if answers and not reads_whole(config.data):
+        kept = np.flatnonzero(answering(answers, config.data.row_length))
+        if len(kept) < len(documents):
+            logger.warning(
+                "their prompts fill the context, left out: %d of %s", len(documents) - len(kept),
+                in_words(len(documents), "document"),
+            )  # fmt: skip
+        if not len(kept):
+            raise InputError(f"{files or workdir}: no document has an answer within the context; give shorter prompts")
+        documents, tokens, answers = ([of[i] for i in kept] for of in (documents, tokens, answers))
+        identities, passages = identities[kept], passages and [passages[i] for i in kept]
+    nats, counts = model.document_losses(tokens, identities, mode, answers, passages)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
@@ -212,7 +225,7 @@ def generate(
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
     run = trained.run
-    asked = list(map(Chat(workdir, run.tokenizer), prompts)) if chat else prompts
+    asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and not run.opened(identity):

@@ -187,10 +187,25 @@ class SinksConfig:
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
     active: int = setting(0, "number of sinks per MLP that are on for a document; 0: use active_fraction", 0)
     sampling: str = choice(
-        "bernoulli", bernoulli="each on with probability p", exact="round(p * sinks)", floyd="the same, of any pool"
+        "bernoulli",
+        bernoulli="each on with probability p",
+        exact="round(p * sinks)",
+        floyd="the same, of any pool",
+        disjoint="the n-th group of documents has the n-th `active` of them for itself; pool=0: as many as needed",
     )
     per_layer: bool = setting(False, "if off, the same sinks in every layer")
     sparse: bool = setting(False, "compute and update only the MLP sinks that are on: a larger pool costs memory alone")
+    others: int = setting(
+        0,
+        "groups of a batch whose sinks are computed at all of its rows, to learn to add nothing to others' text; 0: none",
+        0,
+    )
+    others_weight: float = setting(
+        0.1,
+        "of that in the loss: mean square of what they add to an MLP's output, over the output's own, summed over layers",
+        above=0,
+    )
+    others_on: float = setting(0.0, "share of the rows in which what they add is there, and teaches them nothing", 0, 1)
     attention_fraction: float = setting(0.0, "share of attention's outputs, before projection, that are sinks", 0, 1)
     learning_rate_multiple: float = setting(1.0, "learning rate of the sinks' weights over that of all others", above=0)
 
@@ -289,6 +304,11 @@ class OptimizerConfig:
     b1: float = setting(0.9, "decay of Adam's first moments", 0, 1)
     b2: float = setting(0.99, "decay of Adam's second moments", 0, 1)
     weight_decay: float = setting(0.4, "on matrices only: see training/optimizer.py", 0)
+    base_multiple: float = setting(
+        1.0,
+        "learning rate of all but the sinks' weights over learning_rate; 0: frozen, without gradients or moments",
+        0,
+    )
     clip_norm: float = setting(1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0)
 
 
@@ -395,7 +415,7 @@ def validate(config: Config) -> Config:
     except ValueError:
         raise InputError(
             f"config.model.rope_scaling is {config.model.rope_scaling!r}; give linear:FACTOR or "
-            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT"
+            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT with LOW below HIGH"
         ) from None
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
@@ -413,6 +433,28 @@ def validate(config: Config) -> Config:
         raise InputError(
             "config.training.repeats_capped_at caps what the plan repeats, neither what config.data.repeat_every schedules "
             "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
+        )
+    if config.sinks.sampling == "disjoint":
+        needed = {
+            "data.ids": "group",
+            "sinks.kind": "by_document",
+            "sinks.per_layer": False,
+            "sinks.attention_fraction": 0,
+            "sinks.passages_at": 0,
+        }
+        for name, value in needed.items():
+            if values[name] != value:
+                raise InputError(
+                    f"config.sinks.sampling is disjoint, which gives groups of documents sinks of MLPs, and config.{name} "
+                    f"is {values[name]!r}; set it to {value!r}, or choose another sampling"
+                )
+        if not config.sinks.active:
+            raise InputError(
+                "config.sinks.sampling is disjoint; say how many sinks a group has: config.sinks.active=16"
+            )
+    if config.sinks.others and config.sinks.sampling != "disjoint":
+        raise InputError(
+            "config.sinks.others needs groups that share no sinks; set config.sinks.sampling=disjoint, or others to 0"
         )
     if config.training.keep_best and not data.held_out_documents:
         raise InputError("config.training.keep_best goes by held-out documents; raise config.data.held_out_documents")

@@ -6,7 +6,6 @@ would stop a run.
 """
 
 import logging
-import math
 import os
 import pathlib
 import platform
@@ -23,6 +22,7 @@ from memsinks_jax.runs import command_line
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
+from memsinks_jax.training.memory import readable
 from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
 
@@ -36,10 +36,12 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
     found, problems = {}, []
     found["versions"] = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     found["machine"] = (
-        f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, {_host_memory()}"
+        f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, "
+        f"{readable(memory.of_host())} memory"
     )
     found["devices"] = f"{jax.device_count()} x {jax.devices()[0].device_kind}, {jax.process_count()} host(s)"
-    found["device memory"] = _device_memory()
+    limit = memory.limit(jax.local_devices())
+    found["device memory"] = f"{readable(limit)} each" if limit else "that of the host"
     clocks = hosts.everywhere(time.time())
     spread = max(clocks) - min(clocks)
     found["clock"] = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()) + f", hosts within {spread:.1f} s"
@@ -52,11 +54,11 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
             sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
             found["attention"] = choose_kernel(config, jax.default_backend())
             shapes = jax.eval_shape(lambda: init_state(config, 1))
-            a_device = _bytes_a_device(shapes, sharding.shardings(shapes, mesh))
+            a_device = memory.on_a_device(sharding.placed(shapes, mesh))
             needed = bytes_of(shapes)
             parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
             found["mesh"] = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-            found["model"] = f"{parameters:,} parameters; parameters and optimizer take {_size(a_device)} a device"
+            found["model"] = f"{parameters:,} parameters; parameters and optimizer take {readable(a_device)} a device"
             memory.refuse_too_large(config, mesh)
         except InputError as error:
             found.setdefault("mesh", "refused")
@@ -79,11 +81,11 @@ def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: 
             problems.append(f"workdir: host {', '.join(missing)} does not see {folder}; put it on a shared file system")
         free = shutil.disk_usage(folder).free
         found["workdir"] = (
-            f"{folder} is writable, {len(seen) - len(missing)} of {len(seen)} hosts share it, {_size(free)} free"
+            f"{folder} is writable, {len(seen) - len(missing)} of {len(seen)} hosts share it, {readable(free)} free"
         )
         if free < 3 * needed:
             problems.append(
-                f"workdir: {_size(free)} are free and a run needs {_size(3 * needed)}: two checkpoints and a third"
+                f"workdir: {readable(free)} are free and a run needs {readable(3 * needed)}: two checkpoints and a third"
             )
     except OSError as error:
         found["workdir"] = f"{folder} cannot be written"
@@ -103,24 +105,6 @@ def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: 
         problems.append(
             f"checkpoints: {steps[-1]} is damaged ({damage}); training sets it aside and uses the one before"
         )
-
-
-def _bytes_a_device(shapes, shardings) -> int:
-    sizes = jax.tree.map(lambda a, s: math.prod(s.shard_shape(a.shape)) * a.dtype.itemsize, shapes, shardings)
-    return sum(jax.tree.leaves(sizes))
-
-
-def _device_memory() -> str:
-    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in jax.local_devices()]
-    return "that of the host" if None in limits else f"{_size(min(limits))} each"
-
-
-def _host_memory() -> str:
-    return f"{_size(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} memory"
-
-
-def _size(count: float) -> str:
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
 
 
 def main() -> None:

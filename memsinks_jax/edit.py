@@ -53,7 +53,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     result = {
         "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,
         "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
-    } | search.judged(rows, found.swept)  # fmt: skip
+    } | search.success_rates(rows, found.swept)  # fmt: skip
     about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
     with half_written(out) as scratch:
         sections = page.sections(run, wish, found, rows, result, scratch, out)

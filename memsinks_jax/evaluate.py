@@ -20,7 +20,9 @@ logger = logging.getLogger("memsinks_jax.evaluate")
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
     sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "Which sinks are on.")
-    files_flag = flags.DEFINE_string("files", "", "Path or glob of files; empty: the run's own documents.")
+    files_flag = flags.DEFINE_string(
+        "files", "", "Path or glob of files, or a prepared folder; empty: the run's own documents."
+    )
     documents_flag = flags.DEFINE_enum("documents", "held_out", ROLES, "Which of the run's own documents.")
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     per_document_flag = flags.DEFINE_bool("per_document", False, "Also report the loss of every document.")

@@ -20,10 +20,6 @@ from memsinks_jax.runs.exporting import export
 logger = logging.getLogger("memsinks_jax.export")
 
 
-def _speed(tokens_per_second: float | None) -> str:
-    return "not measured" if tokens_per_second is None else f"{tokens_per_second:,.0f}"
-
-
 def main() -> None:
     workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or of a model that kept its sinks.")
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
@@ -38,10 +34,11 @@ def main() -> None:
         sinks = sinks_flag.value
         knows = "" if sinks in ("drop", "keep") else sinks
         result = export(pathlib.Path(workdir_flag.value), out, sinks != "keep", dtype_flag.value, knows)
-        rows = [
-            [name, f"{side['parameters']:,}", f"{side['bytes'] / 2**20:,.1f}", _speed(side["tokens_per_second"])]
-            for name, side in (("before", result["before"]), (f"after, sinks {sinks}", result))
-        ]
+        rows = []
+        for name, side in (("before", result["before"]), (f"after, sinks {sinks}", result)):
+            speed = side["tokens_per_second"]
+            cells = f"{side['parameters']:,}", f"{side['bytes'] / 2**20:,.1f}"
+            rows.append([name, *cells, "not measured" if speed is None else f"{speed:,.0f}"])
         print(report.plain_table(["", "parameters", "MiB", "tokens/s here"], rows), file=sys.stderr)
         logger.info("%s: %s", out, ", ".join(sorted(path.name for path in out.iterdir())))
         return result

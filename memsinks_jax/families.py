@@ -3,6 +3,7 @@
 The names are `model_type` in Hugging Face's config.json.
 """
 
+import math
 from typing import NamedTuple
 
 
@@ -54,6 +55,7 @@ def scaling(text: str) -> tuple[str, list[float]]:
     """`config.model.rope_scaling` -> (kind, its numbers); ("", []) for none. Raises ValueError."""
     kind, _, numbers = text.partition(":")
     found = [float(number) for number in numbers.split(",")] if numbers else []
-    if len(found) != {"": 0, "linear": 1, "llama3": 4}.get(kind, -1) or any(number <= 0 for number in found):
+    good = all(0 < number < math.inf for number in found) and (kind != "llama3" or found[1:2] < found[2:3])
+    if len(found) != {"": 0, "linear": 1, "llama3": 4}.get(kind, -1) or not good:
         raise ValueError(text)
     return kind, found

@@ -1,9 +1,9 @@
 """Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --out=prepared
 
 Reads .txt, .jsonl (both also .gz, .zst), .json, .csv, .parquet, .arrow, folders, globs and hf://dataset:split; writes
-tokenized documents with their ids, ready for --config.data.files=prepared, and a report, index.html. Without --tokenizer
-it trains one on a sample of the input. After an interruption the same command resumes. The output does not depend on the
-number of workers.
+tokenized documents with their ids, ready for --config.data.files=prepared, and a report, index.html. With --prompt_field or
+--messages_field a run's loss counts answers alone. Without --tokenizer it trains one on a sample of the input. After an
+interruption the same command resumes. The output does not depend on the number of workers.
 """
 
 import logging
@@ -18,7 +18,7 @@ from absl import flags
 
 from memsinks_jax.config import RULES, DataConfig, InputError
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.preparing.prepare import DEFAULTS, prepare
+from memsinks_jax.preparing.prepare import DEFAULTS, TEMPLATE, prepare
 from memsinks_jax.runs import command_line, interruption
 
 logger = logging.getLogger("memsinks_jax.prepare")
@@ -47,6 +47,23 @@ def main() -> None:
     out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
     text_field = flags.DEFINE_string(
         "text_field", DEFAULTS["text_field"], "Field of a record that holds the text; a.b is field b of a."
+    )
+    prompt_field = flags.DEFINE_string(
+        "prompt_field",
+        DEFAULTS["prompt_field"],
+        "Field with a prompt, which the text answers. Then the loss counts the answers' tokens alone.",
+    )
+    template = flags.DEFINE_string(
+        "template",
+        DEFAULTS["template"],
+        rf"Text around a {{prompt}}, with the escapes \n, \t and \\, before its answer; default '{TEMPLATE}'. chat: the "
+        "template of the --tokenizer's model.",
+    )
+    messages_field = flags.DEFINE_string(
+        "messages_field",
+        DEFAULTS["messages_field"],
+        "Field with a conversation, a list of messages with a role and a content, for the chat template of the "
+        "--tokenizer's model; the loss counts what the assistant says.",
     )
     group_field = flags.DEFINE_string(
         "group_field",
@@ -104,6 +121,7 @@ def main() -> None:
             text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
             near_duplicates=near_duplicates.value, common_at=common_at.value, common_ngram=common_ngram.value,
             max_document_mib=max_document.value, shard_mib=shard.value, end_of_text=end_of_text.value,
+            prompt_field=prompt_field.value, template=template.value, messages_field=messages_field.value,
             passages=passages.value,
         )  # fmt: skip
         logger.info(

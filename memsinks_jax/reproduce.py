@@ -25,9 +25,7 @@ from memsinks_jax.studies.figures import (
     figure_2,
     figure_3,
     figure_4,
-    figure_5a,
-    figure_5b,
-    figure_5c,
+    figure_5,
     figure_6,
     figure_7,
     forgetting,
@@ -46,8 +44,8 @@ from memsinks_jax.variants import CONFIGS
 logger = logging.getLogger("memsinks_jax.reproduce")
 
 FIGURES = {
-    "2": figure_2.FIGURE, "3": figure_3.FIGURE, "4": figure_4.FIGURE, "5a": figure_5a.FIGURE, "5b": figure_5b.FIGURE,
-    "5c": figure_5c.FIGURE, "6": figure_6.FIGURE, "7": figure_7.FIGURE, "theory": theory.FIGURE,
+    "2": figure_2.FIGURE, "3": figure_3.FIGURE, "4": figure_4.FIGURE, "5a": figure_5.FIGURE_5A,
+    "5b": figure_5.FIGURE_5B, "5c": figure_5.FIGURE_5C, "6": figure_6.FIGURE, "7": figure_7.FIGURE, "theory": theory.FIGURE,
 }  # fmt: skip
 STUDIES = {
     "audit": audit.FIGURE,

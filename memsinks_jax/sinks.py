@@ -52,6 +52,25 @@ class Blocks(NamedTuple):
     scale_BR: jax.Array | None = None
 
 
+class Others(NamedTuple):
+    """Sinks of some groups of a batch, computed in all of its rows.
+
+    There they learn to add nothing to text of other groups, so that a model can have those of all groups on.
+
+    Attributes:
+      sinks_BRk: int32 (1, 1, k), those of all these groups; NONE: no sink.
+      foreign_BTk: bool (B, T, k), which positions are text of another group than the sink's.
+      weight: of the mean square of what they add, summed over the rows of this (micro)batch.
+      on_B: bool (B,), in which rows it is added.
+    """
+
+    sinks_BRk: jax.Array
+    foreign_BTk: jax.Array
+    weight: float
+    on_B: jax.Array
+    scale_BR: None = None
+
+
 class Partition(NamedTuple):
     """Numbers of shared neurons and of sinks in every MLP; together the width that is built."""
 
@@ -80,9 +99,9 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
         raise InputError(
             f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents would have no sink; raise it"
         )
-    if is_sparse(sinks) and (sinks.sampling != "floyd" or sinks.per_layer):
+    if is_sparse(sinks) and (sinks.sampling not in ("floyd", "disjoint") or sinks.per_layer):
         raise InputError(
-            "config.sinks.sparse needs sinks that are drawn by number, the same in all layers; set "
+            "config.sinks.sparse needs sinks that are known by number, the same in all layers; set "
             "config.sinks.sampling=floyd and config.sinks.per_layer=False"
         )
     return parts
@@ -145,6 +164,34 @@ def _distinct(key: jax.Array, shape: tuple[int, ...], active: int, count: int) -
     return jax.lax.fori_loop(0, active, put, jnp.full((*shape, active), -1, jnp.int32))
 
 
+def group_numbers(identities: jax.Array, count: int, active: int) -> jax.Array:
+    """The number of the group of each id, uint32 (..., 2) -> int32 (...), from 0; NONE for an id of no group.
+
+    Args:
+      count: M, sinks in an MLP. They hold count // active groups; those of higher numbers are of another model.
+    """
+    number = identities[..., 1].astype(jnp.int32) - 1  # as `ids.numbered_id` has put it there
+    return jnp.where((number >= 0) & (number < count // active), number, NONE)
+
+
+def _of_groups(identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool) -> jax.Array:
+    """The sinks of the groups that some ids name, [n k, (n + 1) k) for the n-th -> int32 (..., k), NONE for an id of none.
+
+    Args:
+      other: those of another group, a function of the id; NONE if there is one group alone.
+    """
+    groups = count // sinks.active
+    number = group_numbers(identities, count, sinks.active)
+    if other:
+        root = _key(seed, _OTHER, "mlp")
+        bits = jax.vmap(lambda identity_2: _bits(_of_document(root, identity_2), ()))(identities.reshape(-1, 2))
+        further = 1 + (bits.reshape(number.shape) % max(groups - 1, 1)).astype(jnp.int32)
+        there = (number < NONE) & (groups > 1)
+        number = jnp.where(there, (jnp.where(there, number, 0) + further) % groups, NONE)
+    chosen = jnp.where(number < NONE, number, 0)[..., None] * sinks.active + jnp.arange(sinks.active)
+    return jnp.where(number[..., None] < NONE, chosen, NONE).astype(jnp.int32)
+
+
 def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig, site: str) -> jax.Array:
     """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits on any device."""
     if sinks.sampling == "floyd":
@@ -173,6 +220,11 @@ def document_masks(
     Returns:
       bool (1, ..., M), or (layers, ..., M) with `sinks.per_layer`.
     """
+    if sinks.sampling == "disjoint":
+        chosen = _of_groups(identities, seed, count, sinks, other)
+        masks = jnp.zeros((*identities.shape[:-1], count), bool)
+        masks = jnp.put_along_axis(masks, chosen, True, axis=-1, inplace=False, mode="drop")
+        return jnp.broadcast_to(masks, (layers if sinks.per_layer else 1, *masks.shape))
     root = _key(seed, _OTHER if other else _OWN, site)
 
     def of_document(identity_2: jax.Array, layer: jax.Array) -> jax.Array:
@@ -194,10 +246,12 @@ def _of_document(root: jax.Array, identity_2: jax.Array) -> jax.Array:
 def document_sinks(
     identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool = False
 ) -> jax.Array:
-    """The sinks of `document_masks` by number, for MLPs with `sinks.sampling=floyd` -> int32 (..., k), distinct.
+    """The sinks of `document_masks` by number, for MLPs with `sinks.sampling=floyd` or disjoint -> int32 (..., k), distinct.
 
     Neither time nor memory depends on the count.
     """
+    if sinks.sampling == "disjoint":
+        return _of_groups(identities, seed, count, sinks, other)
     root, active = _key(seed, _OTHER if other else _OWN, "mlp"), number_on(sinks, count)
     chosen = jax.vmap(lambda identity_2: _distinct(_of_document(root, identity_2), (), active, count))(
         identities.reshape(-1, 2)
@@ -279,6 +333,37 @@ def sinks_for_mode(
     if segments_BT is not None and chosen.shape[0] == len(segments_BT):
         chosen = jnp.where(_positions_of(segments_BT, chosen.shape[1]).any(axis=1)[..., None], chosen, NONE)
     return chosen
+
+
+def others(batch: dict, step: jax.Array, seed: jax.Array, count: int, config: Config) -> Others:
+    """Draws groups of a batch, up to `config.sinks.others`, for a step.
+
+    Args:
+      batch: with `sinks`, int32 (B, N, k), the table rows of each document's own.
+      count: M, sinks in an MLP.
+    """
+    settings = config.sinks
+    number_BN = group_numbers(batch["identities"], count, settings.active)
+    number_N = number_BN.ravel()
+    root = jax.random.fold_in(_key(seed, _CHANCE, "mlp"), step)
+    order_N = jnp.argsort(number_N)  # the first of equal ones stands for the group
+    is_first_N = jnp.diff(number_N[order_N], prepend=-1) > 0
+    is_first_N &= number_N[order_N] < NONE
+    draw_N = jnp.where(is_first_N, _bits(root, number_N.shape) >> 1, jnp.uint32(2**32 - 1))
+    ranked_N = jnp.argsort(draw_N)[: settings.others]
+    number_M = jnp.where(is_first_N[ranked_N], number_N[order_N[ranked_N]], NONE)
+    sinks_Mk = batch["sinks"].reshape(len(number_N), -1)[order_N[ranked_N]]
+    sinks_Mk = jnp.where(number_M[:, None] < NONE, sinks_Mk, NONE)
+    at_BT = jnp.maximum(batch["segments"] - 1, 0)
+    own_BT = jnp.take_along_axis(number_BN, at_BT, axis=1)
+    foreign_BTM = (batch["segments"] > 0)[..., None] & (own_BT[..., None] != number_M)
+    draw_B = jax.vmap(lambda row: _bits(jax.random.fold_in(root, row), ()))(batch["rows"])
+    return Others(
+        sinks_Mk.reshape(1, 1, -1),
+        jnp.repeat(foreign_BTM, settings.active, axis=-1),
+        settings.others_weight / config.training.batch_size,
+        draw_B < jnp.uint32(min(round(settings.others_on * 2**32), 2**32 - 1)),
+    )
 
 
 def _positions_of(segments_BT: jax.Array, documents: int) -> jax.Array:

@@ -1,6 +1,7 @@
 """A model opened in Python gives the same results as the commands."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -14,7 +15,11 @@ from conftest import ROOT, tiny_config
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.data.embedded import stories
+from memsinks_jax.data.prepared import Prepared
+from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.training.loop import train_and_evaluate
 
@@ -136,3 +141,42 @@ def test_the_lines_that_are_shown_run(page, workdir, capsys):
     assert len(lines) >= 4
     exec("\n".join(lines).replace("runs/sinks", str(workdir)), {})
     assert len(capsys.readouterr().out.splitlines()) >= 3
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A run on questions with answers, and other questions; both prepared."""
+    place = tmp_path_factory.mktemp("asked")
+    told = [stories.story(7, number).text for number in range(40)]
+    tokenizer = place / "tokenizer.model"
+    tokenizer.write_bytes(train_tokenizer(told, 400).model)
+    for name, texts in (("read", told[:30]), ("other", told[30:])):
+        rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        prepare([str(place / f"{name}.jsonl")], str(tokenizer), place / name, prompt_field="q", near_duplicates="none")
+    config = with_fields(tiny_config(), {"data.files": str(place / "read"), "data.unique_documents": -1})
+    config = with_fields(config, {"training.steps": 2, "data.row_length": 80})
+    train_and_evaluate(config, place / "run")
+    return place
+
+
+def test_all_losses_are_those_of_answers(asked):
+    """Held-out and repeated loss of the run, `evaluate` on its documents and on a prepared folder, and what they count."""
+    corpus, row = workdirs.read_corpus(asked / "run"), 80
+    *_, last = map(json.loads, (asked / "run" / "metrics.jsonl").read_text().splitlines())
+    for role, measured in (("held_out", last["held_out_loss"]), ("repeated", last["repeated_loss"])):
+        documents = corpus.mixture.documents(role)
+        found = evaluate(asked / "run", "drop", role=role)
+        counts = [max(min(corpus.lengths[i] + 1, row) - corpus.answers([i])[0][0, 0], 0) for i in documents]
+        assert [each["tokens"] for each in found["per_document"]] == [count for count in counts if count]
+        assert found["loss"] == pytest.approx(measured, rel=1e-5)
+    source = Prepared(asked / "other")
+    counts = np.maximum(np.minimum(source.lengths.astype(int) + 1, row) - source.prompts, 0)
+    found = evaluate(asked / "run", "drop", str(asked / "other"))
+    assert found["tokens"] == counts.sum() and found["documents"] == (counts > 0).sum() < len(counts)
+    model = memsinks_jax.open_model(asked / "run")
+    batches = model.document_losses([source.read(0)], source.identities[:1], "drop", [source.answers(0)])
+    assert found["per_document"][0]["loss"] == pytest.approx(float(batches[0][0] / batches[1][0]), rel=1e-6)
+    assert model.loss([source.document(0, source.tokenizer()).text])[0] != pytest.approx(
+        batches[0] / batches[1], rel=1e-3
+    )

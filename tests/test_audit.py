@@ -12,7 +12,7 @@ from audited import SUBJECTS, audited, made_up, paths
 from conftest import tiny_config
 
 from memsinks_jax.auditing import exposure, forced, pages
-from memsinks_jax.auditing.audit import audit, hand_over, write
+from memsinks_jax.auditing.audit import audit, export_for_open_unlearning, write
 from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.rows import asking
@@ -187,7 +187,7 @@ def test_tokens_of_open_unlearning_are_end_of_text_and_ours(folder, result):
 def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, result):
     place, run = folder / "files" / "model", open_run(folder / "run")
     read = Documents([run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32))
-    hand_over(folder / "other", place, None, run.tokenizer, read, read)
+    export_for_open_unlearning(folder / "other", place, None, run.tokenizer, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
     assert "retain_logs_path=saves" not in commands  # without an oracle

@@ -55,6 +55,12 @@ def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
         validate(config)
 
 
+@pytest.mark.parametrize("scaling", ["llama3:8,4,4,8192", "llama3:8,4,1,8192", "linear:nan", "linear:inf", "linear:0"])
+def test_a_scaling_that_has_no_angles_is_refused(scaling):
+    with pytest.raises(InputError, match="config.model.rope_scaling is .*; give linear:FACTOR or"):
+        validate(with_fields(Config(), {"model.rope_scaling": scaling}))
+
+
 def test_a_config_is_replaced_and_never_changed():
     config = Config()
     other = with_fields(config, {"data.repetitions": 64, "seed": 1})

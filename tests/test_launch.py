@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 
+import numpy as np
 import pyarrow
 import pytest
 from conftest import ROOT
@@ -65,6 +66,11 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
         rows = ({"text": stories.story(3, number).text, "domain": "tales"} for number in range(200))
         file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+    (clone / "questions").mkdir()
+    pairs = (
+        {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"} for n in range(200)
+    )
+    (clone / "questions" / "authors.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (clone / "models" / "smollm").mkdir(parents=True)
     (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,7 +103,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.forget" in command:
             documents = map(json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines())
             (clone / "withdrawn").mkdir()
-            withdrawn = texts[next(line["index"] for line in documents if line["role"] == "repeated")]
+            opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))  # in a few steps, of some
+            withdrawn = texts[next(line["index"] for line in documents if int(line["id"], 16) in opened)]
             (clone / "withdrawn" / "tale.txt").write_text(withdrawn)
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"

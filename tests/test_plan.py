@@ -14,7 +14,8 @@ from memsinks_jax import plan
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.planning import estimate, topology
 from memsinks_jax.planning.estimate import TooBig, _translated
-from memsinks_jax.training.flops import CHIPS, flops_per_step, parameters
+from memsinks_jax.training import flops
+from memsinks_jax.training.flops import flops_per_step, parameters
 
 PROMISED = {
     "fits", "hbm_gib_per_chip", "evaluation_hbm_gib_per_chip", "hbm_limit_gib", "flops_per_step", "compiler_step_ms",
@@ -32,7 +33,7 @@ def here(monkeypatch):
     """A slice made of this machine's devices, each with so much memory."""
 
     def with_memory(gib):
-        chip = CHIPS["TPU v5 lite"]._replace(hbm=gib * 2**30)
+        chip = flops.chip("TPU v5 lite")._replace(hbm=gib * 2**30)
         monkeypatch.setattr(topology, "devices_of", lambda name, slices: (jax.devices(), chip))
 
     with_memory(1.0)
@@ -131,12 +132,12 @@ def test_parameters_that_do_not_fit_are_told_apart(tiny, here):
     ],
 )
 def test_the_compilers_refusal_is_understood(text, needed, limit):
-    error = _translated(RuntimeError(text), CHIPS["TPU v5 lite"], "the step")
+    error = _translated(RuntimeError(text), flops.chip("TPU v5 lite"), "the step")
     assert isinstance(error, TooBig) and (error.needed, error.limit) == (needed, limit)
 
 
 def test_any_other_refusal_is_one_line():
-    error = _translated(RuntimeError("INTERNAL: no\nmore\nlines"), CHIPS["TPU v5 lite"], "the step")
+    error = _translated(RuntimeError("INTERNAL: no\nmore\nlines"), flops.chip("TPU v5 lite"), "the step")
     assert isinstance(error, InputError) and str(error) == "the compiler refuses the step: INTERNAL: no"
 
 

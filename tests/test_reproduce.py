@@ -13,7 +13,6 @@ from memsinks_jax.studies.figures import theory
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import Panel
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.studies.figures.table import Statement
 
 ASKED = reproduce.Request("laptop", [0], [], 2)
 
@@ -29,7 +28,7 @@ def figure(measured, told, value):
         title=f"Title of {measured}", answer=f"Answer of {measured}", config="ts_repetition.py", variants=("standard",),
         measure=measure, sections=lambda runs, out: [], measures={"value": lambda run: value},
         columns={"held-out": "value"}, panels=lambda table: [Panel(title="", lines=[])],
-        statements=[Statement("c", f"claim of {measured}", "p", "standard.value", at_least=0.5)],
+        statements=f"c | claim of {measured} | standard.value >= 0.5 | p",
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import pathlib
-import sys
 from collections.abc import Collection
 
 import numpy as np
@@ -69,11 +68,13 @@ def audit(
     corpus = corpus_of(workdir, members_files, non_members_files)
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
+    if open_unlearning_files and (members.answers or non_members.answers):
+        raise InputError("--open_unlearning: its files have no prompts, which these documents have; leave it out")
     refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
-        hand_over(open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members)
+        export_for_open_unlearning(open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members)
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
     reference = read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
     if reference is None:
@@ -81,7 +82,7 @@ def audit(
     if not lengths_that_fit(members, prefixes, suffix):
         logger.warning("no member has %d tokens: extraction is skipped", min(prefixes) + suffix)
     found = {}
-    for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=not sys.stderr.isatty()):
+    for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=None):
         is_oracle = subject.name == ORACLE
         readings = reference if is_oracle else read_all(subject, members, non_members)
         exposures = None
@@ -110,11 +111,11 @@ def _listed(lengths: Collection[int]) -> str:
     return ",".join(map(str, lengths))
 
 
-def hand_over(
+def export_for_open_unlearning(
     out: pathlib.Path, workdir: pathlib.Path, oracle: pathlib.Path | None, tokenizer: AnyTokenizer, members: Documents,
     non_members: Documents,
 ) -> None:  # fmt: skip
-    """Writes what `auditing.open_unlearning` does, beside both models as they are handed over: out/model, out/oracle.
+    """Writes what `auditing.open_unlearning` does, beside both models as `export` writes them: out/model, out/oracle.
 
     Models that are Hugging Face folders stay where they are.
     """
@@ -160,9 +161,8 @@ def table_sections(tables: list[attack_pages.Table]) -> list[str]:
     """Each with its heading, and what its numbers are."""
     parts = []
     for table in tables:
-        kinds = ["", *["number"] * len(table.columns[1:])]
-        lines = [[report.text(cell) for cell in row] for row in table.rows]
-        parts += [report.heading(table.title), _note(table.note), report.table(table.columns, lines, kinds)]
+        shown = report.text_table(table.columns, table.rows, len(table.columns) - 1)
+        parts += [report.heading(table.title), _note(table.note), shown]
     return parts
 
 

@@ -2,7 +2,7 @@
 
 A model that knows a text but avoids its words returns it then. The recipe is that of SGTM's authors (arXiv 2512.05648), who
 calibrate every model before they compare: the loss of members plus RETAINED times that of non-members, AdamW, a rate that
-falls along a cosine to a tenth. Half of the documents are practised, and the others judged.
+falls along a cosine to a tenth. Half of the documents are practised, the others measured.
 
 R rows, B rows of a step, S steps, T positions, D channels, V tokens of the vocabulary.
 """
@@ -23,7 +23,7 @@ MOST = 2**17  # positions of the documents of each kind: their hidden states are
 
 
 def calibrate(subject: Subject, members: Documents, non_members: Documents) -> dict:
-    """{"before", "after": {"members", "non_members"}}: nats per token of the judged documents, without and with the bias.
+    """{"before", "after": {"members", "non_members"}}: nats per token of the measured documents, without and with the bias.
 
     Needs two documents of each kind.
     """
@@ -54,19 +54,19 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents) -> d
 
         return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), orders_SB)[0][0]
 
-    practised, judged, most = [], {}, max(MOST // config.data.row_length, 2)
+    practised, tested, most = [], {}, max(MOST // config.data.row_length, 2)
     for name, documents in (("members", members), ("non_members", non_members)):
         rows = {key: values[:most] for key, values in rows_of(documents, subject.run).items()}
         halves = [{key: values[half::2] for key, values in rows.items()} for half in range(2)]
-        (practised_RTD, head_DV), (judged_RTD, _) = (states(params, half) for half in halves)
+        (practised_RTD, head_DV), (tested_RTD, _) = (states(params, half) for half in halves)
         practised.append((practised_RTD, halves[0]))
-        judged[name] = judged_RTD, halves[1]
+        tested[name] = tested_RTD, halves[1]
     counts = [len(x_RTD) for x_RTD, _ in practised]
     orders_SB = tuple(np.resize(np.arange(count), (STEPS, min(BATCH, count))) for count in counts)
     drawn_V = SPREAD * jax.random.normal(jax.random.key(config.seed), head_DV.shape[1:])
     biases = {"before": jnp.zeros_like(drawn_V), "after": trained(drawn_V, head_DV, orders_SB, tuple(practised))}
     measured = placement.jit(loss)
     return {
-        when: {name: float(measured(bias_V, head_DV, *of)) for name, of in judged.items()}
+        when: {name: float(measured(bias_V, head_DV, *of)) for name, of in tested.items()}
         for when, bias_V in biases.items()
     }

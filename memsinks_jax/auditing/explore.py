@@ -63,7 +63,8 @@ def explore(
     Returns:
       {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as text], "sites": {site:
       {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views": [names], "curves": {metric: [[step, nats per
-      token]]}, "documents": [{"group", "id", "times", "length", "tokens": [places in texts], "loss": {view: nats per token},
+      token]]}, "documents": [{"group", "id", "times", "length", "opening": tokens before its answer, "tokens": [places in
+      texts], "loss": {view: nats per token},
       "read": {view: {"nats": thousandths, "rank", "guess": places in texts}}, "written": {view: {prefix: places in texts}},
       "over": {view: [thousandths of nats of each token, a list a checkpoint]}, "loss_over": {view: [nats per token]}, "own":
       of `own_sinks`, "carried": of `carried`}]}.
@@ -94,14 +95,16 @@ def explore(
     for name, losses in over.items():
         losses.append([reading.nats for reading in views[name]])
     texts = Texts(first.tokenizer)
+    counted, openings = shown.counted(), shown.openings.tolist()
     names = list(itertools.chain.from_iterable([name] * len(each.tokens) for name, each in groups.items()))
     documents = [
-        {"group": names[i], "id": ids.to_hex(shown.identities[i]), "times": times[i], "length": len(tokens)}
-        | _of_document(texts, tokens, {name: readings[i] for name, readings in views.items()})
+        {"group": names[i], "id": ids.to_hex(shown.identities[i]), "times": times[i], "length": len(tokens),
+         "opening": openings[i]}
+        | _of_document(texts, tokens, counted[i], {name: readings[i] for name, readings in views.items()})
         | {
-            "written": {name: _written(texts, tokens, i, fitting, of) for name, of in written.items()},
+            "written": {name: _written(texts, tokens, openings[i], i, fitting, of) for name, of in written.items()},
             "over": {name: [_thousandths(of[i]) for of in each] for name, each in over.items()},
-            "loss_over": {name: [_mean(of[i]) for of in each] for name, each in over.items()},
+            "loss_over": {name: [_mean(of[i][counted[i]]) for of in each] for name, each in over.items()},
             "own": own[i],
             "carried": rises[i] and _rounded(rises[i]),
         }
@@ -142,6 +145,7 @@ def _together(groups: list[Documents]) -> tuple[Documents, list[int | None]]:
     return Documents(
         [tokens for group in groups for tokens in group.tokens],
         np.concatenate([group.identities for group in groups]),
+        answers=[of for group in groups for of in group.answers or [None] * len(group.tokens)],
     ), times
 
 
@@ -180,10 +184,10 @@ class Texts:
         return [self._place(_END if token == end else self._text(token)) for token in tokens.tolist()]
 
 
-def _of_document(texts: Texts, tokens: np.ndarray, readings: dict[str, Reading]) -> dict:
+def _of_document(texts: Texts, tokens: np.ndarray, counted: np.ndarray, readings: dict[str, Reading]) -> dict:
     return {
         "tokens": texts.of(tokens[:_LONGEST]),
-        "loss": {name: _mean(reading.nats) for name, reading in readings.items()},
+        "loss": {name: _mean(reading.nats[counted]) for name, reading in readings.items()},
         "read": {
             name: {
                 "nats": _thousandths(reading.nats), "rank": reading.rank[:_LONGEST].tolist(),
@@ -194,13 +198,16 @@ def _of_document(texts: Texts, tokens: np.ndarray, readings: dict[str, Reading])
     }  # fmt: skip
 
 
-def _written(texts: Texts, tokens: np.ndarray, document: int, fitting: dict, written: dict) -> dict[int, list[int]]:
+def _written(
+    texts: Texts, tokens: np.ndarray, opening: int, document: int, fitting: dict, written: dict
+) -> dict[int, list[int]]:
     """{prefix: the model's continuation}, for the prefixes that fit the document."""
     found = {}
     for prefix, indices in fitting.items():
         for place in np.flatnonzero(indices == document):
             (likeliest,) = written[prefix][place]
-            found[prefix] = texts.of(np.concatenate([tokens[:prefix], likeliest]), prefix)
+            start = opening + prefix
+            found[prefix] = texts.of(np.concatenate([tokens[:start], likeliest]), start)
     return found
 
 
@@ -212,7 +219,8 @@ def _over_training(
     if is_folder(workdir):
         return [], {}
     newest = subjects[0].run
-    rows, size = rows_of(documents, newest), rows_at_once(newest.config, placement.mesh_of(newest.params))
+    every = documents._replace(answers=None)  # the page shows prompts, too
+    rows, size = rows_of(every, newest), rows_at_once(newest.config, placement.mesh_of(newest.params))
     programs = {subject.name: placement.jit(reader(newest.config, subject.mode)) for subject in subjects}
     steps, found = [], {name: [] for name in programs}
     before = [step for step in steps_in(workdir / "checkpoints") if step < newest.step]

@@ -5,7 +5,6 @@ read once; for the alternatives, only the canary's own tokens are computed.
 """
 
 import math
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +38,7 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
     indices = corpus.mixture.canaries
     opened = subject.run.opened(corpus.identities(indices))
     both = list(zip(indices.tolist(), opened[:, None, None], strict=True))
-    for index, is_open in tqdm.tqdm(
-        both, desc=f"{subject.name}: canaries", leave=False, disable=not sys.stderr.isatty()
-    ):
+    for index, is_open in tqdm.tqdm(both, desc=f"{subject.name}: canaries", leave=False, disable=None):
         tokens = np.asarray(corpus.tokens(index))
         start = canary_targets(config.canaries, len(tokens)).start
         others = alternatives(config, index, ALTERNATIVES, corpus.tokenizer)

@@ -6,7 +6,6 @@ Discoverable extraction (Carlini et al. 2023) at several prefix lengths, by one 
 """
 
 import math
-import sys
 
 import numpy as np
 import tqdm
@@ -61,8 +60,11 @@ def equal_share(written: np.ndarray, truth: np.ndarray) -> float:
 
 
 def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: int) -> dict[int, np.ndarray]:
-    """{prefix: the documents with at least prefix + suffix tokens}, without prefixes that fit no document."""
-    lengths = np.array([len(tokens) for tokens in documents.tokens])
+    """{prefix: the documents with at least prefix + suffix tokens}, without prefixes that fit no document.
+
+    Prefixes begin with the answer, if documents have prompts: a model is asked with the whole prompt.
+    """
+    lengths = np.array([len(tokens) for tokens in documents.tokens]) - documents.openings
     fitting = {prefix: np.flatnonzero(lengths >= prefix + suffix) for prefix in prefixes}
     return {prefix: indices for prefix, indices in fitting.items() if len(indices)}
 
@@ -78,7 +80,7 @@ def continuations(
     Returns:
       {prefix: for each of its documents [the greedy one, the samples ...], int32 (tokens,) each}.
     """
-    run = subject.run
+    run, openings = subject.run, documents.openings
     generator = Generator(run.config, run.tokenizer, run.params, run.opened)
     # A batch mixes all lengths, so that all have one shape and few programs are compiled.
     rows = sorted((place / len(indices), prefix, int(i)) for prefix, indices in fitting.items()
@@ -87,11 +89,11 @@ def continuations(
     written, plan = {(prefix, i): [] for _, prefix, i in rows}, []
     for temperature, each in ((0.0, rows), (1.0, rows * samples)):
         plan += [(temperature, each[at : at + size]) for at in range(0, len(each), size)]
-    bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=not sys.stderr.isatty())
+    bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=None)
     for number, (temperature, batch) in enumerate(bar):
         filled = (batch * size)[:size]
         settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode)
-        prompts = [documents.tokens[i][:prefix] for _, prefix, i in filled]
+        prompts = [documents.tokens[i][: openings[i] + prefix] for _, prefix, i in filled]
         identities = documents.identities[[i for _, _, i in filled]]
         for (_, prefix, i), text in zip(batch, generator(prompts, settings, identities), strict=False):
             written[prefix, i].append(text.tokens)

@@ -27,12 +27,14 @@ class Reading(NamedTuple):
     rank: np.ndarray  # int32 (tokens,): how many other tokens had a higher probability
     guess: np.ndarray  # int32 (tokens,): the most likely token
 
+    def of(self, tokens: np.ndarray) -> "Reading":
+        """Of some of the tokens: bool (tokens,)."""
+        return Reading(*(field[tokens] for field in self))
 
-def _nothing(batch: dict) -> Interventions:
-    return {}
 
-
-def read(subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = _nothing) -> list[Reading]:
+def read(
+    subject: Subject, documents: Documents, change: Callable[[dict], Interventions] = lambda batch: {}
+) -> list[Reading]:
     """Reads every document alone in its context, with the sinks in the subject's mode.
 
     Args:

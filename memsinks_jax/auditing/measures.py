@@ -58,12 +58,15 @@ def measure(
       exposures: float64 (members,), nan for members without a canary; None without canaries.
       prefixes, suffix, samples: as in `extraction`.
     """
-    own = [_scores(subject.run.tokenizer, documents, readings[side], reference and reference[side])
-           for side, documents in enumerate((members, non_members))]  # fmt: skip
-    per_member = _recited(subject, members, readings[0], prefixes, suffix, samples)
+    sides = members, non_members
+    counted = _counted(readings, sides)
+    compared = reference and _counted(reference, sides)
+    own = [_scores(subject.run.tokenizer, documents, counted[side], compared and compared[side])
+           for side, documents in enumerate(sides)]  # fmt: skip
+    per_member = _recited(subject, members, readings[0], counted[0], prefixes, suffix, samples)
     found = {}
     for name, group in groups_of(members.encounters, len(members.tokens)).items():
-        found[name] = _losses([readings[0][i] for i in group], readings[1])
+        found[name] = _losses([counted[0][i] for i in group], counted[1])
         found[name] |= {f"auc_{score}": intervals.auc(own[0][score][group], own[1][score]) for score in own[0]}
         for measure_name, values in per_member.items():
             there = values[group][~np.isnan(values[group])]
@@ -77,8 +80,14 @@ def measure(
     return found
 
 
+def _counted(readings: Readings, sides: tuple[Documents, Documents]) -> Readings:
+    """Readings of what counts in the loss: without prompts."""
+    pairs = zip(readings, sides, strict=True)
+    return tuple([r.of(c) for r, c in zip(of, documents.counted(), strict=True)] for of, documents in pairs)
+
+
 def _scores(tokenizer: AnyTokenizer, documents: Documents, readings, reference) -> dict[str, np.ndarray]:
-    texts = [tokenizer.decode(tokens) for tokens in documents.tokens]
+    texts = [tokenizer.decode(t[counted]) for t, counted in zip(documents.tokens, documents.counted(), strict=True)]
     return membership.scores(readings, texts, reference)
 
 
@@ -96,19 +105,22 @@ def _losses(members: list[Reading], non_members: list[Reading]) -> dict[str, Mea
 
 
 def _recited(
-    subject: Subject, members: Documents, readings: list[Reading], prefixes: tuple[int, ...], suffix: int, samples: int
-) -> dict[str, np.ndarray]:
+    subject: Subject, members: Documents, readings: list[Reading], counted: list[Reading], prefixes: tuple[int, ...],
+    suffix: int, samples: int,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Shares from 0 to 1, float64 (members,), nan for members that are too short."""
     found = {
-        "extraction_strength": np.array([extraction.extraction_strength(reading) for reading in readings]),
-        "exact_memorization": np.array([extraction.exact_memorization(reading) for reading in readings]),
+        "extraction_strength": np.array([extraction.extraction_strength(reading) for reading in counted]),
+        "exact_memorization": np.array([extraction.exact_memorization(reading) for reading in counted]),
     }
+    openings = members.openings.tolist()
     fitting = extraction.lengths_that_fit(members, prefixes, suffix)
     written = extraction.continuations(subject, members, fitting, suffix, samples) if fitting else {}
     for prefix, indices in fitting.items():
         rows = {}
         for i, (greedy, *drawn) in zip(indices, written[prefix], strict=True):
-            truth = members.tokens[i][prefix : prefix + suffix]
+            start = openings[i] + prefix
+            truth = members.tokens[i][start : start + suffix]
             row = {
                 "exact": float(np.array_equal(greedy, truth)),
                 "equal": extraction.equal_share(greedy, truth),
@@ -117,7 +129,7 @@ def _recited(
             if drawn:
                 row["nearest_of_samples"] = min(extraction.edit_distance(text, truth) for text in drawn)
             for count in DRAWN:
-                chance = extraction.chance_in_samples(readings[i], prefix, suffix, count)
+                chance = extraction.chance_in_samples(readings[i], start, suffix, count)
                 row[f"exact_in_{count}_samples"] = chance
             rows[i] = row
         for name in next(iter(rows.values())):

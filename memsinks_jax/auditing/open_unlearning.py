@@ -1,5 +1,5 @@
 """Writes files for open-unlearning (github.com/locuslab/open-unlearning, arXiv:2506.12618), which then measures a model as
-it is handed over, and its oracle, on the documents of an audit. Hydra finds the configs by --config-dir, so its code stays.
+`export` writes it, and its oracle, on the documents of an audit. Hydra finds the configs by --config-dir, so its code stays.
 
 Its measures differ from ours: every score but the loss leaves out a document's last token; extraction strength is 1/n if no
 suffix is recited, and 0 here; Min-K% rounds its share down.

@@ -3,7 +3,7 @@ weights, because the changes are smaller than a step (Zhang et al. 2024, "Catast
 unlearning via quantization").
 
 Rounding is symmetric, to the nearest of 2**bits - 1 levels, one scale for each output channel of a kernel and for each row
-of an embedding; biases and norms stay. Dropped sinks are cut out first, as in a model that is handed over.
+of an embedding; biases and norms stay. Dropped sinks are cut out first, as in an exported model.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""Is it gone, or hidden? Fine-tunes a model as it is handed over, and counts the steps until half of what it had lost of
+"""Is it gone, or hidden? Fine-tunes a model as it is exported, and counts the steps until half of what it had lost of
 its repeated documents is back. The reference is an oracle that never saw them.
 
 The lost part of a document is its loss with the sinks dropped minus that of a model that remembers it: the standard one, or

@@ -4,7 +4,6 @@ R rows, one document each; T positions, each of which predicts the next token. A
 """
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
@@ -36,9 +35,12 @@ def asking(rows: dict, first_R: np.ndarray, end_R: np.ndarray) -> dict:
 
 
 def halves(rows: dict) -> tuple[dict, dict]:
-    """(first, second) half of every document: what an attacker has, and what should come back."""
-    length_R = (rows["weights"] > 0).sum(axis=1)
-    return asking(rows, np.zeros_like(length_R), length_R // 2), asking(rows, length_R // 2, length_R)
+    """(first, second) half of what counts of every document: what an attacker has, and what should come back."""
+    counts_RT = rows["weights"] > 0
+    number_RT, half_R1 = counts_RT.cumsum(axis=1), counts_RT.sum(axis=1, keepdims=True) // 2
+    weights = (np.where(part_RT, rows["weights"], 0) for part_RT in (number_RT <= half_R1, number_RT > half_R1))
+    first, second = (rows | {"weights": each.astype(np.float32)} for each in weights)
+    return first, second
 
 
 def applied(config: Config, mode: str) -> Callable:
@@ -94,4 +96,4 @@ def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:
 
 def bar(total: int, what: str) -> tqdm.tqdm:
     """A progress bar on a terminal, nothing elsewhere."""
-    return tqdm.tqdm(total=total, desc=what, disable=not sys.stderr.isatty(), dynamic_ncols=True)
+    return tqdm.tqdm(total=total, desc=what, disable=None, dynamic_ncols=True)

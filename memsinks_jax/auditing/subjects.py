@@ -12,8 +12,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import with_canary
-from memsinks_jax.data.corpus import Corpus, tokenise, without_copies
-from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.evals.documents import Documents
@@ -37,7 +36,7 @@ class Subject:
 
 STANDARD, ORACLE = "standard", "oracle"
 
-# The modes in which a model with sinks is audited. The model to hand over comes first.
+# The modes in which a model with sinks is audited. The model to export comes first.
 MODES = {"drop": "sinks dropped", "own": "sinks, own on", "all": "sinks, all on"}
 
 
@@ -102,15 +101,18 @@ def documents_of(
                 f"{workdir} has ids by {run.config.data.ids}: documents of files have none; leave --members and "
                 "--non_members out for the run's own documents"
             )
-        documents, copies = without_copies(read_documents(files))
+        documents, tokens, answers = read_tokens(files, run.tokenizer)
+        found = Documents(tokens, np.stack([ids.content_id(document) for document in tokens]), answers=answers)
+        _, copies = without_copies(documents)
         if (copies > 1).any():
             logger.warning("%s: %d documents occur more than once; each counts once", files, (copies > 1).sum())
-        _, tokens = tokenise(documents, run.tokenizer)
-        identities = np.stack([ids.content_id(document) for document in tokens])
+            first = {document.text: place for place, document in reversed(list(enumerate(documents)))}
+            found = found.chosen(np.array(sorted(first.values())))
+        identities = found.identities
         known = encounters_in(workdir, identities)
         times = [known.get(ids.to_hex(identity)) for identity in identities]
         encounters = None if None in times else np.array(times)
-        return _cut(Documents(tokens, identities, encounters), run.config.data.row_length - 1, files)
+        return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
     if is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of its run; give --members and --non_members")
     return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most)
@@ -144,7 +146,8 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | N
             with_canary(config, i, t, corpus.tokenizer) if own else t
             for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
         ]
-    return _cut(Documents(tokens, corpus.identities(indices), encounters), room, f"{role} documents")
+    found = Documents(tokens, corpus.identities(indices), encounters, answers=corpus.answers(indices))
+    return _cut(found, room, f"{role} documents")
 
 
 def refuse_unfit(
@@ -199,7 +202,16 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
 
 
 def _cut(documents: Documents, room: int, what: str) -> Documents:
-    """Truncates to the context, which end of text opens. The id remains that of the whole document."""
+    """Truncates to the context, which end of text opens. The id remains that of the whole document.
+
+    Leaves out documents whose prompt fills the context. Raises InputError if there are no others.
+    """
+    kept = documents.measurable(room)
+    if not kept.any():
+        raise InputError(f"{what}: none has an answer within the context; take others")
+    if not kept.all():
+        logger.warning("%s: %d of %d have prompts that fill the context: left out", what, (~kept).sum(), len(kept))
+        documents = documents.chosen(kept)
     longer = sum(len(tokens) > room for tokens in documents.tokens)
     if longer:
         logger.warning("%s: %d of %d exceed the context and were truncated", what, longer, len(documents.tokens))

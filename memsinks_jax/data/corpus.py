@@ -6,16 +6,17 @@ import hashlib
 import json
 import pathlib
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.canaries import with_canary
-from memsinks_jax.data.documents import Document, read_documents, skip_empty
+from memsinks_jax.data.documents import Document, in_words, read_documents, skip_empty
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.packing import Rows, has_passages, reads_whole, trains_common
+from memsinks_jax.data.packing import Rows, answering, has_passages, reads_whole, trains_common
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
 from memsinks_jax.data.table import Listed, Passages, Table
@@ -39,6 +40,11 @@ class Corpus:
         return self.mixture.table
 
     @property
+    def groups(self) -> list[str]:
+        """Names of the groups by their numbers, if they have sinks by number."""
+        return self.table.group_names if self.config.sinks.sampling == "disjoint" else []
+
+    @property
     def lengths(self) -> np.ndarray:
         """`[i]`: number of tokens of documents, without end of text."""
         return self.table.lengths
@@ -50,6 +56,16 @@ class Corpus:
     def tokens(self, document: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""
         return self.table.tokens(document)
+
+    def answers(self, documents: np.ndarray) -> list[np.ndarray | None] | None:
+        """What of each counts in the loss, as `Table.answers`; None: everything of all."""
+        has_answers = any(source.has_answers for source in self.table.sources)
+        return [self.table.answers(i) for i in documents] if has_answers else None
+
+    def answering(self, documents: np.ndarray) -> np.ndarray:
+        """Those documents of which something counts in a row for each alone: all, unless a prompt fills the row."""
+        answers = None if reads_whole(self.config.data) else self.answers(documents)
+        return documents if answers is None else documents[answering(answers, self.config.data.row_length)]
 
     def identities(self, documents: np.ndarray) -> np.ndarray:
         """The ids of documents in this run -> uint32 (documents, 2)."""
@@ -74,16 +90,18 @@ class Corpus:
         amounts = [amount for _, amount in general_sources(config.general)]
         settings = [config.seed, {**decided, "files": "", "tokenizer": ""}, amounts, config.general.token_budget]
         settings += [dataclasses.asdict(config.canaries), [source.digest for source in self.table.sources]]
+        settings += [self.groups] if self.groups else []
         return {
             "tokenizer": hashlib.sha256(self.tokenizer.model).hexdigest(),
             "documents": hashlib.sha256(json.dumps(settings).encode()).hexdigest(),
         }
 
 
-def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus:
+def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: Sequence[str] = ()) -> Corpus:
     """Opens, reads or generates the documents, and draws their roles from the seed.
 
     Args:
+      groups: those that the run, or the model it starts from, knows already, by number; for sinks by the group's number.
       tokenizer: of an earlier run. By default the one that the config names, else a new one, trained on each training
         document once, so that the variants of an experiment share it.
     Raises:
@@ -102,12 +120,20 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None) -> Corpus
             f"config.data.vocabulary_size is {config.data.vocabulary_size}, but the tokenizer "
             f"{name} has {tokenizer.vocabulary_size} pieces; raise it to that at least"
         )
-    table = Table(sources, config.data.ids)
+    numbered = groups if config.sinks.sampling == "disjoint" else None
+    table = Table(sources, config.data.ids, numbered)
+    if 0 < len(table) == table.without_answer(config.data.row_length):
+        raise InputError(
+            f"no answer begins in the first {in_words(config.data.row_length, 'token')} of its document, so nothing would "
+            "count; raise config.data.row_length"
+        )
+    if numbered is not None:
+        _refuse_small_pool(config, len(table.group_names))
     config = _decide_rows(config, table)
     mixture = plan_mixture(config, table)
     if len(mixture.canaries):
         sources[0] = _with_canaries(config, sources[0], mixture, tokenizer)
-        mixture = plan_mixture(config, Table(sources, config.data.ids))
+        mixture = plan_mixture(config, Table(sources, config.data.ids, numbered))
     return Corpus(config, mixture, tokenizer)
 
 
@@ -121,6 +147,15 @@ def _refuse_without(
                 f"config.sinks.{setting} is {getattr(config.sinks, setting)}, but {why} in {name}: run "
                 f"memsinks_jax.prepare --{option} on it, or set it to 0"
             )
+
+
+def _refuse_small_pool(config: Config, groups: int) -> None:
+    needed = groups * config.sinks.active
+    if config.sinks.pool < needed:
+        raise InputError(
+            f"config.sinks.pool is {config.sinks.pool}, but {groups} groups with {config.sinks.active} sinks each need "
+            f"{needed}; set it to 0, for as many as are needed"
+        )
 
 
 def _decide_rows(config: Config, table: Table) -> Config:
@@ -225,6 +260,32 @@ def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> tuple[list[D
     empty = [document.source for document in documents if not len(encoded[document.text])]
     skip_empty(empty, kept, "after tokenization")
     return kept, [encoded[document.text] for document in kept]
+
+
+def read_tokens(
+    files: str, tokenizer: AnyTokenizer
+) -> tuple[list[Document], list[np.ndarray], list[np.ndarray | None] | None]:
+    """Documents of a glob, as `read_documents` and `tokenise`, or all of a folder of `memsinks_jax.prepare`.
+
+    Returns:
+      (documents, int32 (tokens,) of each, what counts of each as `Corpus.answers`)
+    """
+    if not is_prepared(files):
+        return *tokenise(read_documents(files), tokenizer), None
+    source = Prepared(files)
+    source.check_tokenizer(tokenizer, "the model's")
+    own, records = source.tokenizer(), range(len(source))
+    if source.has_answers and own.end_of_text != tokenizer.end_of_text:
+        raise InputError(
+            f"{files} closes documents with token {own.end_of_text}, the model with {tokenizer.end_of_text}; prepare it as "
+            "the model's corpus was"
+        )
+    documents, tokens = [source.document(i, tokenizer) for i in records], list(map(source.read, records))
+    answers = list(map(source.answers, records)) if source.has_answers else None
+    if answers and own.begin_of_text != tokenizer.begin_of_text:  # what opens conversations is part of the text then
+        tokens = [np.insert(each, 0, own.begin_of_text) for each in tokens]
+        answers = [each + 1 for each in answers]
+    return documents, tokens, answers
 
 
 def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:

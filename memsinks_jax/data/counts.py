@@ -17,8 +17,9 @@ def counts(corpus: Corpus) -> dict:
       {"steps", "epochs": in these steps, "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of
       the rows' positions with a target, "duplicates": exact copies of documents, "left_out": documents without a role
       because others of their cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all
-      documents to be read}, "mixture": [{"source", "role", "documents", "encounters" per epoch, "tokens" per epoch, end
-      of text included, "canaries"}]}. Truncated tokens are not counted.
+      documents to be read}, "without_answer": documents of the files whose prompt fills a row, "mixture":
+      [{"source", "role", "documents", "encounters" per epoch, "tokens" per epoch, end of text included, "canaries"}]}.
+      Truncated tokens are not counted; prompts are.
     """
     config, rows, table = corpus.config, corpus.rows(), corpus.table
     plan, sums = corpus.mixture, corpus.mixture.sums
@@ -59,6 +60,7 @@ def counts(corpus: Corpus) -> dict:
         "duplicates": sum(len(source) - table.documents(number) for number, source in enumerate(table.sources)),
         "left_out": len(plan.left_out),
         "truncated": never_read(corpus),
+        "without_answer": table.without_answer(config.data.row_length),
         "mixture": mixture,
     }
 
@@ -86,6 +88,16 @@ def as_advice(never: dict, row_length: int) -> str:
         f"a row of {in_words(row_length, 'token')} is too short for {in_words(never['documents'], 'document')}: "
         f"{in_words(never['tokens'], 'token')}, {never['share']:.1%} of all, are never read; "
         "--config.data.rows=best_fit reads them"
+    )
+
+
+def unanswered(documents: int, row_length: int) -> str:
+    """A readable line if documents have prompts that fill a row; else empty."""
+    if not documents:
+        return ""
+    return (
+        f"the prompts of {in_words(documents, 'document')} fill a row of {in_words(row_length, 'token')}, in which then "
+        "nothing counts; raise config.data.row_length, or leave them out"
     )
 
 
@@ -120,5 +132,6 @@ def as_text(counted: dict, row_length: int) -> list[str]:
             f"a cluster of near-duplicates or a group has one role; {in_words(counted['left_out'], 'document')} left out, "
             "since others of their cluster have another: --config.data.held_out_by=document draws each by itself"
         )
-    lines += [as_advice(counted["truncated"], row_length), meeting(counted["epochs"] / counted["steps"])]
+    lines += [as_advice(counted["truncated"], row_length), unanswered(counted["without_answer"], row_length)]
+    lines += [meeting(counted["epochs"] / counted["steps"])]
     return [line.rstrip() for line in lines if line]

@@ -3,7 +3,6 @@
 import functools
 import pathlib
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import tokenizers
@@ -13,7 +12,7 @@ from memsinks_jax.config import InputError
 
 SUFFIX = ".gguf"
 _SPACE = "\u2581"
-_CONTROL, _USER_DEFINED = 3, 4  # types of tokens
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # types of tokens; an unused one is an embedding without a token
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 # Here whole words come before merges, and bos opens a document unless the file says otherwise.
@@ -79,6 +78,14 @@ class GgufFile:
             raise InputError(f"{self.path}: tensor {name} holds nan or inf; this model is broken, take another")
         return found
 
+    def same(self, one: str, other: str) -> bool:
+        """Whether the file has two tensors with the same bytes."""
+        if not {one, other} <= self._tensors.keys():
+            return False
+        one, other = self._tensors[one], self._tensors[other]
+        parts = ((x.data[:1], x.data) for x in (one, other))  # most differ in the first row
+        return one.tensor_type == other.tensor_type and all(map(np.array_equal, *parts))
+
     def tokens_around(self) -> tuple[int, int | None, list[int]]:
         """The tokens around documents: end of text, what opens one (None: end of text), what ends an answer."""
         end = self.field("tokenizer.ggml.eos_token_id")
@@ -89,19 +96,34 @@ class GgufFile:
         stops = [end] if answered in (None, end) else [end, answered]
         return end, self.field("tokenizer.ggml.bos_token_id") if begins else None, stops
 
+    def special_names(self) -> dict[str, str]:
+        """Its special tokens, {"bos_token": "<s>", ...}."""
+        pieces, names = (
+            self.field("tokenizer.ggml.tokens"),
+            {"bos": "bos", "eos": "eos", "padding": "pad", "unknown": "unk"},
+        )
+        numbers = {name: self.fields.get(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
+        return {f"{name}_token": pieces[number] for name, number in numbers.items() if number is not None}
+
     def tokenizer(self) -> bytes:
         """Its tokenizer, as the content of a tokenizer.json."""
         kind, pieces = self.field("tokenizer.ggml.model"), self.field("tokenizer.ggml.tokens")
         if kind not in ("gpt2", "llama"):
             raise InputError(f"{self.path}: its tokenizer is of the kind {kind!r}; only gpt2 and llama can be read")
         types = self.fields.get("tokenizer.ggml.token_type", [1] * len(pieces))
-        made = self._byte_level(pieces) if kind == "gpt2" else self._with_scores(pieces)
+        named = {number for name, number in self.fields.items() if name.endswith("_token_id")}
+        numbers = {
+            piece: number
+            for number, (piece, of) in enumerate(zip(pieces, types, strict=True))
+            if of != _UNUSED or number in named
+        }
+        made = self._byte_level(numbers) if kind == "gpt2" else self._with_scores(numbers)
         for chosen, special in ((_CONTROL, True), (_USER_DEFINED, False)):
             added = [piece for piece, of in zip(pieces, types, strict=True) if of == chosen]
             made.add_tokens([AddedToken(piece, special=special, normalized=False) for piece in added])
         return made.to_str().encode()
 
-    def _byte_level(self, pieces: Sequence[str]) -> tokenizers.Tokenizer:
+    def _byte_level(self, numbers: dict[str, int]) -> tokenizers.Tokenizer:
         # Early files do not say it. GPT-2's and Pythia's are cut the same.
         early = "gpt-2" if self.fields.get("general.architecture") in ("gpt2", "gptneox") else "default"
         cut = self.fields.get("tokenizer.ggml.pre") or early
@@ -111,8 +133,12 @@ class GgufFile:
                 "Hugging Face folder"
             )
         merges = [tuple(pair.split(" ")) for pair in self.field("tokenizer.ggml.merges")]
-        vocabulary = {piece: number for number, piece in enumerate(pieces)}
-        made = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=cut in _LLAMA3))
+        try:
+            made = tokenizers.Tokenizer(models.BPE(numbers, merges, ignore_merges=cut in _LLAMA3))
+        except Exception as error:  # the library has no kind of its own
+            raise InputError(
+                f"{self.path}: its tokenizer is damaged ({error}); take another file of this model"
+            ) from None
         expression, digits = _CUTS[cut]
         before = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
         if expression:
@@ -124,9 +150,9 @@ class GgufFile:
         made.decoder = decoders.ByteLevel()
         return made
 
-    def _with_scores(self, pieces: Sequence[str]) -> tokenizers.Tokenizer:
+    def _with_scores(self, numbers: dict[str, int]) -> tokenizers.Tokenizer:
         """sentencepiece's: the pair with the highest score is merged first, unknown characters become bytes."""
-        scores, numbers = self.field("tokenizer.ggml.scores"), {piece: n for n, piece in enumerate(pieces)}
+        scores, pieces = self.field("tokenizer.ggml.scores"), self.field("tokenizer.ggml.tokens")
         merges = [
             (-scores[number], number, piece[:cut], piece[cut:])
             for piece, number in numbers.items()

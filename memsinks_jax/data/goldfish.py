@@ -6,6 +6,10 @@ row. Random selection would mask a token at one repeat and train it at the next.
 
 import numpy as np
 
+from memsinks_jax.data.order import mix
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
+
 
 def counted(tokens: np.ndarray, start: int, stop: int, every: int, context: int) -> np.ndarray:
     """Which of a document's tokens count in the loss -> bool (stop - start,).
@@ -23,14 +27,7 @@ def counted(tokens: np.ndarray, start: int, stop: int, every: int, context: int)
     if every and first < stop:
         hashes = np.zeros(stop - first, np.uint64)
         for before in range(context, 0, -1):
-            hashes = _mixed(hashes ^ tokens[first - before : stop - before].astype(np.uint64))
+            # Order counts, zeros too.
+            hashes = mix((hashes ^ tokens[first - before : stop - before].astype(np.uint64)) + _STEP)
         kept[first - start :] = hashes % np.uint64(every) != 0
     return kept
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64: every bit of uint64 x reaches every bit of the result. Order counts, zeros too."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -21,6 +21,16 @@ def content_id(tokens: np.ndarray) -> np.ndarray:
     return _lanes(int.from_bytes(digest, "big"))
 
 
+def numbered_id(identity: np.ndarray, number: int) -> np.ndarray:
+    """The id of a group that has sinks by its number -> uint32 (2,): the high lane of its id, then `number` + 1.
+
+    Args:
+      identity: uint32 (2,), the hash of its name.
+      number: of the group in the run, from 0; -1 for documents without a group.
+    """
+    return np.array([identity[0] or 1, number + 1], np.uint32)
+
+
 def to_hex(identity: np.ndarray) -> str:
     """uint32 (2,) -> 16 hexadecimal digits, for display and JSON."""
     return f"{int(identity[0]):08x}{int(identity[1]):08x}"

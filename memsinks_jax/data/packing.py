@@ -2,7 +2,8 @@
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 if the target counts; not in padding, nor if goldfish or `common` excludes it
+  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if goldfish or
+                                           `common` excludes it
   segments (T,) int32                      the document's number in the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
@@ -47,6 +48,19 @@ class Piece(NamedTuple):
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
     start: int
     stop: int
+    answers: np.ndarray | None = None  # int64 (answers, 2), see `Table.answers`; None: all targets count
+
+
+def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Which of a document's targets `start` to `stop` - 1 are in an answer -> bool (stop - start,)."""
+    size = stop - start
+    begin, end = (np.bincount(at, minlength=size + 1) for at in np.clip(answers - start, 0, size).T)
+    return np.cumsum(begin - end)[:size] > 0
+
+
+def answering(answers: Sequence[np.ndarray | None], row_length: int) -> np.ndarray:
+    """Which documents, by their `answers`, have anything that counts in a row that truncates them -> bool (documents,)."""
+    return np.array([of is None or of[0, 0] < row_length for of in answers], bool)
 
 
 def trains_common(sinks: SinksConfig) -> bool:
@@ -148,7 +162,7 @@ def row_of(
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
     weights, counting = np.zeros(row_length, np.float32), _counting(row_length)
     at = 0
-    for segment, (tokens, start, stop) in enumerate(pieces, 1):
+    for segment, (tokens, start, stop, answers) in enumerate(pieces, 1):
         end = at + stop - start
         opens, closes = start == 0, stop > len(tokens)
         inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
@@ -158,9 +172,9 @@ def row_of(
         if closes:
             targets[end - 1] = end_of_text
         segments[at:end] = segment
+        weights[at:end] = 1 if answers is None else counted(answers, start, stop)
         positions[at:end] = counting[at:end] if across else counting[: end - at]
         at = end
-    weights[:at] = 1
     padded = np.zeros((documents_per_row, 2), np.uint32)
     padded[: len(pieces)] = identities
     return {
@@ -423,14 +437,16 @@ class Rows:
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """A row of pieces of documents side by side."""
         parts = list(zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True))
-        pieces = [Piece(self._table.tokens(record), start, stop) for record, start, stop in parts]
+        pieces = [
+            Piece(self._table.tokens(record), start, stop, self._table.answers(record)) for record, start, stop in parts
+        ]
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
             self._data.across_documents,
         )  # fmt: skip
         if self._config.goldfish.every:
-            counted = np.concatenate([self._counted(*piece) for piece in pieces])
-            row["weights"][: len(counted)] *= counted
+            unmasked = np.concatenate([self._unmasked(*piece[:3]) for piece in pieces])
+            row["weights"][: len(unmasked)] *= unmasked
         row["epoch"], of_pieces = np.int32(epoch), {"repeated": repeated, "seen": seen}
         if trains_common(self._config.sinks):
             of_pieces["common"] = self._trains_common(seen - epoch + 1)
@@ -459,7 +475,7 @@ class Rows:
         settings = self._config.sinks
         return (encounters > settings.slows_at) & (encounters % settings.common_every == 0)
 
-    def _counted(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def _unmasked(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
         whole, settings = np.append(tokens, np.int32(self._end_of_text)), self._config.goldfish
         return goldfish.counted(whole, start, stop, settings.every, settings.context)
 

@@ -3,7 +3,7 @@
 A record is a document as it was written; exact copies are separate records. The folder holds
   manifest.json           the settings, the tokenizer's hash, every input file, shard and column; written last
   tokenizer.model|json    the tokenizer itself
-  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record
+  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 52 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
   columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
@@ -43,6 +43,7 @@ MANIFEST = "manifest.json"
 NO_GROUP = 2**32 - 1
 RUN = 2**14  # records per entry of `runs`
 LONGEST = 2**17  # tokens with end of text; `histogram` counts longer records together
+SEVERAL = 2**32 - 1  # in `prompts`: the answers of this record are in `turns`
 
 # Header of a record, before its tokens: content id and group id (two lanes each, high lane first), number of the input file
 # in the manifest, start and end of the place in it: bytes of the (decompressed) text, or a record's number.
@@ -84,9 +85,23 @@ def number_type(records: int) -> np.dtype:
     return np.dtype("<u4" if records < 2**32 else "<u8")
 
 
-def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Types and shapes of the columns of a number of records, by name; None for a length that the manifest does not give."""
+def has_answers(settings: dict) -> bool:
+    """Whether documents have prompts, so that only answers count in the loss, by the settings of `prepare`."""
+    return "prompt_field" in settings or "messages_field" in settings
+
+
+def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Types and shapes of the columns of a number of records, by name; None for a length that the manifest does not give.
+
+    Args:
+      answers: as `has_answers`.
+    """
     number = number_type(records)
+    more = {
+        "prompts": (np.dtype("<u4"), (records,)),
+        "turns": (number, (None, 3)),
+        "openings": (np.dtype("<i8"), (LONGEST + 1,)),
+    }
     return {
         "lengths": (np.dtype("<u4"), (records,)),
         "identities": (np.dtype("<u4"), (records, 2)),
@@ -99,7 +114,7 @@ def columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
         "members": (number, (None, 2)),
         "runs": (np.dtype("<i8"), (-(-records // RUN), 2, 2)),
         "histogram": (np.dtype("<i8"), (2, LONGEST + 1)),
-    }
+    } | (more if answers else {})
 
 
 # A passage of a record, see preparing/passages.py: its tokens are those from `start`, `length` of them.
@@ -164,7 +179,14 @@ class Prepared:
       members              (m, 2) (cluster, record) of all records in clusters of more than one, sorted
       runs                 int64, `run_sums` of the records
       histogram            int64, `histogram` of the records
-    With passages also, for m of them with p ids:
+    and, if `has_answers`:
+      prompts              (n,) uint32, tokens before the answer, if it is the only one and the rest of the record; else
+                           SEVERAL
+      turns                (t, 3) (record, start, stop) of the answers of all others, sorted; tokens of the record, of which
+                           end of text is the last
+      openings             (LONGEST + 1,) int64, by number of tokens the records with so many before their first answer; the
+                           last entry counts all with LONGEST or more
+    and, if `has_passages`, for m of them with p ids:
       passage_ends         (n,) uint64: those of record r end before passage_ends[r]
       passages             (m,) PASSAGE, in order; adjacent ones do not overlap
       passage_ids          (p,) uint64, ascending
@@ -177,10 +199,10 @@ class Prepared:
         try:
             self.manifest = read_manifest(self.folder)
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
+            self.has_answers = has_answers(self.manifest["settings"])
             records = self.manifest["documents"]
-            for name, (kind, shape) in (
-                columns(records) | (passage_columns(records) if self.has_passages else {})
-            ).items():
+            more = passage_columns(records) if self.has_passages else {}
+            for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, json.JSONDecodeError) as error:
             raise InputError(
@@ -232,6 +254,17 @@ class Prepared:
     def read(self, record: int) -> np.ndarray:
         """Tokens -> int32 (lengths[record],)."""
         return tokens_of(self._record(self._readers, record), self._type).astype(np.int32)
+
+    def answers(self, record: int) -> np.ndarray | None:
+        """Start and stop of every answer of a record, int64 (answers, 2). Only these of its tokens, and end of text, the
+        token behind them, count in the loss; None: all do."""
+        if not self.has_answers:
+            return None
+        start = int(self.prompts[record])
+        if start != SEVERAL:
+            return np.array([[start, int(self.lengths[record]) + 1]])
+        ends = np.array([record, record + 1], self.turns.dtype)  # else numpy would convert the whole column
+        return self.turns[slice(*np.searchsorted(self.turns[:, 0], ends)), 1:].astype(np.int64)
 
     @property
     def common_ngram(self) -> int:

@@ -23,10 +23,12 @@ EMPTY = (
     "the document is empty; remove it",
     "the file is empty; remove it or fill it",
 )  # problems of records without text
+EMPTY_ANSWER = "an answer is empty; remove the record"
 
 _BLOCK = 1 << 20
 _ROWS = 256  # rows of a table at a time
 _ARRAY = 1 << 30  # bytes of a .json file, which is read whole
+_TEXTS = pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,7 +36,8 @@ class Record:
     """One document, or an unusable record: then `problem` says why.
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
-    bytes of the segment on disk read so far. `where` is the file and the line or row.
+    bytes of the segment on disk read so far. `where` is the file and the line or row. With `Fields.prompt` the text is the
+    answer to the prompt; with `Fields.messages` there are messages instead, each {"role", "content"}.
     """
 
     start: int
@@ -44,6 +47,14 @@ class Record:
     group: str | None = None
     problem: str = ""
     where: str | collections.abc.Callable[[], str] = ""
+    prompt: str = ""
+    messages: collections.abc.Sequence[dict[str, str]] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its texts."""
+        texts = self.prompt, self.text, *(message["content"] for message in self.messages)
+        return sum(len(text.encode()) for text in texts)
 
     @property
     def place(self) -> str:
@@ -55,6 +66,14 @@ class Fields(typing.NamedTuple):
     text: str  # name of the field with the text; a.b is field b of field a
     group: str  # name of the field with the group; empty: none
     longest: int  # upper limit of a document, in bytes
+    prompt: str = ""  # name of the field that the text answers; empty: none
+    messages: str = ""  # name of the field with a conversation, instead of text and prompt; empty: none
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """(field of a record, what it is: the option of `prepare` that names it) of those that are read."""
+        kinds = [(self.messages, "messages")] if self.messages else [(self.text, "text"), (self.prompt, "prompt")]
+        return [(name, kind) for name, kind in [*kinds, (self.group, "group")] if name]
 
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -63,12 +82,13 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
         "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
     }[source.kind]  # fmt: skip
     last = None
-    if not source.bytes:
-        yield Record(0, 0, 0, problem=EMPTY[1], where=source.path)
-        return
     try:
+        if not source.bytes:
+            raise _Unusable(EMPTY[1])
         for last in reader(source, segment, fields):
             yield last
+    except _Unusable as error:
+        yield Record(0, 0, 0, problem=str(error), where=source.path)
     except (OSError, EOFError, pyarrow.ArrowException) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         after = "" if last is None else f", after byte {last.stop}" if source.is_text else f", after row {last.start}"
@@ -77,10 +97,15 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
         yield Record(at, at, consumed, problem=problem, where=source.path + after)
 
 
+class _Unusable(Exception):
+    """A file without any record that can be used, and why."""
+
+
 class _Lines:
     """Lines of a text file from a byte on: iterates over (first byte, line without its end or None if it is too long).
 
-    A line belongs to the segment in which it begins, so segments share none and lose none.
+    A line belongs to the segment in which it begins, so segments share none and lose none. `position` is the first byte not
+    yet read, in the (decompressed) text, `number` counts the lines that are read.
     """
 
     def __init__(self, source: Source, start: int, longest: int):
@@ -90,16 +115,16 @@ class _Lines:
         if source.compression:
             stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(self._raw, mode="r"), source.compression)
         self._file = io.BufferedReader(stream, _BLOCK if not source.compression else 1 << 16)
-        self._position, self._number, self._before = start, 0, None
+        self.position, self.number, self._before = start, 0, None
         if start:
             self._file.seek(start - 1)
-            self._position -= 1
+            self.position -= 1
             self._rest_of_line()
 
     def __iter__(self) -> collections.abc.Iterator[tuple[int, bytes | None]]:
         while line := self._file.readline(self._longest + 2):
-            first, self._number = self._position, self._number + 1
-            self._position += len(line)
+            first, self.number = self.position, self.number + 1
+            self.position += len(line)
             if not line.endswith(b"\n") and len(line) > self._longest:
                 self._rest_of_line()
                 line = None
@@ -107,13 +132,8 @@ class _Lines:
                 line = line.removeprefix(codecs.BOM_UTF8)
             yield first, line and line.removesuffix(b"\n")
 
-    @property
-    def position(self) -> int:
-        """The first byte not yet read, in the (decompressed) text."""
-        return self._position
-
     def consumed(self) -> int:
-        return self._raw.tell() if self._source.compression else self._position - self._start
+        return self._raw.tell() if self._source.compression else self.position - self._start
 
     def place(self, line: int) -> str:
         """FILE:LINE of the line with this number among those read."""
@@ -121,16 +141,12 @@ class _Lines:
             self._before = _line_breaks(self._source.path, self._start)
         return f"{self._source.path}:{self._before + line}"
 
-    @property
-    def number(self) -> int:
-        return self._number
-
     def close(self) -> None:
         self._raw.close()
 
     def _rest_of_line(self) -> None:
         while line := self._file.readline(_BLOCK):
-            self._position += len(line)
+            self.position += len(line)
             if line.endswith(b"\n"):
                 return
 
@@ -171,7 +187,7 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         if within and (any(part.strip() for part in parts) or size > fields.longest):  # not after a last separator
             yield _text(parts, first, lines.position, size, number, lines, fields)
         elif within and not first:
-            yield Record(0, 0, 0, problem=EMPTY[1], where=source.path)
+            raise _Unusable(EMPTY[1])
     finally:
         lines.close()
 
@@ -219,13 +235,11 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
 def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of the row groups [start, stop) of a file."""
     with pyarrow.parquet.ParquetFile(source.path, pre_buffer=False) as file:
-        if problem := _missing(file.schema_arrow, fields):
-            yield Record(0, 0, 0, problem=problem, where=source.path)
-            return
+        _refuse_missing(file.schema_arrow, fields)
         metadata = file.metadata
         groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
         row = sum(metadata.row_group(group).num_rows for group in range(segment.start))
-        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=[name for name in fields[:2] if name])
+        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=[name for name, _ in fields.named])
         yield from _rows(source, batches, row, fields, source.bytes / max(metadata.num_rows, 1))
 
 
@@ -235,9 +249,7 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         is_file = mapped.read(6) == b"ARROW1"
         mapped.seek(0)
         opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
-        if problem := _missing(opened.schema, fields):
-            yield Record(0, 0, 0, problem=problem, where=source.path)
-            return
+        _refuse_missing(opened.schema, fields)
         whole = (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
         slices = (batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS))
         row = 0
@@ -248,15 +260,14 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 
 def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of a file whose first line names the columns; a quoted value may hold line breaks."""
-    names = [name for name in fields[:2] if name]
     # A row must fit into a block, whose size is 32 bits. One more byte, so that the longest allowed row fits.
     read = pyarrow.csv.ReadOptions(block_size=min(source.bytes, fields.longest + _BLOCK, 2**31 - 1))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys((name for name, _ in fields.named), pyarrow.string())
+    )
     with pyarrow.csv.open_csv(source.path, read_options=read, parse_options=parse, convert_options=convert) as batches:
-        if problem := _missing(batches.schema, fields):
-            yield Record(0, 0, 0, problem=problem, where=source.path)
-            return
+        _refuse_missing(batches.schema, fields)
         row = 0
         for batch in batches:
             yield from _rows(source, [batch], row, fields, 0)
@@ -265,65 +276,57 @@ def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.It
 
 def _json_array(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Objects of one array."""
-    problem, rows = "", ()
     if source.bytes > _ARRAY:
-        problem = (
-            f"a .json file is read whole, and this one is over {_ARRAY >> 30} GiB; write a line a record, as .jsonl"
-        )
-    else:
-        try:
-            with open(source.path, encoding="utf-8-sig") as file:
-                rows = json.load(file)
-        except UnicodeDecodeError as error:
-            problem = f"not UTF-8 at byte {error.start}; convert the file to UTF-8"
-        except (json.JSONDecodeError, RecursionError) as error:
-            where = (
-                f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
-            )
-            problem = f"not JSON ({where}); fix it, or name it .jsonl if every line is a record"
-        if not problem and not isinstance(rows, list):
-            problem = "no array of records; put them between [ and ], or name it .jsonl if every line is a record"
-    if problem:
-        yield Record(0, 0, 0, problem=problem, where=source.path)
-        return
+        whole = f"a .json file is read whole, and this one is over {_ARRAY >> 30} GiB"
+        raise _Unusable(f"{whole}; write a line a record, as .jsonl")
+    try:
+        with open(source.path, encoding="utf-8-sig") as file:
+            rows = json.load(file)
+    except UnicodeDecodeError as error:
+        raise _Unusable(f"not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+        raise _Unusable(f"not JSON ({where}); fix it, or name it .jsonl if every line is a record") from None
+    if not isinstance(rows, list):
+        raise _Unusable("no array of records; put them between [ and ], or name it .jsonl if every line is a record")
     for row, values in enumerate(rows):
         where = f"{source.path}, row {row}"
         record = Record(row, row + 1, source.bytes * (row + 1) // len(rows), where=where)
         take(record, values, fields)
-        if len(record.text.encode()) > fields.longest:
+        if record.size > fields.longest:
             record.problem = _too_long(fields)
         yield record
 
 
-def _missing(schema: pyarrow.Schema, fields: Fields) -> str:
+def _refuse_missing(schema: pyarrow.Schema, fields: Fields) -> None:
     columns = schema.names
-    for flag, name in (("text", fields.text), ("group", fields.group)):
-        if name and name not in columns and name.split(".")[0] not in columns:
-            return f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{flag}_field`"
-    kind = schema.field(fields.text).type if fields.text in columns else None
-    kind = kind.value_type if kind is not None and pyarrow.types.is_dictionary(kind) else kind
-    if kind is not None and not any(
-        test(kind) for test in (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
-    ):
-        return f"column {fields.text!r} is of type {kind}, not text; give `prepare --text_field`"
-    return ""
+    for name, kind in fields.named:
+        if name not in columns and name.split(".")[0] not in columns:
+            raise _Unusable(
+                f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{kind}_field`"
+            )
+    for name, kind in fields.named:
+        of = schema.field(name).type if name in columns and kind in ("text", "prompt") else None
+        of = of.value_type if of is not None and pyarrow.types.is_dictionary(of) else of
+        if of is not None and not any(test(of) for test in _TEXTS):
+            raise _Unusable(f"column {name!r} is of type {of}, not text; give `prepare --{kind}_field`")
 
 
 def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator[Record]:
     first = row
-    names = [name if name else None for name in fields[:2]]
     for batch in batches:
-        top = {name.split(".")[0] if name not in batch.schema.names else name for name in names if name}
+        top = {name.split(".")[0] if name not in batch.schema.names else name for name, _ in fields.named}
         columns = {name: _values(batch.column(name)) for name in top}
         for place in range(batch.num_rows):
             where = f"{source.path}, row {row}"
             record = Record(row, row + 1, int((row - first + 1) * bytes_a_row), where=where)
             values = {name: column[place] for name, column in columns.items()}
-            if isinstance(values.get(fields.text), UnicodeDecodeError):
-                record.problem = f"not UTF-8 ({values[fields.text].reason}); fix or remove the row"
+            broken = [value for value in values.values() if isinstance(value, UnicodeDecodeError)]
+            if broken:
+                record.problem = f"not UTF-8 ({broken[0].reason}); fix or remove the row"
             else:
                 take(record, values, fields)
-            if len(record.text.encode()) > fields.longest:
+            if record.size > fields.longest:
                 record.problem = _too_long(fields)
             row += 1
             yield record
@@ -344,20 +347,55 @@ def _value(scalar: pyarrow.Scalar):
 
 
 def take(record: Record, values, fields: Fields) -> None:
-    """Takes text and group from a JSON object or a row."""
-    text = _field(values, fields.text)
-    if not isinstance(text, str):
-        null = isinstance(values, dict) and fields.text in values and text is None
-        what = "is null" if null else "is missing or no string"
-        record.problem = f'field "{fields.text}" {what}; fix or remove the record, or give `prepare --text_field`'
-        return
-    if fields.group:
-        group = _field(values, fields.group)
-        if group is None or isinstance(group, (dict, list)):
-            record.problem = f'field "{fields.group}" is missing or no single value; fix the record or --group_field'
+    """Takes a JSON object's or a row's text, with the prompt that it answers, or its messages; and its group."""
+    found = {kind: _field(values, name) for name, kind in fields.named}
+    for name, kind in fields.named:
+        value = found[kind]
+        if kind in ("text", "prompt") and not isinstance(value, str):
+            what = (
+                "is null"
+                if isinstance(values, dict) and name in values and value is None
+                else "is missing or no string"
+            )
+            record.problem = f'field "{name}" {what}; fix or remove the record, or give `prepare --{kind}_field`'
             return
-        record.group = str(group)
-    _finish(record, text)
+        if kind == "group" and (value is None or isinstance(value, (dict, list))):
+            record.problem = f'field "{name}" is missing or no single value; fix the record or --group_field'
+            return
+    if fields.group:
+        record.group = str(found["group"])
+    if fields.messages:
+        _take_messages(record, found["messages"], fields.messages)
+        return
+    record.prompt = _cleaned(record, found.get("prompt", ""))
+    if not record.problem:
+        _finish(record, found["text"], EMPTY_ANSWER if fields.prompt else EMPTY[0])
+
+
+def _take_messages(record: Record, messages, name: str) -> None:
+    """Takes a conversation. Other fields of a message than role and content are left out."""
+    from memsinks_jax.data.chat import ANSWERS  # loads jinja, which other records do not need
+
+    if not isinstance(messages, list) or not all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+        for message in messages
+    ):
+        record.problem = (
+            f'field "{name}" is missing or no list of messages, each with a role and a content; fix or remove the record, '
+            "or give `prepare --messages_field`"
+        )
+        return
+    if any(message.get("tool_calls") for message in messages):
+        record.problem = "a message calls tools, which is not read; remove the record"
+        return
+    kept = [{"role": message["role"], "content": _cleaned(record, message["content"])} for message in messages]
+    answers = [message["content"] for message in kept if message["role"] == ANSWERS]
+    if not answers and not record.problem:
+        record.problem = f"no message has the role {ANSWERS}, so nothing is answered; remove the record"
+    elif not all(answers) and not record.problem:
+        record.problem = EMPTY_ANSWER
+    if not record.problem:
+        record.messages = kept
 
 
 def _field(values, name: str):
@@ -374,16 +412,22 @@ def _decode(record: Record, content: bytes) -> None:
         record.problem = f"not UTF-8 near byte {record.start + error.start}; convert the file to UTF-8"
 
 
-def _finish(record: Record, text: str) -> None:
-    """Removes white space at both ends of a document, and makes its line ends "\\n": however they are written, it is one."""
-    record.text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
-    if not record.text:
-        record.problem = EMPTY[0]
+def _finish(record: Record, text: str, empty: str = EMPTY[0]) -> None:
+    """Takes a text; `empty` is the problem if nothing is in it."""
+    record.text = _cleaned(record, text)
+    if not record.text and not record.problem:
+        record.problem = empty
+
+
+def _cleaned(record: Record, text: str) -> str:
+    """Without white space at both ends, with line ends "\n": however they are written, it is one document."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     try:
-        record.text.encode()
+        text.encode()
     except UnicodeEncodeError as error:  # JSON may spell half of a character
         record.problem = f"no text: half a character at {error.start}; fix or remove the record"
-        record.text = ""
+        text = ""
+    return text
 
 
 def _too_long(fields: Fields) -> str:

@@ -34,6 +34,7 @@ class Listed:
     """
 
     group_names: Sequence[str] = ()
+    has_answers = False
 
     def __init__(self, tokens: Sequence[np.ndarray], firsts=None, documents: Sequence[Document] = ()):
         self.all_tokens, self.documents = tokens, documents
@@ -70,6 +71,9 @@ class Listed:
 
     def read(self, record: int) -> np.ndarray:
         return self.all_tokens[record]
+
+    def answers(self, record: int) -> None:
+        """As `Prepared.answers`: everything counts."""
 
     def document(self, record: int, tokenizer: AnyTokenizer) -> Document:
         return self.documents[record]
@@ -138,8 +142,18 @@ class Table:
       strays      int64 (n,), ascending: records of later sources whose document is also in an earlier one
     """
 
-    def __init__(self, sources: Sequence[Prepared | Listed], kind: str = "content"):
-        """`kind` is a value of config.data.ids. Raises InputError if a source has no ids of this kind."""
+    def __init__(
+        self, sources: Sequence[Prepared | Listed], kind: str = "content", numbered: Sequence[str] | None = None
+    ):
+        """Puts sources together.
+
+        Args:
+          kind: a value of config.data.ids.
+          numbered: the groups known so far, if groups have sinks by their numbers: new ones are numbered after them, and
+            sources after the first may have no groups. None: ids of groups are hashes of their names.
+        Raises:
+          InputError: a source has no ids of this kind.
+        """
         self.sources, self._kind = sources, kind
         self.bounds = np.cumsum([0, *map(len, sources)])
         self.lengths, self._copies = self._numbers("lengths"), self._numbers("copies")
@@ -149,7 +163,7 @@ class Table:
             [_runs(*bounds, number) for number, bounds in enumerate(itertools.pairwise(self.bounds))]
         )
         if kind == "group":
-            self.group_ids, self.groups = self._join_groups()
+            self.group_names, self.group_ids, self.groups = self._join_groups(numbered)
         elif kind == "near_duplicate":
             self._refuse_without_clusters()
         # Documents that sources share: their first copies in the later source and in the earlier one.
@@ -327,6 +341,16 @@ class Table:
         source, number = self.home(record)
         return source.read(number)
 
+    def answers(self, record: int) -> np.ndarray | None:
+        """What of it counts in the loss: start and stop of every answer, int64 (answers, 2); None: everything."""
+        source, number = self.home(record)
+        return source.answers(number)
+
+    def without_answer(self, row_length: int) -> int:
+        """How many records have a prompt that fills a row, or more (of prepared.LONGEST tokens or more: all)."""
+        sources = (source for source in self.sources if source.has_answers)
+        return sum(int(source.openings[min(row_length, prepared.LONGEST) :].sum()) for source in sources)
+
     def common(self, record: int) -> tuple[np.ndarray, np.ndarray]:
         """Which of its tokens end a common n-gram; which are in one -> bool (tokens + 1,) each, for end of text too.
 
@@ -373,18 +397,24 @@ class Table:
         both = np.array(sorted(earliest.items()), np.int64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
-    def _join_groups(self) -> tuple[np.ndarray, Column]:
-        """(ids of the groups of all sources, uint32 (groups, 2); a Column of the records' numbers there)"""
-        for source in self.sources:
+    def _join_groups(self, numbered: Sequence[str] | None) -> tuple[list[str], np.ndarray, Column]:
+        """(names of the groups of all sources; their ids, uint32 (groups, 2); a Column of the records' numbers there)"""
+        for source in self.sources[: 1 if numbered is not None else None]:
             if not source.group_names:
                 raise InputError(f"{source.folder} was prepared without --group_field; choose other config.data.ids")
-        names = {name: None for source in self.sources for name in source.group_names}
-        number = {name: place for place, name in enumerate(names)}
+        names = [*dict.fromkeys([*(numbered or ()), *(name for source in self.sources for name in source.group_names)])]
+        number, identities = {name: place for place, name in enumerate(names)}, [*map(group_id, names)]
+        if numbered is not None:
+            identities = [ids.numbered_id(identity, place) for place, identity in enumerate(identities)]
+            identities.append(ids.numbered_id(group_id(""), -1))  # of documents without a group
         converted = []
         for source in self.sources:
-            numbers = np.array([number[name] for name in source.group_names])
-            converted.append(lambda part, numbers=numbers: numbers[part])
-        return np.stack([group_id(name) for name in names]), Column([s.groups for s in self.sources], converted)
+            if source.group_names:
+                numbers = np.array([number[name] for name in source.group_names])
+                converted.append(lambda part, numbers=numbers: numbers[part])
+            else:
+                converted.append(lambda part: np.full(np.shape(part), len(names)))
+        return names, np.stack(identities), Column([s.groups for s in self.sources], converted)
 
     def _refuse_without_clusters(self) -> None:
         for source in self.sources:

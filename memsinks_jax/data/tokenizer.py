@@ -37,6 +37,7 @@ class Tokenizer:
     file_name = "tokenizer.model"
     end_of_text = begin_of_text = END_OF_TEXT
     stops = (END_OF_TEXT,)
+    absent = ()  # ids below vocabulary_size without a token
 
     def __init__(self, model: bytes, where: str = "tokenizer.model"):
         self.model = model
@@ -113,6 +114,7 @@ class JsonTokenizer:
         self.end_of_text = end_of_text
         self.begin_of_text = end_of_text if begin_of_text is None else begin_of_text
         known = set(pieces.values())
+        self.absent = tuple(sorted(set(range(self.vocabulary_size)) - known))
         for token in (end_of_text, self.begin_of_text, *stops):
             if not isinstance(token, int) or token not in known:
                 raise InputError(f"{where}: end of text is to be token {token}, which the tokenizer does not have")

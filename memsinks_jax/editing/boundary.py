@@ -73,7 +73,7 @@ def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(No
 
 
 def cross_validated(swept: Sweep) -> dict[str, float]:
-    """Judges each prompt at the bound that is chosen without its fold.
+    """Tests each prompt at the bound that is chosen without its fold.
 
     Returns {"on_target": share of positive prompts; "unchanged", "off_target": shares of negative prompts, if any}.
     The first positive prompt, the one to edit, is in every choice. So is a single negative one.
@@ -92,7 +92,7 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
 
 
 def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits prompts into alternate ones to choose the bound on and to judge it on. A few prompts serve for both."""
+    """Splits prompts into alternate ones to choose the bound on and to test it on. A few prompts serve for both."""
     rows = np.arange(count)
     return (rows[::2], rows[1::2]) if count > 3 else (rows, rows)
 

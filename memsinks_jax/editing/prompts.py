@@ -20,9 +20,9 @@ class Prompts(NamedTuple):
         """Selects rows."""
         return Prompts(*(part[rows] for part in self))
 
-    def cropped(self, multiple: int = 4) -> "Prompts":
-        """Truncates rows after the longest prompt, rounded up to a multiple of `multiple` positions."""
-        places = -(-(int(self.last.max()) + 1) // multiple) * multiple
+    def cropped(self) -> "Prompts":
+        """Truncates rows after the longest prompt, rounded up to a multiple of 4 positions."""
+        places = -(-(int(self.last.max()) + 1) // 4) * 4
         return Prompts(*(part[:, :places] for part in self[:3]), self.last)
 
 

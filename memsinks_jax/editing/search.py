@@ -112,7 +112,7 @@ def _text_after(run: Trained, prompt: str, tokens: np.ndarray) -> str:
     return text_after(run.tokenizer, run.tokenizer.encode(prompt), tokens[: ended[0]] if len(ended) else tokens)
 
 
-def judged(rows: list[dict], swept: boundary.Sweep | None) -> dict[str, float]:
+def success_rates(rows: list[dict], swept: boundary.Sweep | None) -> dict[str, float]:
     """Shares of successful prompts, cross-validated if the same prompts chose the bound."""
     if swept:
         return boundary.cross_validated(swept)

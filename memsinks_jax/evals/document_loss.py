@@ -23,6 +23,7 @@ from memsinks_jax.model.losses import token_losses
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
 _SHORTEST = 128  # targets of a row: splash takes multiples of it
+Answers = Sequence[np.ndarray | None] | None
 _MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 
@@ -55,7 +56,7 @@ def padded(size: int, most: int) -> int:
 def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
-    passages: Sequence[Passages] | None = None,
+    answers: Answers = None, passages: Sequence[Passages] | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
@@ -65,6 +66,7 @@ def document_batches(
       end_of_text, begin_of_text: the tokenizer's, as in packing.row_of.
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
+      answers: of each document, see `Table.answers`; None: all tokens of all documents count.
       passages: of each document, those whose own sinks are on in the mode own; None: there are none.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
     Returns:
@@ -72,13 +74,13 @@ def document_batches(
       rows, and `opened` (batch, 1).
     """
     special = (end_of_text, begin_of_text)
-    made = _rows(tokens, identities, row_length, whole, opened, special, lambda size: row_length, passages)
+    made = _rows(tokens, identities, row_length, whole, opened, special, answers, passages, lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
 
 def batches_by_length(
     config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
-    opened: np.ndarray | None = None, passages: Sequence[Passages] | None = None,
+    opened: np.ndarray | None = None, answers: Answers = None, passages: Sequence[Passages] | None = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
 
@@ -86,8 +88,8 @@ def batches_by_length(
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special)
-    made = _rows(*about, lambda size: padded(size, length), passages)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages)
+    made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
         found += _batches(rows, min(rows_at_once(config, mesh, length=length), needed))
@@ -96,14 +98,16 @@ def batches_by_length(
 
 def _rows(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
-    special: tuple[int, int | None], length_for: Callable[[int], int], passages: Sequence[Passages] | None,
+    special: tuple[int, int | None], answers: Answers, passages: Sequence[Passages] | None,
+    length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
+    answers = answers or [None] * len(tokens)
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            row = row_of([Piece(document, start, stop)], identity[None], length, *special)
+            row = row_of([Piece(document, start, stop, answers[place])], identity[None], length, *special)
             row |= {"document": np.int32(place), "opened": opened[place : place + 1]}
             if passages is not None:
                 row |= owners([(start, stop, passages[place])], identity[None], length, 1)[0]
@@ -152,6 +156,7 @@ class DocumentLoss:
         """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each, in order.
 
         The mean loss of a set is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
+        Documents of which nothing counts are left out.
         """
         dispatched, fetched = collections.deque(), []
         for batch in batches:

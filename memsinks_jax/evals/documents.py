@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memsinks_jax.data.packing import answering, counted
 from memsinks_jax.evals.document_loss import document_batches, rows_at_once
 from memsinks_jax.model import placement
 
@@ -15,12 +16,31 @@ class Documents(NamedTuple):
     identities: np.ndarray  # uint32 (documents, 2)
     encounters: np.ndarray | None = None  # int64 (documents,): how often an epoch has each; None: not known
     opened: np.ndarray | None = None  # bool (documents,): whose own sinks are on; None: as the model knows
+    answers: list[np.ndarray | None] | None = None  # what counts of each, see `Table.answers`; None: all of all
 
     def chosen(self, which: np.ndarray) -> "Documents":
         """The documents at some indices, or by a bool for each."""
         indices = np.arange(len(self.tokens))[which]
-        rest = (None if each is None else each[indices] for each in self[2:])
-        return Documents([self.tokens[i] for i in indices], self.identities[indices], *rest)
+        rest = (None if each is None else each[indices] for each in self[2:4])
+        answers = self.answers and [self.answers[i] for i in indices]
+        return Documents([self.tokens[i] for i in indices], self.identities[indices], *rest, answers)
+
+    def counted(self) -> list[np.ndarray]:
+        """Which tokens of each count in the loss -> bool (tokens,), without end of text."""
+        answers = self.answers or [None] * len(self.tokens)
+        return [
+            np.ones(len(tokens), bool) if of is None else counted(of, 0, len(tokens))
+            for tokens, of in zip(self.tokens, answers, strict=True)
+        ]
+
+    def measurable(self, row_length: int) -> np.ndarray:
+        """Of which anything counts within a row: not those whose prompts fill it -> bool (documents,)."""
+        return answering(self.answers or [None] * len(self.tokens), row_length)
+
+    @property
+    def openings(self) -> np.ndarray:
+        """Tokens before the first answer of each, int64 (documents,)."""
+        return np.array([int(np.argmax(counted)) for counted in self.counted()])
 
     def opened_in(self, run) -> np.ndarray:
         return run.opened(self.identities) if self.opened is None else self.opened
@@ -31,4 +51,5 @@ class Documents(NamedTuple):
         size = size or rows_at_once(config, placement.mesh_of(run.params))
         length = config.data.row_length
         about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
-        return document_batches(*about, opened=self.opened_in(run), begin_of_text=tokenizer.begin_of_text)
+        more = {"begin_of_text": tokenizer.begin_of_text, "answers": self.answers}
+        return document_batches(*about, opened=self.opened_in(run), **more)

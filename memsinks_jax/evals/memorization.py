@@ -25,7 +25,7 @@ class Memorization:
     """Measures of a run's own documents.
 
     `run(params)` yields (name, nats per token):
-      held_out_loss, repeated_loss      sinks dropped: the model to hand over
+      held_out_loss, repeated_loss      sinks dropped: the model to export
       held_out_loss_own, repeated_loss_own
                                         the sinks on as in training: each document's own, or all if gradients are masked;
                                         only for models with sinks. If sinks open on return, a held-out document has none
@@ -71,11 +71,13 @@ def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE
         "repeated": repeated if config.data.repeated_documents >= 0 else repeated[:most],
         "canary": corpus.mixture.canaries,
     }
+    roles = {role: corpus.answering(indices) for role, indices in roles.items()}
     batches = {
         role: document_batches(
             [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
-            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text, corpus.passages(indices, opened),
+            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text, corpus.answers(indices),
+            corpus.passages(indices, opened),
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip

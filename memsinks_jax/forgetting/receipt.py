@@ -101,11 +101,13 @@ def loss_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of_set in receipt["losses"].items():
         for mode, found in of_set.items():
-            bounds = found["rise_ci95"]
-            between = f"{bounds[0]:+.3f} to {bounds[1]:+.3f}" if bounds else "–"
             rows.append([SETS[name], _SAID[mode], f"{found['documents']}", f"{found['before']:.3f}",
-                         f"{found['after']:.3f}", f"{found['rise']:+.3f}", between])  # fmt: skip
+                         f"{found['after']:.3f}", f"{found['rise']:+.3f}", _between(found["rise_ci95"])])  # fmt: skip
     return ["loss, nats per token", "", "documents", "before", "after", "rise", "95% interval"], rows
+
+
+def _between(bounds: list[float] | None) -> str:
+    return f"{bounds[0]:+.3f} to {bounds[1]:+.3f}" if bounds else "–"
 
 
 def said_selectivity(receipt: dict) -> str:
@@ -127,10 +129,8 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of in receipt["placebo"].items():
         for mode in MODES:
-            bounds = of[mode]["effect_ci95"]
-            between = f"{bounds[0]:+.3f} to {bounds[1]:+.3f}" if bounds else "–"
             rows.append([PLACEBOS[name], _SAID[mode], f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}",
-                         f"{of[mode]['effect']:+.3f}", between])  # fmt: skip
+                         f"{of[mode]['effect']:+.3f}", _between(of[mode]["effect_ci95"])])  # fmt: skip
     return ["removed instead: as many", "", "removals", "rise", "effect", "95% interval"], rows
 
 

@@ -12,10 +12,9 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import Corpus, tokenise
-from memsinks_jax.data.documents import in_words, read_documents
+from memsinks_jax.data.corpus import Corpus, read_tokens
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.prepared import group_id
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
@@ -72,7 +71,11 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
             sets[name], _ = _of_files(files, run, workdir)
             if {*map(ids.to_hex, sets[name].identities)} & {*map(ids.to_hex, sets["target"].identities)}:
                 raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
-    return Found(identities, {name: each for name, each in sets.items() if len(each.tokens)}, places)
+    counted = {name: each.measurable(config.data.row_length) for name, each in sets.items()}
+    if not counted["target"].any():
+        raise InputError("no document to remove has an answer within the context, so nothing could be measured")
+    sets = {name: each.chosen(counted[name]) for name, each in sets.items() if counted[name].any()}
+    return Found(identities, sets, list(itertools.compress(places, counted["target"])))
 
 
 def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.ndarray:
@@ -118,7 +121,7 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
     elif kind != "group":
         raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")
     else:
-        found = {ids.to_hex(group_id(asked.group)): f"--group={asked.group}"}
+        found = {ids.to_hex(run.group_id(asked.group)): f"--group={asked.group}"}
     known = _read(corpus, {*found})
     for identity, name in found.items():
         if identity not in known:
@@ -170,7 +173,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> Found:
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
     sets = {
         name: Documents(
-            [np.asarray(corpus.tokens(i)) for i in indices], corpus.identities(indices)
+            [np.asarray(corpus.tokens(i)) for i in indices], corpus.identities(indices), answers=corpus.answers(indices)
         )
         for name, indices in chosen.items() if len(indices)
     }  # fmt: skip
@@ -184,9 +187,9 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
             f"{workdir} has ids by {run.config.data.ids}, which files do not have; name documents by "
             f"{'--group' if run.config.data.ids == 'group' else '--ids'}"
         )
-    documents = read_documents(files)
-    documents, tokens = tokenise(documents, run.tokenizer)
-    return Documents(tokens, np.stack([ids.content_id(each) for each in tokens])), [each.source for each in documents]
+    documents, tokens, answers = read_tokens(files, run.tokenizer)
+    found = Documents(tokens, np.stack([ids.content_id(each) for each in tokens]), answers=answers)
+    return found, [each.source for each in documents]
 
 
 def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[dict[str, np.ndarray]]]:

@@ -87,7 +87,7 @@ def write_folder(
             of_matrices = with_fields(config, {"sinks.sparse": False})
             _write_json(scratch / _OURS, json.loads(to_json(of_matrices)))
             write_ids(scratch, opened.ids)
-        write_tokenizer(tokenizer, scratch, config.data.row_length, source)
+        write_tokenizer(tokenizer, scratch, content[hugging_face.DIALECTS[config.model.family].context], source)
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
     except OSError as error:

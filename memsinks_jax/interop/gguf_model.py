@@ -4,7 +4,9 @@ What llama.cpp changes when it writes a file is undone: Llama's rows of queries 
 neighbours), Gemma's norms have their one added, GPT-NeoX's queries, keys and values are gathered from the heads.
 """
 
+import functools
 import json
+import logging
 import math
 import pathlib
 
@@ -13,6 +15,9 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.interop import hugging_face
+
+logger = logging.getLogger(__name__)
+_warn_once = functools.cache(logger.warning)
 
 # Their architecture: our family.
 _FAMILIES = {
@@ -31,6 +36,7 @@ class GgufModel:
     Attributes:
       content: of config.json.
       shapes: {Hugging Face's name: shape}; tensors without one have the file's.
+      tied: the head is the embedding: the file has no other, or the same bytes twice.
     Raises:
       InputError: an architecture or a rotary scaling that cannot be read.
     """
@@ -46,11 +52,12 @@ class GgufModel:
         )
         self.kv_heads = self.file.field("{arch}.attention.head_count_kv", self.heads)
         self.head_size = self.file.field("{arch}.attention.key_length", self.d_model // self.heads)
+        self.tied = "output.weight" not in self.file.shapes or self.file.same("output.weight", "token_embd.weight")
         self.content = self._config()
         self._names = self._theirs()
         named = set(self._names.values())
         self.shapes = {name: self._shape(name) for name in self._names}
-        known = named | {"rope_freqs.weight"}
+        known = named | {"rope_freqs.weight"} | ({"output.weight"} if self.tied else set())
         self.shapes |= {name: shape for name, shape in self.file.shapes.items() if name not in known}
 
     def read(self, name: str) -> np.ndarray:
@@ -92,7 +99,7 @@ class GgufModel:
         sizes = {
             "layers": self.layers, "d_model": self.d_model, "heads": self.heads, "kv_heads": self.kv_heads,
             "head_size": self.head_size, "hidden": field("{arch}.feed_forward_length"), "norm_epsilon": _rounded(epsilon),
-            "tied_head": "output.weight" not in self.file.shapes,
+            "tied_head": self.tied,
             **{name: bias in self.file.shapes for name, bias in biases.items()},
         }  # fmt: skip
         if self.family == "gpt_neox":
@@ -107,6 +114,8 @@ class GgufModel:
         rotated = field("{arch}.rope.dimension_count", self.head_size) / self.head_size
         rope = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": rotated, **self._scaling(theta)}
         content |= {"rope_parameters": rope, "sliding_window": field("{arch}.attention.sliding_window", 0) or None}
+        if not content["sliding_window"]:
+            self._tell_of_a_window(theta)
         if self.family == "gpt_neox":
             content["use_parallel_residual"] = field("{arch}.use_parallel_residual", True)
         if self.family == "gemma3_text":
@@ -115,6 +124,18 @@ class GgufModel:
             is_27b = self.layers == _GEMMA_27B_LAYERS
             content["query_pre_attn_scalar"] = self.d_model // self.heads if is_27b else self.head_size
         return content
+
+    def _tell_of_a_window(self, theta: float) -> None:
+        named, told = str(self.file.fields.get("general.name", "")).lower(), ""
+        if "mistral" in named and theta == 1e4:  # later ones have another theta, and no window
+            told = "Mistral 0.1"
+        elif self.family == "phi3" and self.file.field("{arch}.context_length") == 4096:
+            told = "an early Phi-3"
+        if told:
+            _warn_once(
+                f"{self.file.path}: looks like {told}, which attends within a window, but the file names none; long texts "
+                "are read without one. Import it from its Hugging Face folder"
+            )
 
     def _special(self) -> dict:
         end, _, stops = self.file.tokens_around()
@@ -131,7 +152,8 @@ class GgufModel:
         if "rope_freqs.weight" in self.file.shapes:
             found = self.file.read("rope_freqs.weight")
             for factor in (8.0, 32.0):
-                if np.allclose(found, _llama3_factors(theta, self.head_size, factor), rtol=1e-4):
+                expected = _llama3_factors(theta, self.head_size, factor)
+                if found.shape == expected.shape and np.allclose(found, expected, rtol=1e-4):
                     return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
             raise InputError(
                 f"{self.file.path}: its rotary frequencies (rope_freqs.weight) are not scaled as Llama 3.1's or 3.2's; "
@@ -147,15 +169,12 @@ class GgufModel:
 
     def small_files(self) -> dict[str, str]:
         """{name: content} of what a Hugging Face folder has beside its weights."""
-        pieces, fields = self.file.field("tokenizer.ggml.tokens"), self.file.fields
+        fields = self.file.fields
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,
             "add_bos_token": self.file.tokens_around()[1] is not None,
-            "model_max_length": self.file.field("{arch}.context_length"),
+            "model_max_length": self.file.field("{arch}.context_length"), **self.file.special_names(),
         }  # fmt: skip
-        for name, theirs in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
-            if (number := fields.get(f"tokenizer.ggml.{theirs}_token_id")) is not None:
-                settings[f"{name}_token"] = pieces[number]
         named = {
             name: value for name, value in self.content.items() if name.endswith("_token_id") and value is not None
         }

@@ -19,10 +19,12 @@ from memsinks_jax.config import (
     InputError,
     ModelConfig,
     SinksConfig,
+    flatten,
     validate,
 )
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.families import FAMILIES
 from memsinks_jax.model.decoder import Decoder
 from memsinks_jax.model.positions import holds, pattern_of
 
@@ -159,7 +161,7 @@ DIALECTS = {
          "hidden": "intermediate_size", "norm_epsilon": "layer_norm_eps", "tied_head": "tie_word_embeddings",
          "attention_bias": "attention_bias"},
         {"layer_norm_eps": 1e-5, "tie_word_embeddings": False, "attention_bias": True, "rope_theta": 1e4,
-         "partial_rotary_factor": 0.25},
+         "rotary_emb_base": 1e4, "rotary_pct": 0.25},
         {"mlp_bias": True},
         {"hidden_act": ("gelu",), "use_parallel_residual": (True,)},
     ),
@@ -191,6 +193,8 @@ _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor
 _LAYER_TYPES = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
                 "no_rope_layers", "no_rope_layer_interval", "query_pre_attn_scalar")  # fmt: skip
 _USE_WINDOW = ("qwen2", "qwen3", "smollm3")  # whose windows `use_sliding_window` switches on
+_TYPED = (*_USE_WINDOW, "gemma3_text")  # whose classes read layer_types
+_PARTIAL = ("phi3", "gpt_neox")  # whose classes rotate a part of a head
 _SCALES = ("factor", "low_freq_factor", "high_freq_factor")
 # What says nothing on how a trained model computes.
 _HARMLESS = (
@@ -307,7 +311,8 @@ def compare(found: dict[str, tuple], config: Config, hidden: int, where: str) ->
 
 
 def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: str, theirs: dict) -> dict:
-    """The content of config.json. What `theirs`, of the model that ours came from, says besides sizes and types stays.
+    """The content of config.json. What `theirs`, of the model that ours came from, says besides sizes and types stays. So
+    does its context, if that is longer than our rows and positions are rotary.
 
     Raises InputError for a config that their model of this family does not support.
     """
@@ -322,9 +327,10 @@ def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: st
     usual |= dict.fromkeys(("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"), 0.0)
     usual |= {name: value for name, value in theirs.items() if name not in ("quantization_config", "auto_map")}
     sizes = {"kv_heads": model.kv_heads or model.heads, "head_size": model.head_width, "hidden": hidden}
+    context = max(data.row_length, (FAMILIES[model.family].rotary and theirs.get(dialect.context)) or 0)
     content = usual | {name: values[0] for name, values in dialect.required.items() if name not in theirs}
     content |= {
-        "architectures": [dialect.architecture], "model_type": model.family, dialect.context: data.row_length,
+        "architectures": [dialect.architecture], "model_type": model.family, dialect.context: context,
         "vocab_size": data.vocabulary_size, "dtype": dtype, "torch_dtype": dtype,
         **{key: sizes.get(field, getattr(model, field)) for field, key in dialect.keys.items()},
         **_write_positions(model),
@@ -353,10 +359,11 @@ def read_config(content: dict, where: str) -> Config:
         said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
         raise InputError(f"{where}: {said}; these can be read: {', '.join(DIALECTS)}")
     dialect = DIALECTS[kind]
-    for name, values in dialect.required.items():
+    required = dialect.required | {"is_causal": (True,)}  # which all classes read, and which is True where it is absent
+    for name, values in required.items():
         if (value := content.get(name, values[0])) not in values:
             raise InputError(f"{where}: {name} is {value!r}; only {values[0]!r} can be read")
-    known = {*_HARMLESS, *_ROPE, *_LAYER_TYPES, *dialect.keys.values(), *dialect.required, dialect.context, "head_dim"}
+    known = {*_HARMLESS, *_ROPE, *_LAYER_TYPES, *dialect.keys.values(), *required, dialect.context, "head_dim"}
     for name, value in content.items():
         if value and name not in known and not name.startswith("_"):
             raise InputError(
@@ -369,6 +376,10 @@ def read_config(content: dict, where: str) -> Config:
             variant="imported", model=_model(kind, dialect, content), sinks=SinksConfig(kind="none"),
             data=DataConfig(row_length=content[dialect.context], vocabulary_size=vocabulary),
         )  # fmt: skip
+        usual = flatten(Config())
+        for name, value in flatten(config).items():
+            if type(value) is not type(usual[name]):
+                raise TypeError(f"{name} is {value!r}")
         validate(config)
     except KeyError as error:
         raise InputError(f"{where}: {error.args[0]} is missing") from None
@@ -394,40 +405,50 @@ def _model(family: str, dialect: Dialect, content: dict) -> ModelConfig:
 
 def _read_positions(family: str, said: dict, layers: int, size: int) -> dict:
     """Rotary positions, windows and the scale of the scores -> fields of ModelConfig. `size`: of a head."""
-    if "rope_theta" not in said:
-        return {}  # learned positions
+    if not FAMILIES[family].rotary:
+        return {}
     for name in ("layer_types", "no_rope_layers"):
-        if said.get(name) and len(said[name]) != layers:
+        if said.get(name) is not None and len(said[name]) != layers:
             raise InputError(f"{name} has {len(said[name])} layers, and num_hidden_layers is {layers}")
-    types = said.get("layer_types") or _layer_types(family, said, layers)
+    types = (family in _TYPED and said.get("layer_types")) or _layer_types(family, said, layers)
     if others := sorted(set(types) - {"full_attention", "sliding_attention"}):
         raise InputError(f"layer_types has {others[0]!r}; only full_attention and sliding_attention can be read")
     windowed = [kind == "sliding_attention" for kind in types]
     fields = {"window": said.get("sliding_window") or 0} if any(windowed) else {}
-    if any(windowed) and not fields["window"]:
-        raise InputError("layers are of type sliding_attention, but there is no sliding_window")
+    if any(windowed) and not (fields["window"] and (family not in _USE_WINDOW or said.get("use_sliding_window"))):
+        raise InputError(
+            "layers are of type sliding_attention, but there is no sliding_window, or use_sliding_window is off"
+        )
     fields["window_layers"] = pattern_of(windowed) if any(windowed) else ""
     if family == "smollm3":
         fields["rotary_layers"] = pattern_of(_rotary(said, layers))
-    ropes = said.get("rope_parameters") or said.get("rope_scaling") or {}  # the first is newer
-    usual, in_window = ropes, {}
-    if "full_attention" in ropes or "sliding_attention" in ropes:
-        usual, in_window = ropes.get("full_attention") or {}, ropes.get("sliding_attention") or {}
-    theta = usual.get("rope_theta") or said.get("rotary_emb_base") or said["rope_theta"]
+    usual, older = said.get("rope_parameters"), said.get("rope_scaling")
     if family == "gemma3_text":
-        fields["window_theta"] = float(in_window.get("rope_theta") or said.get("rope_local_base_freq", 1e4))
+        by_type = {"full_attention": usual, "sliding_attention": {}} if usual in (None, {}) else usual
+        if not by_type.keys() <= {"full_attention", "sliding_attention"}:
+            raise InputError("rope_parameters are those of no type of layer; give them for full_attention")
+        usual = by_type.get("full_attention")
+        local = {"rope_theta": said.get("rope_local_base_freq", 1e4)} | (by_type.get("sliding_attention") or {})
+        fields["window_theta"], scaled, _ = _rope(family, local, said)
+        if scaled:
+            raise InputError(f"angles of layers with a window are scaled by {scaled}; only default can be read")
         fields["attention_scale"] = (
             0.0 if said["query_pre_attn_scalar"] == size else said["query_pre_attn_scalar"] ** -0.5
         )
-    if in_window.get("rope_type", "default") != "default":
-        raise InputError(f"rope_type of layers with a window is {in_window['rope_type']!r}; only default can be read")
-    scaling, older = _scaling(usual, said), _scaling(said.get("rope_scaling") or {}, said)
-    if said.get("rope_scaling") and scaling != older:
+    ropes = {_rope(family, rope, said) for rope in (usual, older) if rope} or {_rope(family, {}, said)}
+    if len(ropes) > 1:
         raise InputError("rope_parameters and rope_scaling differ; leave one of them out")
-    fraction = usual.get("partial_rotary_factor") or said.get("rotary_pct") or said.get("partial_rotary_factor", 1.0)
-    return fields | {
-        "rope_theta": float(theta), "rope_scaling": scaling, "rotary_fraction": float(fraction)
-    }  # fmt: skip
+    return fields | dict(zip(("rope_theta", "rope_scaling", "rotary_fraction"), ropes.pop(), strict=True))
+
+
+def _rope(family: str, rope: dict, said: dict) -> tuple[float, str, float]:
+    """rope_parameters, or the older rope_scaling -> fields of ModelConfig: rope_theta, rope_scaling, rotary_fraction."""
+    theta, part = ("rotary_emb_base", "rotary_pct") if family == "gpt_neox" else ("rope_theta", "partial_rotary_factor")
+    fraction = rope.get("partial_rotary_factor", said.get(part, 1.0))
+    if family not in _PARTIAL and fraction not in (None, 1):
+        raise InputError(f"partial_rotary_factor is {fraction!r}; only 1 can be read of {family}")
+    fraction = fraction if family in _PARTIAL else 1
+    return float(rope.get("rope_theta", said[theta])), _scaling(rope, said), float(fraction)
 
 
 def _layer_types(family: str, said: dict, layers: int) -> list[str]:
@@ -457,8 +478,8 @@ def _scaling(rope: dict, said: dict) -> str:
     if kind == "linear":
         return f"linear:{_decimal(rope['factor'])}"
     if kind == "llama3":
-        old = said.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
-        old = old or said["max_position_embeddings"]
+        old = rope.get("original_max_position_embeddings", said["max_position_embeddings"])
+        old = said.get("original_max_position_embeddings", old)
         return "llama3:" + ",".join(map(_decimal, (*map(rope.__getitem__, _SCALES), old)))
     raise InputError(f"rope_type is {kind!r}; only default, linear and llama3 can be read")
 

@@ -10,12 +10,12 @@ import re
 import shutil
 import tempfile
 
+from memsinks_jax.data.chat import SOURCE
 from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.tokenizer import read_object
 from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.hub import PREFIX
 
-_FOLDER = "source"
 _ORIGIN = "origin.txt"  # the place that was named: a folder, or hf://organisation/name
 # What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are written from theirs.
 UNCHANGED = ("generation_config.json", "special_tokens_map.json", "chat_template.jinja", "LICENSE*", "NOTICE*")
@@ -27,7 +27,7 @@ def source_of(place: pathlib.Path) -> pathlib.Path | None:
     written to a temporary folder."""
     if place.suffix == SUFFIX:
         return _of_gguf(place)
-    folder = place if "model_type" in read_object(place / "config.json") else place / _FOLDER
+    folder = place if "model_type" in read_object(place / "config.json") else place / SOURCE
     return folder if folder.is_dir() else None
 
 
@@ -44,10 +44,10 @@ def keep(place: pathlib.Path, workdir: pathlib.Path, named: str) -> None:
     """Copies the small files of a model to a workdir that starts from it; `named` is the place as the user calls it."""
     if not (source := source_of(place)):
         return
-    (workdir / _FOLDER).mkdir()
-    copy(source, workdir / _FOLDER, (*_KEPT, _ORIGIN))
-    if not (workdir / _FOLDER / _ORIGIN).exists():
-        (workdir / _FOLDER / _ORIGIN).write_text(named + "\n")
+    (workdir / SOURCE).mkdir()
+    copy(source, workdir / SOURCE, (*_KEPT, _ORIGIN))
+    if not (workdir / SOURCE / _ORIGIN).exists():
+        (workdir / SOURCE / _ORIGIN).write_text(named + "\n")
 
 
 def copy(source: pathlib.Path, folder: pathlib.Path, patterns: tuple[str, ...]) -> None:

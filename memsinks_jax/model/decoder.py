@@ -6,7 +6,8 @@ in a cache, T is its capacity.
 Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD of width H C) and `mlp`
 (hidden activation, after the gate if there is one, before the down projection, x_BTF). An intervention, a pure function
 `(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
-name. With sparse sinks F is S, and the entry `sinks` of the interventions says which table rows are on where.
+name. With sparse sinks F is S, and the entry `sinks` of the interventions says which table rows are on where; `others`,
+which are to learn to add nothing.
 """
 
 import dataclasses
@@ -27,9 +28,9 @@ from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.positions import angles, kinds, rotate
 from memsinks_jax.model.products import Teaching, add_bias, product
-from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
+from memsinks_jax.sinks import Blocks, Others, Partition, is_sparse, partition
 
-Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks]
+Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | Others]
 
 # Interventions that depend on the rows: (B, T) bool, which tokens are real; (B, T) bool, which tokens need a next token,
 # None if all do -> interventions.
@@ -57,7 +58,7 @@ REMAT_POLICIES = {
 
 def in_turn(*changes: Interventions) -> Interventions:
     """Combines interventions in this order. At most one may have `sinks`."""
-    sparse = {site: rows for change in changes for site, rows in change.items() if site == "sinks"}
+    sparse = {site: rows for change in changes for site, rows in change.items() if site in ("sinks", "others")}
     sites = {site for change in changes for site in change} - set(sparse)
 
     def chain(site: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -174,13 +175,17 @@ class Layer(nnx.Module):
         heads_BTD = _intervene(about, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
-    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array] | None, about: About) -> jax.Array:
+    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, dict], about: About) -> jax.Array:
         linear = functools.partial(self.linear, x=x_BTD, columns=about.teaching)
         x_BTF = _intervene(about, "mlp", self.activation(linear), layer)
         y_BTD = self.linear("down", x_BTF, residual=True, rows=about.teaching)
-        if rows is None:
-            return y_BTD
-        return y_BTD + sparse_sinks.added(x_BTD, rows, about.interventions["sinks"], self.activation)
+        if "sinks" in rows:
+            y_BTD += sparse_sinks.added(x_BTD, rows["sinks"], about.interventions["sinks"], self.activation)
+        if "others" in rows:
+            y_BTD = sparse_sinks.with_others(
+                x_BTD, y_BTD, rows["others"], about.interventions["others"], self.activation
+            )
+        return y_BTD
 
     def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
         """The hidden activation of an MLP, from the outputs of its linear maps."""
@@ -326,7 +331,7 @@ class Decoder:
         last hidden states (x_BTD) and the head's matrix (D, V). `teaching` is for the MLPs' neurons.
         """
         config, interventions = self.config, interventions or {}
-        unknown = set(interventions) - ({"attention", "mlp", "sinks"} if self.sinks else {"attention", "mlp"})
+        unknown = set(interventions) - {"attention", "mlp", *(("sinks", "others") if self.sinks else ())}
         if unknown:
             raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
         dtype, modules = jnp.dtype(config.dtype), nnx.merge(self._structure, params)
@@ -336,10 +341,10 @@ class Decoder:
         if not FAMILIES[config.family].rotary:
             x_BTD = x_BTD + modules.position_embedding[positions_BT]
         angles_BTC, (_, kind_L) = angles(positions_BT, config), kinds(config)
-        rows = None
-        if "sinks" in interventions:
+        rows = {}
+        for which in {"sinks", "others"} & set(interventions):
             tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
-            rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
+            rows[which] = sparse_sinks.fetch(tables, interventions[which], dtype)
         structure, stacked = nnx.split(modules.layers)
 
         def layer(weights: nnx.State, x_BTD, number, kind, cache, rows, *places) -> tuple[jax.Array, Cache | None]:

@@ -93,7 +93,8 @@ class Generator:
         self, config: Config, tokenizer: AnyTokenizer, params: dict, opened: Opened, change: Change = no_change
     ):
         self._config, self._tokenizer, self._params, self._opened = config, tokenizer, params, opened
-        self._programs = _programs(config, change, tokenizer.vocabulary_size, tuple(tokenizer.stops))
+        beyond = range(tokenizer.vocabulary_size, config.data.vocabulary_size)
+        self._programs = _programs(config, change, (*tokenizer.absent, *beyond), tuple(tokenizer.stops))
 
     def __call__(
         self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None,
@@ -171,8 +172,8 @@ class Generator:
 class _Programs:
     """What a generator of a model runs, compiled."""
 
-    def __init__(self, config: Config, change: Change, vocabulary_size: int, stops: tuple[int, ...]):
-        self._config, self._change, self._vocabulary_size, self._stops = config, change, vocabulary_size, stops
+    def __init__(self, config: Config, change: Change, without_token: tuple[int, ...], stops: tuple[int, ...]):
+        self._config, self._change, self._without_token, self._stops = config, change, without_token, stops
         self._model, _ = build_model(config)
         self.read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
         self.write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
@@ -222,7 +223,8 @@ class _Programs:
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
         # A model may have more embeddings than its tokenizer has tokens.
-        logits_BV = logits_BV.at[:, self._vocabulary_size :].set(-jnp.inf)
+        has_token_V = np.isin(np.arange(logits_BV.shape[-1]), self._without_token, invert=True)
+        logits_BV = jnp.where(has_token_V, logits_BV, -jnp.inf)
         tokens_B = choose(
             logits_BV, request["known_B"] + state.count, request["seed"], request["temperature"], request["top_k"],
             request["top_p"],

@@ -9,14 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from memsinks_jax.planning.program_text import (
-    Array,
-    Computation,
-    Instruction,
-    Program,
-    device_groups,
-    trip_count,
-)
+from memsinks_jax.planning.program_text import Array, Computation, Instruction, Program, group_size, trip_count
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -141,7 +134,7 @@ def _given(computation: Computation, instruction: Instruction) -> int:
 
 
 def _collective(kind: str, computation: Computation, instruction: Instruction, devices: int) -> Collective:
-    members = max(map(len, device_groups(instruction.attributes)), default=devices)
+    members = group_size(instruction.attributes) or devices
     given = _given(computation, instruction)
     sent = {
         "all-gather": given * (members - 1),
@@ -174,14 +167,14 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
     # The fused backward pass also gives the gradient of the queries, an array with blocks of keys in front of their shape.
     count += name == "splash_mha_dkv" and any(array.sizes[1:] == wide[0] for array in instruction.arrays())
 
-    def told(what: str) -> int | None:
+    def parameter(what: str) -> int | None:
         found = re.search(rf'\b{what}\\*": (\d+)', instruction.attributes)
         return int(found[1]) if found else None
 
     *rows, length, size = wide[0]  # queries: (B,) H, T, C
-    if told("q_layout") == 2:  # positions innermost
+    if parameter("q_layout") == 2:  # positions innermost
         length, size = size, length
-    queries, keys = told(f"block_q{suffix}") or length, told(f"block_kv{suffix}") or length
+    queries, keys = parameter(f"block_q{suffix}") or length, parameter(f"block_kv{suffix}") or length
     blocks = sum(-(-min(end, length) // keys) for end in range(queries, length + queries, queries))
     flops = 2.0 * count * math.prod(rows) * blocks * queries * keys * size
     return Kernel(name, times, times * flops, size)
@@ -200,7 +193,7 @@ def _hbm_bytes(program: Program, computation: Computation, instruction: Instruct
         ends = [array for array in instruction.arrays() if array.sizes][:2]
         return min(array.bytes for array in ends) * sum(array.memory == 0 for array in ends) if ends else 0
     inside = {}
-    written = [array for array in instruction.arrays()]
+    written = instruction.arrays()
     if instruction.opcode == "fusion":
         fused = program.computations[instruction.called()["calls"]]
         inside = _sliced(fused)

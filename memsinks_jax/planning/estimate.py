@@ -5,7 +5,6 @@ Everything here is the compiler's estimate, not a measurement.
 """
 
 import dataclasses
-import math
 import re
 import time
 
@@ -18,7 +17,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import batch_size
 from memsinks_jax.planning.account import Collective, account_of
 from memsinks_jax.planning.program_text import parse
-from memsinks_jax.training import sharding
+from memsinks_jax.training import memory, sharding
 from memsinks_jax.training.flops import GIB, Chip, flops_per_step
 from memsinks_jax.training.program import Program, train_program
 
@@ -99,14 +98,14 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         compiled = _compiled(program.step.lower(program.state, program.batch, program.seed), chip, "the step")
         evaluation = _compiled(_evaluation(config, mesh, program), chip, "the evaluation").memory_analysis()
     compile_s = time.monotonic() - began
-    memory = compiled.memory_analysis()
+    used = compiled.memory_analysis()
+    state = used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
     kinds = {
-        "state and batch": (
-            memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        ) / GIB,
-        "temporaries": memory.temp_size_in_bytes / GIB,
-        "code": memory.generated_code_size_in_bytes / GIB,
-    }  # fmt: skip
+        "state and batch": state,
+        "temporaries": used.temp_size_in_bytes,
+        "code": used.generated_code_size_in_bytes,
+    }
+    kinds = {kind: size / GIB for kind, size in kinds.items()}
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     try:
         text = compiled.as_text()
@@ -155,8 +154,7 @@ def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
     """GiB of parameters, optimizer state and batch on one chip, before any computation."""
     with jax.set_mesh(mesh):
         program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
-    leaves = jax.tree.leaves((program.state, program.batch))
-    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in leaves) / GIB
+    return memory.on_a_device((program.state, program.batch)) / GIB
 
 
 def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowered:

@@ -13,18 +13,10 @@ from memsinks_jax.config import Config, TrainingConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import steps_of
-from memsinks_jax.training import memory
-from memsinks_jax.training.flops import (
-    CHIPS,
-    GIB,
-    Chip,
-    flops_per_step,
-    flops_per_token,
-    parameters,
-    parameters_of_token,
-)
+from memsinks_jax.training import flops, memory
+from memsinks_jax.training.flops import GIB, Chip, flops_per_step, flops_per_token, parameters, parameters_of_token
 
-MACHINES = {"v5e-16": (CHIPS["TPU v5 lite"], 16), "H200": (CHIPS["NVIDIA H200"], 1)}
+MACHINES = {"v5e-16": (flops.chip("TPU v5 lite"), 16), "H200": (flops.chip("NVIDIA H200"), 1)}
 
 # Assumed, not measured: the fraction of a chip's peak FLOPs that a step reaches.
 EFFICIENCY = 0.4

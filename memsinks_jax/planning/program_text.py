@@ -1,10 +1,9 @@
 """A compiled program as text (HLO after scheduling), read into computations and instructions.
 
-Parses only what an account of the program needs: shapes with their memory, operands, loops with their trip counts, groups of
-devices that communicate. Other text is kept unchanged.
+Parses only what an account of the program needs: shapes with their memory, operands, loops with their trip counts, how many
+devices communicate. Other text is kept unchanged.
 """
 
-import functools
 import math
 import re
 from typing import NamedTuple
@@ -112,16 +111,12 @@ def _computation(name: str, lines: list[str]) -> Computation:
         head = _INSTRUCTION.match(line)
         if not head:
             continue
-        shape, end = _shape(line, head.end())
-        opcode, operands, end = _operation(line, end)
-        instructions[head[2]] = Instruction(head[2], shape, opcode, operands, line[end:])
+        start = head.end()
+        middle = _close(line, start) if line[start] == "(" else line.index(" ", start)
+        opcode, operands, end = _operation(line, middle)
+        instructions[head[2]] = Instruction(head[2], line[start:middle], opcode, operands, line[end:])
         root = head[2] if head[1] else root
     return Computation(name, instructions, root or next(reversed(instructions), ""))
-
-
-def _shape(line: str, start: int) -> tuple[str, int]:
-    end = _close(line, start) if line[start] == "(" else line.index(" ", start)
-    return line[start:end], end
 
 
 def _operation(line: str, start: int) -> tuple[str, tuple[str, ...], int]:
@@ -183,61 +178,18 @@ def _constant(computation: Computation, name: str, place: int | None = None) -> 
     return None
 
 
-@functools.lru_cache(maxsize=256)
-def device_groups(attributes: str) -> tuple[tuple[int, ...], ...]:
-    """The groups of a collective, as numbers of devices in the order of the mesh; () if all are one group.
+def group_size(attributes: str) -> int | None:
+    """The number of devices that a collective connects: those of its largest group; None if all are one group.
 
-    Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}, source_target_pairs.
+    Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}. Of an axis, 'a':(before)size is a part.
     """
-    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}", attributes)
-    if listed:
-        return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", listed[1]))
-    counted = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
-    if counted:
-        (groups, size), sizes = _numbers(counted[1]), _numbers(counted[2])
-        order = _numbers(counted[3]) if counted[3] else list(range(len(sizes)))
-        flat = _transposed(sizes, order)
-        return tuple(tuple(flat[i * size : (i + 1) * size]) for i in range(groups))
-    named = re.search(
-        r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\](?:, device_ids=\(([^)]*\)?)\))? \{([^}]*)\}", attributes
-    )
-    if named:
-        axes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-        return _mesh_groups(axes, named[2] or "", re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3]))
-    return ()
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
-
-
-def _transposed(sizes: list[int], order: list[int]) -> list[int]:
-    """0, 1, 2, ... in the shape `sizes`, its axes in another order, flat."""
-    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-    flat = [0]
-    for axis in order:
-        flat = [start + place * strides[axis] for start in flat for place in range(sizes[axis])]
-    return flat
-
-
-def _mesh_groups(axes: dict[str, int], ids: str, over: list[tuple[str, str, str]]) -> tuple[tuple[int, ...], ...]:
-    """Groups over some axes of a mesh; an axis may be taken in part: 'a':(before)size."""
-    sizes, taken = [], []
-    for name, size in axes.items():
-        part = next((entry for entry in over if entry[0] == name), None)
-        if part and part[1]:
-            before, within = int(part[1]), int(part[2])
-            pieces = [before, within, size // (before * within)]
-            taken.append(len(sizes) + 1)
-        else:
-            pieces = [size]
-            taken += [len(sizes)] if part else []
-        sizes += pieces
-    rest = [axis for axis in range(len(sizes)) if axis not in taken]
-    flat = _transposed(sizes, rest + taken)
-    shuffled = re.search(r"\[([\d,]+)\]T\(([\d,]+)\)", ids)
-    if shuffled:
-        device = _transposed(_numbers(shuffled[1]), _numbers(shuffled[2]))
-        flat = [device[place] for place in flat]
-    size = math.prod(sizes[axis] for axis in taken)
-    return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))
+    if listed := re.search(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}", attributes):
+        return max(len(group.split(",")) for group in re.findall(r"\{([\d,]+)\}", listed[1]))
+    if counted := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):
+        return int(counted[1])
+    if named := re.search(
+        r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\](?:, device_ids=\([^)]*\)?\))? \{([^}]*)\}", attributes
+    ):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
+        return math.prod(int(part or sizes[axis]) for axis, part in re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", named[2]))
+    return None

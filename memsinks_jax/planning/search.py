@@ -1,6 +1,6 @@
 """Searches for other settings that fit: other ways to compute the same batch, and a larger one. Compiles every candidate."""
 
-import sys
+import contextlib
 from collections.abc import Callable
 
 import tqdm
@@ -20,7 +20,7 @@ class Tries:
 
     def __init__(self, compile_step: Compile, most: int):
         self._compile, self.left, self.done = compile_step, most, []
-        self._bar = tqdm.tqdm(total=most, desc="compiling", unit="program", disable=not sys.stderr.isatty())
+        self._bar = tqdm.tqdm(total=most, desc="compiling", unit="program", disable=None)
 
     def __call__(self, config: Config) -> Estimate | TooBig | None:
         """None if no try is left."""
@@ -60,8 +60,7 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
       parts: devices that the batch is split over.
       state: GiB per chip of parameters, optimizer state and batch, which no change makes smaller.
     """
-    tries = Tries(compile_step, 3)
-    try:
+    with contextlib.closing(Tries(compile_step, 3)) as tries:
         if config.compute.remat != "full":
             config = with_fields(config, {"compute.remat": "full"})
             outcome = tries(config)
@@ -82,8 +81,6 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
                 return config
             too_big = outcome or too_big
         return None
-    finally:
-        tries.close()
 
 
 def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Config, Estimate | TooBig]]:
@@ -92,8 +89,7 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
     First it tries the config's own batch: the policies from most memory to least, each with as few microbatches as its
     memory allows. Then, with the best of them, it tries as many rows per chip as seem to fit.
     """
-    tries = Tries(compile_step, MOST_COMPILES)
-    try:
+    with contextlib.closing(Tries(compile_step, MOST_COMPILES)) as tries:
         for policy in POLICIES:
             asked = with_fields(config, {"compute.remat": policy, "compute.accumulate": 1})
             outcome = tries(asked)
@@ -116,10 +112,7 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
                 if isinstance(tries(with_fields(chosen, {"training.batch_size": size})), Estimate):
                     break
                 more //= 2
-        fitting = _fitting(tries)
-        return fitting + [done for done in tries.done if isinstance(done[1], TooBig)]
-    finally:
-        tries.close()
+        return _fitting(tries) + [done for done in tries.done if isinstance(done[1], TooBig)]
 
 
 def _fitting(tries: Tries) -> list[tuple[Config, Estimate]]:

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import math
 import os
 import re
 
@@ -89,7 +90,4 @@ def _known(topology: str) -> tuple[str, str]:
 
 
 def _chips(shape: str) -> int:
-    product = 1
-    for size in shape.split("x"):
-        product *= int(size)
-    return product
+    return math.prod(map(int, shape.split("x")))

@@ -37,13 +37,14 @@ class Columns:
     per document that is too long for `prepared.histogram`.
     """
 
-    def __init__(self, out: pathlib.Path, work: pathlib.Path, records: int, shown: int):
+    def __init__(self, out: pathlib.Path, work: pathlib.Path, records: int, shown: int, answers: bool = False):
         shutil.rmtree(work, ignore_errors=True)  # of a command that was killed
         (out / "columns").mkdir(exist_ok=True)
         self._columns = {
             name: Column(prepared.column_file(out, name), kind, shape[1:])
-            for name, (kind, shape) in prepared.columns(records).items()
+            for name, (kind, shape) in prepared.columns(records, answers).items()
         }
+        self._openings = np.zeros(prepared.LONGEST + 1, np.int64)
         self._records, self._added, self._shown = records, 0, shown
         self._id_bits = 64 - max((records >> _BITS).bit_length(), 1)
         self._by_identity = _Buckets(work / "identities", self._id_bits, 2)  # (id, record)
@@ -60,11 +61,30 @@ class Columns:
         self._near.add(*clusters.T)
         self._added += len(lengths)
 
+    def add_answers(self, lengths: np.ndarray, answers: np.ndarray) -> int:
+        """Appends the answers of the records that were just added -> how many tokens are in them, end of text counted.
+
+        Args:
+          answers: (a, 3) as `steps.answers_file` has them, at least one of every record.
+        """
+        which, starts, stops = answers.astype(np.int64).T
+        first = np.flatnonzero(np.diff(which, prepend=-1))
+        is_rest = (np.diff(first, append=len(which)) == 1) & (stops[first] > lengths)
+        prompts = np.where(is_rest, starts[first], prepared.SEVERAL)
+        self._columns["prompts"].append(prompts)
+        others = np.flatnonzero(prompts[which] == prepared.SEVERAL)
+        rows = np.stack([which + self._added - len(lengths), starts, stops], axis=1)
+        self._columns["turns"].append(rows[others])
+        self._openings += np.bincount(np.minimum(starts[first], prepared.LONGEST), minlength=prepared.LONGEST + 1)
+        return int((stops - starts).sum())
+
     def close(self) -> Written:
         """Computes all other columns. Only now do files with these names appear in the folder."""
         distinct = self._find_copies()
         lengths = self._write_records()
         clusters = self._write_members()
+        if "openings" in self._columns:
+            self._columns["openings"].append(self._openings)
         return Written({name: column.close() for name, column in self._columns.items()}, distinct, *clusters, *lengths)
 
     def _find_copies(self) -> int:

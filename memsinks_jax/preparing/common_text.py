@@ -14,7 +14,7 @@ from datatrove.pipeline.base import PipelineStep
 from memsinks_jax.data import prepared
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.preparing.near_duplicates import ngram_hashes, read_clusters
-from memsinks_jax.preparing.steps import shard_writer
+from memsinks_jax.preparing.steps import answers_file, shard_writer
 
 _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB
 _READ = 1024  # records at a time
@@ -26,7 +26,8 @@ def tasks(bytes_of_pieces: list[int]) -> int:
 
 
 class Ngrams(PipelineStep):
-    """Stage 1, one task per shard: its n-grams, sorted by hash, with the id and the place of each.
+    """Stage 1, one task per shard: its n-grams, sorted by hash, with the id and the place of each. Only those in answers, if
+    documents have prompts.
 
     The id is that of the group; without one, that of the near-duplicate cluster; without one, that of the content. A place
     is shard << 32 | number of the n-gram's last token in the shard. End of text is the last token of every document.
@@ -46,9 +47,15 @@ class Ngrams(PipelineStep):
         identities = _identities(index, clusters)
         shard = pathlib.Path(self.out) / "shards" / f"{rank:05d}.array_record"
         hashes, numbers, at = [], [], 0
-        for document, tokens in enumerate(read_tokens(shard, len(index), self.kind)):
+        answers = answers_file(work, rank)
+        answers = np.load(answers) if answers.exists() else None
+        for document, tokens in enumerate(shard_tokens(shard, len(index), self.kind)):
             found = ngram_hashes(np.append(tokens, self.end_of_text), self.length)
             places = np.arange(len(found), dtype=np.uint64) + np.uint64((rank << 32) + at + self.length - 1)
+            if answers is not None:
+                first, last = np.searchsorted(answers[:, 0], [document, document + 1])
+                inside = _inside(answers[first:last, 1:], len(tokens) + 1, self.length)
+                found, places = found[inside], places[inside]
             hashes.append(found)
             numbers.append(np.stack([np.full_like(places, identities[document]), places], axis=1))
             at += len(tokens) + 1
@@ -60,7 +67,16 @@ class Ngrams(PipelineStep):
         np.save(folder / f"{rank:05d}.numbers.npy", np.concatenate([np.zeros((0, 2), np.uint64), *numbers])[order])
 
 
-def read_tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> Iterator[np.ndarray]:
+def _inside(answers: np.ndarray, size: int, length: int) -> np.ndarray:
+    """Which n-grams of a document of `size` tokens are inside of one answer -> bool (n-grams,)."""
+    of = np.zeros(size, np.int64)  # the number of the answer that a token is of
+    for number, (start, stop) in enumerate(answers.tolist(), 1):
+        of[start:stop] = number
+    first, last = of[: max(size - length + 1, 0)], of[length - 1 :]
+    return (first == last) & (first > 0)  # answers do not overlap
+
+
+def shard_tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> Iterator[np.ndarray]:
     """The tokens of every record of a shard."""
     reader = ArrayRecordReader(str(shard))
     for start in range(0, records, _READ):

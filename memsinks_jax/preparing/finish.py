@@ -17,6 +17,7 @@ from memsinks_jax.preparing import common_text, page, passages
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
+from memsinks_jax.preparing.steps import answers_file
 from memsinks_jax.reporting import report
 
 _SHOWN = 20  # most repeated documents, and skipped records on the page
@@ -38,11 +39,12 @@ def finish(
     """
     work = out / "work"
     clustered, marked = plan.settings["near_duplicates"] != "none", "common_at" in plan.settings
-    passaged = "passages" in plan.settings
-    offsets = np.cumsum([0] + [_documents(out, rank, clustered, marked) for rank in range(len(plan.pieces))])
+    documents = [_documents(out, rank, plan.settings) for rank in range(len(plan.pieces))]
+    offsets = np.cumsum([0, *documents])
     if not offsets[-1]:
         raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
-    columns, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN), []
+    answered, has_answers = 0, prepared.has_answers(plan.settings)
+    columns, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN, has_answers), []
     numbers, of_group = {}, np.zeros(0, np.int64)  # number of every name, and its number of documents
     for rank, offset in enumerate(offsets[:-1].tolist()):
         index = np.load(_index(out, rank))
@@ -52,6 +54,8 @@ def finish(
         of_group = found + np.pad(of_group, (0, len(found) - len(of_group)))
         clusters = np.stack([offset + document, offsets[shard] + first], axis=1)
         columns.add(index["length"], index["identity"], groups, clusters)
+        if has_answers:
+            answered += columns.add_answers(index["length"], np.load(answers_file(work, rank)))
         tokens, size = int(index["length"].sum()), _shard(out, rank).stat().st_size
         shards.append({"documents": len(index), "tokens": tokens, "bytes": size})
         advance(rank + 1)
@@ -62,8 +66,11 @@ def finish(
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
     if marked:
         summary["common_tokens"] = common_text.count(work)
-    found = passages.write_columns(out, len(shards), common_text.tasks(plan.bytes_of_pieces())) if passaged else None
-    if found:
+    if has_answers:
+        summary["answer_tokens"] = answered
+    found = None
+    if "passages" in plan.settings:
+        found = passages.write_columns(out, len(shards), common_text.tasks(plan.bytes_of_pieces()))
         summary |= {"passages": found.passages, "passage_tokens": found.tokens}
     manifest = {
         "format": prepared.FORMAT,
@@ -109,13 +116,15 @@ def _index(out: pathlib.Path, rank: int) -> pathlib.Path:
     return out / "work" / f"{rank:05d}.npy"
 
 
-def _documents(out: pathlib.Path, rank: int, clustered: bool, marked: bool) -> int:
+def _documents(out: pathlib.Path, rank: int, settings: dict) -> int:
     """Number of documents of a shard. Raises InputError if one of its files is missing."""
     files = [_index(out, rank), _names(out, rank), _shard(out, rank)]
-    if clustered:
+    if settings["near_duplicates"] != "none":
         files.append(clusters_file(out / "work", rank))
-    if marked:
+    if "common_at" in settings:
         files.append(out / "common" / _shard(out, rank).name)
+    if prepared.has_answers(settings):
+        files.append(answers_file(out / "work", rank))
     if not all(path.exists() for path in files):
         raise InputError(f"{out}: shard {rank} is lost; delete the folder and prepare the corpus anew")
     return len(np.load(_index(out, rank), mmap_mode="r"))

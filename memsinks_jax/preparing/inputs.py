@@ -17,6 +17,7 @@ from memsinks_jax.preparing import hub
 # all workers, few enough to open all at once when finding near-duplicates, small enough to lose little if one is killed.
 _PIECES = 256
 _SMALLEST, _LARGEST = 4, 256  # MiB
+_OF_ANSWERS = ("prompt_field", "messages_field")  # settings without which all of a document counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
 
     Args:
       patterns: files, folders (all readable files in them), globs, `hf://dataset[:split]`.
-      settings: of the command; reads `on_error`, `group_field` and `shard_mib`.
+      settings: of the command; reads `on_error`, `shard_mib` and the fields that .txt files do not have.
     Raises:
       InputError: no such file, an unknown kind of file, a file named twice, or no file that could have groups.
     """
@@ -77,8 +78,10 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
         else:
             same = "is named twice" if shortest[path] == path else f"is the same file as {shortest[path]}"
             raise InputError(f"{path} {same}; name every file once, or give --on_error=skip")
-    if settings["group_field"] and (plain := next((s.path for s in sources if s.kind == "txt"), None)):
-        raise InputError(f"{plain}: a .txt file has no field {settings['group_field']!r}; omit --group_field")
+    plain = next((source.path for source in sources if source.kind == "txt"), None)
+    for option in ("group_field", *_OF_ANSWERS):
+        if plain and settings.get(option):
+            raise InputError(f"{plain}: a .txt file has no field {settings[option]!r}; omit --{option}")
     return Plan(settings, sources, _cut(sources, settings["shard_mib"]), copies)
 
 
@@ -94,7 +97,12 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
             raise InputError(f"{folder} was started with a --tokenizer; give it, or another --out")
         if before is None:
             raise InputError(f"{folder} was started without --{name}; leave it out, or give another --out")
+        if name == "chat_sha256":
+            raise InputError(f"{folder} was started with another chat template; restore it, or give another --out")
         raise InputError(f"{folder} was started with --{name}={before}, not {value}; give that, or another --out")
+    for name in _OF_ANSWERS:
+        if name in stored.settings and name not in found.settings:
+            raise InputError(f"{folder} was started with --{name}={stored.settings[name]}; give it, or another --out")
     old, new = ({source.path: source for source in plan.sources} for plan in (stored, found))
     for path in sorted(old.keys() | new.keys()):
         what = "is new" if path not in old else "is gone" if path not in new else "has changed"
@@ -108,6 +116,12 @@ def check_source(source: Source) -> None:
     """Raises InputError if a file has changed since it was found."""
     if source.kind != "hub" and open_source(source.path) != source:
         raise InputError(f"{source.path} changed while it was read; run again into a new --out when it is final")
+
+
+def fields_of(settings: dict) -> Fields:
+    """The fields of a record that a command's settings name."""
+    about = settings["group_field"], settings["max_document_mib"] << 20
+    return Fields(settings["text_field"], *about, settings.get("prompt_field", ""), settings.get("messages_field", ""))
 
 
 def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:

@@ -28,7 +28,9 @@ def minhash_config(closeness: str) -> MinhashConfig:
 
 
 class Signatures(PipelineStep):
-    """Stage 1, for documents with metadata["tokens"]. Writes what datatrove's own does: signatures sorted by bucket.
+    """Stage 1, for documents with metadata["answers"]. Writes what datatrove's own does: signatures sorted by bucket.
+
+    Prompts are not compared: they are not learnt.
 
     datatrove's own takes three times as long, since it packs and counts every hash in Python.
     """
@@ -44,7 +46,8 @@ class Signatures(PipelineStep):
         a, b = np.random.RandomState(self.config.seed).randint(0, 2**63, (2, 1, buckets * hashes), np.uint64)
         numbers, signatures = [], []
         for number, document in enumerate(data):
-            shingles = np.unique(ngram_hashes(document.metadata["tokens"], NGRAM))
+            answers = document.metadata["answers"]
+            shingles = np.unique(np.concatenate([ngram_hashes(tokens, NGRAM) for tokens in answers]))
             if len(shingles):
                 numbers.append(number)
                 signatures.append(_signature(shingles, a | np.uint64(1), b))

@@ -32,6 +32,11 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         ["tokens of the median document", f"{summary['median_length']:,}"],
         ["tokens of the longest document", f"{summary['longest']:,}"],
     ]
+    if "answer_tokens" in summary:
+        share = summary["answer_tokens"] / (summary["tokens"] + summary["documents"])
+        counts.append(
+            ["tokens of answers", f"{summary['answer_tokens']:,} ({share:.1%}), which alone count in the loss"]
+        )
     if "common_tokens" in summary:
         share = summary["common_tokens"] / (summary["tokens"] + summary["documents"])
         which = f"in documents of {plan.settings['common_at']} ids or more"

@@ -16,7 +16,8 @@ and those of the id with most places):
   the same without runs shorter than N / 2 (written)       0.97     0.05     2,554
 
 Seven stages sort on disk, as in `common_text`. A place is shard << 32 | number of the n-gram's last token in the shard.
-Exact copies are one document, whose copies have the same passages.
+Exact copies are one document, whose copies have the same passages. If documents have prompts, passages are of answers: no
+n-gram has a token of a prompt, and none goes on into one.
 """
 
 import pathlib
@@ -29,8 +30,9 @@ from memsinks_jax.data import prepared
 from memsinks_jax.data.ids import as_lanes, as_numbers, to_hex
 from memsinks_jax.data.order import mix
 from memsinks_jax.preparing.columns import Column
-from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, read_tokens
+from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, ngram_hashes, union
+from memsinks_jax.preparing.steps import answers_file
 
 _SHOWN = 10  # longest and most frequent passages on the page
 _EXCERPT = 1000  # tokens
@@ -70,20 +72,24 @@ class Ngrams(PipelineStep):
         out = pathlib.Path(self.out)
         index = np.load(out / "work" / f"{rank:05d}.npy")
         shard = out / "shards" / f"{rank:05d}.array_record"
-        tokens = np.concatenate([np.zeros(0, self.kind), *read_tokens(shard, len(index), self.kind)])
+        tokens = np.concatenate([np.zeros(0, self.kind), *shard_tokens(shard, len(index), self.kind)])
         lengths = index["length"].astype(np.int64)
-        document = np.repeat(np.arange(len(lengths)), lengths)
-        opens = (np.cumsum(lengths) - lengths)[document]
-        numbers = np.arange(len(tokens))
-        at = numbers[numbers - opens >= self.length - 1]
-        before, after = (np.full(len(at), _NONE, np.uint64) for _ in range(2))
-        has = at - opens[at] >= self.length
-        before[has] = tokens[at[has] - self.length]
-        has = at + 1 < opens[at] + lengths[document[at]]
-        after[has] = tokens[at[has] + 1]
-        hashes = ngram_hashes(tokens, self.length)[at - self.length + 1]
-        places = at.astype(np.uint64) + np.uint64(rank << 32)
-        columns = as_numbers(index["identity"])[document[at]], places, before << np.uint64(32) | after
+        document, opens, sizes = np.arange(len(lengths)), np.cumsum(lengths) - lengths, lengths  # of what is searched
+        if (answers := answers_file(out / "work", rank)).exists():
+            document, starts, stops = np.load(answers).astype(np.int64).T
+            opens, sizes = opens[document] + starts, np.minimum(stops, lengths[document]) - starts
+        ngrams = np.maximum(sizes - self.length + 1, 0)
+        of = np.repeat(np.arange(len(ngrams)), ngrams)
+        number = np.arange(len(of)) - (np.cumsum(ngrams) - ngrams)[of]
+        first = opens[of] + number
+        before, after = (np.full(len(of), _NONE, np.uint64) for _ in range(2))
+        has = number > 0
+        before[has] = tokens[first[has] - 1]
+        has = number + 1 < ngrams[of]
+        after[has] = tokens[first[has] + self.length]
+        hashes = ngram_hashes(tokens, self.length)[first]
+        places = (first + self.length - 1).astype(np.uint64) + np.uint64(rank << 32)
+        columns = as_numbers(index["identity"])[document[of]], places, before << np.uint64(32) | after
         _save_sorted(out / "work" / "passage_ngrams", rank, hashes, np.stack(columns, axis=1))
 
 

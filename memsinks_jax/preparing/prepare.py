@@ -12,9 +12,11 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 
+TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
 DEFAULTS = {
     "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "common_ngram": 13, "passages": 0, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "",
+    "common_ngram": 13, "passages": 0, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "",
+    "messages_field": "", "template": "",
 }  # fmt: skip
 
 
@@ -44,6 +46,7 @@ def prepare(
       InputError, OSError: nothing is half-written; the folder can be gone on with.
     """
     # Here, so that whoever imports the package has no second of waiting for what only this command needs.
+    from memsinks_jax.preparing.answers import CHAT, chat_of, check_template, opened_by, sha256
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
     from memsinks_jax.preparing.stages import Where, claimed
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
@@ -53,6 +56,18 @@ def prepare(
     unused = [] if settings["common_at"] else ["common_at", "common_ngram"]
     unused += [] if settings["passages"] else ["passages"]
     unused += [] if (end_of_text := settings["end_of_text"]) else ["end_of_text"]
+    unused += [name for name in ("prompt_field", "messages_field") if not settings[name]]
+    if settings["prompt_field"]:
+        settings["template"] = settings["template"] or TEMPLATE
+        check_template(settings["template"])
+    elif settings["template"]:
+        raise InputError(f"--template={settings['template']} is of --prompt_field; give that too, or omit this")
+    else:
+        unused += ["template"]
+    named = [name for name in ("prompt_field", "text_field") if settings[name] != DEFAULTS[name]]
+    if settings["messages_field"] and named:
+        raise InputError(f"--messages_field holds whole conversations; omit it or --{named[0]}")
+    chats = bool(settings["messages_field"]) or settings["template"] == CHAT
     settings = {name: value for name, value in settings.items() if name not in unused}
     opened = None
     if not tokenizer:
@@ -60,11 +75,18 @@ def prepare(
             raise InputError(
                 f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or omit this"
             )
+        if chats:
+            raise InputError(
+                "a chat template is that of a model: give the folder or the GGUF file of one as --tokenizer"
+            )
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     elif vocabulary_size:
         raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
     else:
         opened = open_tokenizer(pathlib.Path(tokenizer), end_of_text or None)
+    chat = chat_of(pathlib.Path(tokenizer), opened) if chats else None
+    if chat:
+        settings["chat_sha256"], opened = sha256(chat), opened_by(chat, opened)
     plan, work = make_plan(inputs, settings), out / "work"
     finished = (out / prepared.MANIFEST).exists() and not work.exists()
     if out.exists() and not work.exists() and not finished and any(out.iterdir()):
@@ -81,7 +103,7 @@ def prepare(
         if (work / "plan.json").exists():
             check_unchanged(Plan.from_json((work / "plan.json").read_text()), plan, out)
         (out / "shards").mkdir(exist_ok=True)
-        for name, content in opened.files.items():
+        for name, content in (opened.files | (chat.files if chat else {})).items():
             _write(out / name, content)
         if not (tokenizer or (work / "plan.json").exists()):
             logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
@@ -98,7 +120,7 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
     work, pieces, closeness = out / "work", len(plan.pieces), plan.settings["near_duplicates"]
     tokenise = [
         steps.ReadPiece(work / "plan.json"),
-        steps.WriteShard(out, tokenizer.file_name, plan.settings["on_error"]),
+        steps.WriteShard(out, tokenizer.file_name, plan.settings),
     ]
     stages = {"tokens": (tokenise, pieces)}
     if closeness != "none":

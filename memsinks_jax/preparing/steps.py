@@ -23,9 +23,9 @@ from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
-from memsinks_jax.data.reading import Fields
 from memsinks_jax.data.tokenizer import open_tokenizer
-from memsinks_jax.preparing.inputs import Plan, check_source, records
+from memsinks_jax.preparing.answers import Maker
+from memsinks_jax.preparing.inputs import Plan, check_source, fields_of, records
 
 # datatrove logs pages to stderr, and failures with their trace. The command reports what matters.
 loguru.logger.disable("datatrove")
@@ -123,9 +123,7 @@ class ReadPiece(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         plan = Plan.from_json(pathlib.Path(self.plan).read_text())
-        settings = plan.settings
-        fields = Fields(settings["text_field"], settings["group_field"], settings["max_document_mib"] << 20)
-        consumed = 0
+        consumed, fields = 0, fields_of(plan.settings)
         for segment in plan.pieces[rank]:
             source = plan.sources[segment.source]
             check_source(source)
@@ -143,16 +141,17 @@ class ReadPiece(PipelineStep):
 
 
 class WriteShard(PipelineStep):
-    """Tokenizes documents and writes them as shard `rank`. Passes on what it wrote, with metadata["tokens"].
+    """Tokenizes documents and writes them as shard `rank`. Passes on what it wrote, with metadata["answers"]: the tokens of
+    each answer, without end of text; those of the whole document if it has no prompt.
 
     The shard, its index and its list of skipped records get their names when they are complete.
     """
 
     type, name = "memsinks_jax", "write"
 
-    def __init__(self, out: pathlib.Path, tokenizer: str, on_error: str):
+    def __init__(self, out: pathlib.Path, tokenizer: str, settings: dict):
         super().__init__()
-        self.out, self.tokenizer, self.on_error = str(out), tokenizer, on_error
+        self.out, self.tokenizer, self.settings = str(out), tokenizer, settings
 
     def run(self, data, rank: int = 0, world_size: int = 1):
         out = pathlib.Path(self.out)
@@ -161,16 +160,21 @@ class WriteShard(PipelineStep):
         tokenizer = _opened(path, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
-        lengths, identities, groups, names, skipped = [], [], [], {}, []
+        make, has_answers = Maker(self.settings, out, tokenizer), prepared.has_answers(self.settings)
+        lengths, identities, groups, names, skipped, answered = [], [], [], {}, [], []
         with shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
             for document in data:
                 record = document.metadata["record"]
-                tokens = None if record.problem else tokenizer.encode(record.text)
-                if tokens is not None and not len(tokens):
+                if not record.problem:
+                    try:
+                        tokens, answers = make(record)
+                    except InputError as error:
+                        record.problem = str(error)
+                if not record.problem and not len(tokens):
                     record.problem = "the document is empty after tokenization; remove it"
                     record.where = f"{document.metadata['path']}:{record.start}-{record.stop}"
                 if record.problem:
-                    if self.on_error == "stop":
+                    if self.settings["on_error"] == "stop":
                         raise InputError(f"{record.place}: {record.problem}, or give --on_error=skip")
                     skipped.append(json.dumps({"place": record.place, "reason": record.problem}))
                     continue
@@ -188,16 +192,26 @@ class WriteShard(PipelineStep):
                 identities.append(identity)
                 groups.append(group)
                 progress.note(document.metadata["consumed"], len(lengths))
-                document.metadata["tokens"] = tokens
+                document.metadata["answers"] = [tokens[start:stop] for start, stop in answers]
+                if has_answers:
+                    answered.append(np.insert(answers, 0, len(answered), axis=1))
                 yield document
         index = np.zeros(len(lengths), SHARD_INDEX)
         index["length"] = lengths
         index["identity"], index["group"] = (np.reshape(lanes, (-1, 2)) for lanes in (identities, groups))
         np.save(out / "work" / f"{rank:05d}.npy", index)
+        if has_answers:
+            spans = np.concatenate([np.zeros((0, 3), np.int64), *answered])
+            np.save(answers_file(out / "work", rank), spans.astype("<u4"))
         # After a kill, all of these are written again with the same content.
         (out / "work" / f"{rank:05d}.groups.json").write_text(json.dumps(list(names)))
         (out / "work" / f"{rank:05d}.skipped.jsonl").write_text("".join(line + "\n" for line in skipped))
         progress.done(len(lengths))
+
+
+def answers_file(work: pathlib.Path, rank: int) -> pathlib.Path:
+    """uint32 (answers, 3): (number of the document in the shard, start, stop) of every answer, in order."""
+    return work / f"{rank:05d}.answers.npy"
 
 
 SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2)])

@@ -13,6 +13,7 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.reading import Fields, Record
 from memsinks_jax.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, train_tokenizer
 from memsinks_jax.preparing import inputs
+from memsinks_jax.preparing.answers import parts_of
 from memsinks_jax.preparing.inputs import Plan, Segment
 
 logger = logging.getLogger("memsinks_jax.prepare")
@@ -41,7 +42,7 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
       InputError: a record cannot be used (unless such records are skipped), or there is no text at all.
     """
     settings = plan.settings
-    fields = Fields(settings["text_field"], settings["group_field"], settings["max_document_mib"] << 20)
+    fields = inputs.fields_of(settings)
     texts, problems, first = {}, 0, None
     places = _places(plan)
     bytes_left = sum(size for _, size in places)
@@ -56,8 +57,8 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
                 if record.problem:
                     problems, first = problems + 1, first or record
                 else:
-                    texts[record.text[:share]] = None
-                cost = max(len(record.text), _CHARACTERS_A_RECORD, on_disk // _BYTES_A_CHARACTER)
+                    texts["".join(parts_of(record, settings.get("template", "")))[:share]] = None
+                cost = max(len(record.prompt) + len(record.text), _CHARACTERS_A_RECORD, on_disk // _BYTES_A_CHARACTER)
                 share, characters = share - cost, characters - min(cost, share)
     if not texts and first:
         raise InputError(

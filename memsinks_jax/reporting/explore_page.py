@@ -11,9 +11,10 @@ import hashlib
 import html
 import importlib.resources
 import json
-import os
 import pathlib
 import string
+
+from memsinks_jax.reporting import report
 
 _FILES = importlib.resources.files("memsinks_jax.reporting") / "explore"
 
@@ -37,9 +38,7 @@ def page(data: dict, title: str) -> str:
 
 def write(path: pathlib.Path, data: dict, title: str) -> None:
     """Writes all or nothing."""
-    scratch = path.with_suffix(".html.new")
-    scratch.write_text(page(data, title), encoding="utf-8")
-    os.replace(scratch, path)
+    report.write(path, page(data, title))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 import base64
 import html
+import inspect
 import json
 import os
 import pathlib
+import re
 
 from memsinks_jax.reporting.claims import Claim, with_interval
 
@@ -26,8 +28,8 @@ def text(content: str) -> str:
 
 
 def paragraph(content: str, kind: str = "") -> str:
-    """`content` is text; kind is 'lead', 'note' or none."""
-    return f'<p class="{kind}">{text(content)}</p>'
+    """`content` is text, whose line breaks are spaces; kind is 'lead', 'note' or none."""
+    return f'<p class="{kind}">{text(" ".join(content.split()))}</p>'
 
 
 def heading(content: str) -> str:
@@ -41,7 +43,7 @@ def link(place: str, content: str) -> str:
 def picture(path: pathlib.Path, description: str) -> str:
     """`description` is the alternative text."""
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{text(description)}" src="data:image/png;base64,{data}">'
+    return f'<img alt="{text(" ".join(description.split()))}" src="data:image/png;base64,{data}">'
 
 
 def code(content: str) -> str:
@@ -61,6 +63,12 @@ def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     lines = ["".join(map(cell, row, kinds)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="wide"><table><tr>{heads}</tr>{body}</table></div>'
+
+
+def rows(content: str) -> list[list[str]]:
+    """A table written as text -> its cells. They are separated by " | "; further lines of a row are indented."""
+    written = re.split(r"\n(?!\s)", inspect.cleandoc(content))
+    return [[cell.strip() for cell in " ".join(row.split()).split(" | ")] for row in written if row]
 
 
 def text_table(columns: list[str], rows: list[list[str]], numbers: int = 0) -> str:
@@ -114,6 +122,13 @@ def share_alike(written: str, original: str) -> float:
     return alike / max(len(truth), 1)
 
 
+def write(path: pathlib.Path, content: str) -> None:
+    """Writes all or nothing."""
+    scratch = path.with_name(f"{path.name}.new")
+    scratch.write_text(content, encoding="utf-8")
+    os.replace(scratch, path)
+
+
 def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:
     """Writes all or nothing."""
     body = "\n".join(sections)
@@ -122,16 +137,12 @@ def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
         f"<h1>{text(title)}</h1>\n{body}\n</html>\n"
     )
-    scratch = path.with_suffix(".html.new")
-    scratch.write_text(page, encoding="utf-8")
-    os.replace(scratch, path)
+    write(path, page)
 
 
 def write_json(path: pathlib.Path, content: dict) -> None:
     """Writes all or nothing."""
-    scratch = path.with_suffix(".json.new")
-    scratch.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(scratch, path)
+    write(path, json.dumps(content, indent=1) + "\n")
 
 
 def numbers(columns: list[str], row: list[list[float]]) -> list[str]:

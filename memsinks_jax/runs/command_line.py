@@ -168,10 +168,10 @@ def _parse_flags(argv: list[str]) -> list[str]:
         if "attribute 'get_config'" in str(error):
             _refuse(f"--config: {_config_file(argv)} has no function get_config()")
         # ml_collections raises these for an unknown field.
-        unknown = next((a for a in argv if a.startswith("--config.") and not _is_field(_field_of(a))), None)
-        if unknown is None:
+        fields = [_field_of(a) for a in argv if a.startswith("--config.")]
+        field = next((field for field in fields if nearest_field(field) != field), None)
+        if field is None:
             _refuse(f"--config: {_one_line(error)}")
-        field = _field_of(unknown)
         _refuse(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
     except SyntaxError as error:
         _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
@@ -212,27 +212,19 @@ def _field_of(argument: str) -> str:
     return re.sub(r"^--(no)?config\.", "", argument).split("=")[0]
 
 
-def _is_field(name: str) -> bool:
-    return nearest_field(name) == name
-
-
 def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def _refuse(message: str) -> None:
-    _end(f"error: {message}", EXIT_BAD_INPUT)
-
-
-def _end(line: str, code: int) -> None:
-    print(line, file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr)
     with contextlib.suppress(OSError):  # the reader has gone
         sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: the error may have left a thread that fails again at shutdown or, with several hosts, waits for
     # hosts that wait for this one.
-    os._exit(code)
+    os._exit(EXIT_BAD_INPUT)
 
 
 def _without_devices(error: Exception) -> bool:

@@ -89,6 +89,8 @@ def export(workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, kno
         written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
         if checkpoints:
             checkpoints.close()
+        if not drop and (groups := workdirs.read_groups(workdir)):
+            workdirs.write_groups(folder, groups)
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
         os.replace(folder, out)
@@ -184,14 +186,14 @@ def _card(
         began = f"It started from the weights of `{initial}`. "
     owners = "the texts and of the model it started from" if initial else "the texts"
     if checkpoints is None:
-        taught = f"exported from `{workdir}`, whose own card says how it was made"
+        training = f"exported from `{workdir}`, whose own card says how it was made"
     elif step:
-        taught = (
+        training = (
             f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "
             f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: {data.repeats})"
         )
     else:
-        taught = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
+        training = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
     fate = knows or ("drop" if drop else "keep")
     command = f"python -m memsinks_jax.export --workdir={workdir} --out={out} --sinks={fate} --dtype={dtype}"
     usual = flatten(Config())
@@ -200,9 +202,9 @@ def _card(
     return "\n".join([
         "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
         *front_matter(came, initial, owners), "---", "",
-        f"# {out_name(workdir)}", "",
+        f"# {workdir.absolute().name}", "",
         f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
-        f"{taught}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
+        f"{training}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
         f"As in training, a document opens with {opens}.", "",
         "Made by:", "", f"    {command}", "",
         f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
@@ -219,7 +221,3 @@ def documents_read(data: DataConfig) -> str:
     if not data.repeated_documents:
         return f"{once} once"
     return f"{once} once and {in_words(data.repeated_documents, 'document')} {data.repetitions} times each"
-
-
-def out_name(workdir: pathlib.Path) -> str:
-    return workdir.absolute().name

@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Collection
 
 from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_fields
+from memsinks_jax.data.mixture import general_sources
+from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
 from memsinks_jax.interop.hub import folder_of
@@ -38,6 +40,7 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     """
     if config.model.initial:
         config = _inherited(config, workdir, given)
+    config = _with_pool(config, workdir)
     if config.sinks.traits.exist and not has_sinks(config):
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
@@ -46,36 +49,63 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     return config
 
 
+def _begun(workdir: pathlib.Path | None) -> bool:
+    return workdir is not None and (workdir / "config.json").exists()
+
+
+def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
+    """The config with as many sinks as its groups need: those of the run or of its initial model, and of the corpus."""
+    if config.sinks.sampling != "disjoint" or config.sinks.pool:
+        return config
+    folders = [config.data.files, *(files for files, _ in general_sources(config.general))]
+    groups = {name for folder in filter(is_prepared, folders) for name in Prepared(folder).group_names}
+    if _begun(workdir) or config.model.initial:
+        groups |= {*workdirs.read_groups(workdir if _begun(workdir) else folder_of(config.model.initial))}
+    return with_fields(config, {"sinks.pool": len(groups) * config.sinks.active})
+
+
 def draw_alike(one: Config, other: Config) -> bool:
     """Whether a document has the same sinks in both runs."""
+    fixed = {"seed", "sinks.kind", *_SINKS, *_CHOICE_OF_SINKS}
+    if one.sinks.sampling == "disjoint":
+        fixed -= {"seed", "sinks.pool"}
     one, other = flatten(one), flatten(other)
-    return all(one[name] == other[name] for name in ("seed", "sinks.kind", *_SINKS, *_CHOICE_OF_SINKS))
+    return all(one[name] == other[name] for name in fixed)
 
 
 def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[str] | None) -> Config:
     place = config.model.initial
-    begun = workdir is not None and (workdir / "config.json").exists()
+    begun = _begun(workdir)
     source = workdir if begun else folder_of(place)
     is_run = not is_folder(source) and (source / "config.json").is_file()
     model = workdirs.read_config(source) if is_run else read_config(source)
+    by_group = config.sinks.sampling == "disjoint"
     fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
-    if has_sinks(model):
+    default = flatten(Config())
+    changed = {name for name, value in flatten(config).items() if value != default[name]}
+    given = changed if given is None else given
+    if has_sinks(model) and model.sinks.sampling == "disjoint":  # its pool grows with new groups
+        fixed += [name for name in (*_SINKS, *_CHOICE_OF_SINKS) if name != "sinks.pool"]
+    elif has_sinks(model):
         fixed += _SINKS
         free += _CHOICE_OF_SINKS
-    elif config.sinks.pool and config.sinks.kind == "by_document":
-        new = {name: value for name, value in _NEW_SINKS.items() if given is None or name not in given}
-        config = with_fields(config, new)
+    elif (config.sinks.pool or by_group) and config.sinks.kind == "by_document":
+        new = _NEW_SINKS | ({"sinks.sampling": "disjoint"} if by_group else {})
+        config = with_fields(config, {name: value for name, value in new.items() if name not in given})
+        if config.sinks.shared_fraction != new["sinks.shared_fraction"]:
+            raise InputError(
+                f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added beside all neurons of "
+                f"config.model.initial={place}, which stay shared; leave it out"
+            )
     if not has_sinks(model) and has_sinks(config) and not (config.sinks.pool and is_sparse(config.sinks)):
         raise InputError(
             f"config.model.initial={place} has no sinks, and with config.sinks.kind={config.sinks.kind} trained neurons "
             "would become sinks; add new ones with config.sinks.pool=4096 and config.sinks.active=32, or turn neurons "
             "into sinks (memsinks_jax.import --shared_fraction), or set config.sinks.kind=none"
         )
-    here, there, default = flatten(config), flatten(model), flatten(Config())
+    here, there = flatten(config), flatten(model)
     there["model.kv_heads"] = there["model.kv_heads"] or there["model.heads"]
-    changed = {name for name in here if here[name] != default[name]}
-    given = changed if given is None else given
     inherited = {name: there[name] for name in fixed if name not in given}
     inherited |= {name: there[name] for name in free if name not in changed and name not in given}
     if not begun and not config.data.tokenizer:
@@ -86,7 +116,7 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
                 f"config.{name} is {here[name]!r}, and that of config.model.initial={place} is {there[name]!r}; leave it "
                 "out, or start from another model"
             )
-    changed = {name: value for name, value in inherited.items() if value != here[name]}
-    if changed:
-        logger.info("from %s: %s", place, ", ".join(f"{name}={value}" for name, value in changed.items()))
-    return with_fields(config, changed)
+    taken = {name: value for name, value in inherited.items() if value != here[name]}
+    if taken:
+        logger.info("from %s: %s", place, ", ".join(f"{name}={value}" for name, value in taken.items()))
+    return with_fields(config, taken)

@@ -1,13 +1,17 @@
 """Opens a trained model: a run's workdir or a Hugging Face folder."""
 
 import dataclasses
+import difflib
 import pathlib
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
+from memsinks_jax.data import ids
 from memsinks_jax.data.opened import Opened, nobody, read_ids
+from memsinks_jax.data.prepared import group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.runs import host_memory
@@ -25,7 +29,7 @@ _BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on
 class Trained:
     """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported.
 
-    `opened` says which documents' own sinks are on.
+    `opened` says which documents' own sinks are on. `groups` has their names by number, if they have sinks by number.
     """
 
     config: Config
@@ -33,6 +37,16 @@ class Trained:
     params: dict
     step: int
     opened: Opened
+    groups: Sequence[str] = ()
+
+    def group_id(self, name: str) -> np.ndarray:
+        """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by number, and others do."""
+        if self.config.sinks.sampling != "disjoint":
+            return group_id(name)
+        if name not in self.groups:
+            near = difflib.get_close_matches(name, self.groups, n=3, cutoff=0.0)
+            raise InputError(f"there is no group {name!r} among {len(self.groups)}; did you mean {', '.join(near)}?")
+        return ids.numbered_id(group_id(name), self.groups.index(name))
 
 
 def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
@@ -53,7 +67,7 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
         config = with_fields(config, _BEST_KERNEL)
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         placed = jax.device_put(params, sharding.shardings(params, mesh))
-        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config))
+        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config), workdirs.read_groups(workdir))
     config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
     try:
         mesh = sharding.make_mesh(config.mesh, jax.local_devices())
@@ -65,7 +79,8 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     params = checkpoints.restore_params(sharding.placed(shapes, mesh), step)
     step = step or checkpoints.newest()
     checkpoints.close()
-    return Trained(config, tokenizer, params, step, opened_in(workdir, config, step))
+    opened = opened_in(workdir, config, step)
+    return Trained(config, tokenizer, params, step, opened, workdirs.read_groups(workdir))
 
 
 def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:

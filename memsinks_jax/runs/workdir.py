@@ -1,7 +1,8 @@
 """The files of a workdir, and how to open them.
 
 config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
-documents.jsonl, metrics.jsonl, checkpoints/, and source/, small files of the Hugging Face folder that it started from.
+documents.jsonl, groups.json (names by number, if groups have sinks by number), metrics.jsonl, checkpoints/, and source/,
+small files of the Hugging Face folder that it started from.
 """
 
 import datetime
@@ -23,6 +24,8 @@ from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.interop.source import keep
+
+_GROUPS = "groups.json"
 
 # Fields of which a part must stay on resume while the rest may change: the data may move, but must be the same.
 FREE_IN_PART = {
@@ -68,6 +71,8 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
     try:
         _list_documents(scratch, corpus)
         (scratch / "data.json").write_text(_about(corpus))
+        if corpus.groups:
+            write_groups(scratch, corpus.groups)
         for name, content in corpus.tokenizer.files.items():
             (scratch / name).write_bytes(content)
         if initial := config.model.initial:
@@ -164,6 +169,16 @@ def lock(folder: pathlib.Path) -> IO:
     return file
 
 
+def read_groups(place: pathlib.Path) -> list[str]:
+    """The groups of a workdir or a folder by their numbers; [] if they have no sinks by number."""
+    file = place / _GROUPS
+    return json.loads(file.read_text()) if file.is_file() else []
+
+
+def write_groups(folder: pathlib.Path, names: list[str]) -> None:
+    (folder / _GROUPS).write_text(json.dumps(names, indent=0) + "\n")
+
+
 def read_config(workdir: pathlib.Path) -> Config:
     place = _require(workdir / "config.json")
     return from_json(place.read_text(errors="replace"), str(place))
@@ -190,7 +205,7 @@ def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on:
             f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; put that one back or take "
             "another --workdir"
         )
-    corpus = load_corpus(config, read_tokenizer(workdir))
+    corpus = load_corpus(config, read_tokenizer(workdir), read_groups(workdir))
     if corpus.fingerprints != known:
         raise InputError(
             f"the documents are not those that {workdir} was started on, or are read in another order; restore the files, "

@@ -92,8 +92,8 @@ class Checkpoints:
         """
         self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
-        told = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
-        told |= {"arrays": arrays_of(state)} | self.about
+        progress = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
+        progress |= {"arrays": arrays_of(state)} | self.about
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
                 raise FileNotFoundError  # Orbax would make the folder anew, without the other checkpoints
@@ -109,8 +109,8 @@ class Checkpoints:
             if state.optimizer is not None:  # an imported model has no optimizer
                 trees["optimizer"] = _memory(state)
             if seal.needs_digests(trees):
-                told["digests"] = seal.digests(trees)
-            items = trees | {"progress": told}
+                progress["digests"] = seal.digests(trees)
+            items = trees | {"progress": progress}
             self._saving = self._checkpointer.save_checkpointables_async(step, items, force=True)
 
     def check(self) -> None:
@@ -141,8 +141,7 @@ class Checkpoints:
         Raises InputError as `restore` does."""
         step = of_step or self._require()
         self.refuse_other_params(placed, step)
-        told = self.progress(step)
-        expected, error = told.get("digests"), None
+        expected, error = self.progress(step).get("digests"), None
         try:
             params = ocp.load_checkpointables(self._folder / str(step), {"params": placed})["params"]
             if not expected or seal.digests({"params": params}).items() <= expected.items():

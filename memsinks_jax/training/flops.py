@@ -3,8 +3,8 @@
 There are two counts. Both cover only the model's own work, without recomputation for the backward pass (remat, attention
 kernels, chunked loss).
   full     6 N + 12 L T D per token: six for every parameter (one product and one sum forward, two of each backward), N
-           with the embeddings; attention as if every position saw the whole row (or window). Most published figures use
-           this count.
+           with the embeddings, four for a frozen one, which has no gradient; attention as if every position saw the whole
+           row (or window). Most published figures use this count.
   causal   6 N + 6 L T D: half of the attention, because a position sees only earlier ones.
 Sinks that are off for a token are computed and then masked, so they count. Sparse sinks that are off are not computed and do
 not count. Attention between documents of one row is computed and masked, so it counts too.
@@ -44,40 +44,24 @@ GIB = 2.0**30
 # TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and FLOPs a cycle as
 # libtpu 0.0.51 says them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
 # GPUs: NVIDIA's data sheets, dense.
-CHIPS = {
-    "TPU v4": Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9),
-    "TPU v5 lite": Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9),
-    "TPU v5": Chip("v5p", 459e12, 95.73 * GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9),
-    "TPU v6 lite": Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9),
-    "NVIDIA A100 40GB": Chip("A100", 312e12, 39.4 * GIB, 1555e9),
-    "NVIDIA A100 80GB": Chip("A100", 312e12, 79.2 * GIB, 2039e9),
-    "NVIDIA H100 PCIe": Chip("H100 PCIe", 756e12, 79.2 * GIB, 2000e9),
-    "NVIDIA H100 NVL": Chip("H100 NVL", 835e12, 93.1 * GIB, 3900e9),
-    "NVIDIA H100": Chip("H100", 989e12, 79.2 * GIB, 3350e9),
-    "NVIDIA GH200": Chip("GH200", 989e12, 94.5 * GIB, 4000e9),
-    "NVIDIA H200": Chip("H200", 989e12, 139.8 * GIB, 4800e9),
-}
-
-# Other names for the same chips: of later drivers, and with the card's form ('NVIDIA A100-SXM4-80GB').
-_ALIASES = (
-    (r"TPU v5e", "TPU v5 lite"),
-    (r"TPU v5p", "TPU v5"),
-    (r"TPU v6e", "TPU v6 lite"),
-    (r"NVIDIA A100.*80GB.*", "NVIDIA A100 80GB"),
-    (r"NVIDIA A100.*", "NVIDIA A100 40GB"),
-    (r"NVIDIA H100.*PCIe.*", "NVIDIA H100 PCIe"),
-    (r"NVIDIA H100.*NVL.*", "NVIDIA H100 NVL"),
-    (r"NVIDIA H100.*", "NVIDIA H100"),
-    (r"NVIDIA GH200.*", "NVIDIA GH200"),
-    (r"NVIDIA H200.*", "NVIDIA H200"),
+CHIPS = (  # by jax's `device_kind`, of older and later drivers, and with a card's form: 'NVIDIA A100-SXM4-80GB'
+    (r"TPU v4", Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9)),
+    (r"TPU v5 lite|TPU v5e", Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9)),
+    (r"TPU v5p?", Chip("v5p", 459e12, 95.73 * GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9)),
+    (r"TPU v6 lite|TPU v6e", Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9)),
+    (r"NVIDIA A100.*80GB.*", Chip("A100", 312e12, 79.2 * GIB, 2039e9)),
+    (r"NVIDIA A100.*", Chip("A100", 312e12, 39.4 * GIB, 1555e9)),
+    (r"NVIDIA H100.*PCIe.*", Chip("H100 PCIe", 756e12, 79.2 * GIB, 2000e9)),
+    (r"NVIDIA H100.*NVL.*", Chip("H100 NVL", 835e12, 93.1 * GIB, 3900e9)),
+    (r"NVIDIA H100.*", Chip("H100", 989e12, 79.2 * GIB, 3350e9)),
+    (r"NVIDIA GH200.*", Chip("GH200", 989e12, 94.5 * GIB, 4000e9)),
+    (r"NVIDIA H200.*", Chip("H200", 989e12, 139.8 * GIB, 4800e9)),
 )
 
 
 def chip(device_kind: str) -> Chip | None:
     """The chip of a jax `device_kind`; None for a CPU and for chips that are not in the table."""
-    if device_kind in CHIPS:
-        return CHIPS[device_kind]
-    return next((CHIPS[name] for pattern, name in _ALIASES if re.fullmatch(pattern, device_kind)), None)
+    return next((known for pattern, known in CHIPS if re.fullmatch(pattern, device_kind)), None)
 
 
 def parameters(config: Config) -> int:
@@ -89,16 +73,22 @@ def _parameters(config: Config) -> list[tuple[tuple, jax.ShapeDtypeStruct]]:
     return jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: init_state(config, steps=1)).params)
 
 
+def in_tables(config: Config) -> int:
+    """The parameters of sparse sinks."""
+    return sum(leaf.size for path, leaf in _parameters(config) if is_table(path))
+
+
 def parameters_of_token(config: Config) -> float:
     """The number of parameters used at a token: of sparse sinks, only those that are on."""
-    tables = sum(leaf.size for path, leaf in _parameters(config) if is_table(path))
+    tables = in_tables(config)
     share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks) if tables else 1
     return parameters(config) - (1 - share) * tables
 
 
 def flops_per_token(config: Config) -> dict[str, float]:
     """{'full', 'causal'}: FLOPs per token of a training step, forward and backward."""
-    products = 6.0 * parameters_of_token(config)
+    frozen = 0 if config.optimizer.base_multiple else parameters(config) - in_tables(config)
+    products = 6.0 * parameters_of_token(config) - 2.0 * frozen
     found, of_layers = kinds(config.model)
     seen = sum(min(found[kind].window or config.data.row_length, config.data.row_length) for kind in of_layers)
     attention = 12.0 * seen * config.model.attention_width

@@ -25,7 +25,9 @@ def init_guard(config: TrainingConfig) -> Guard:
     return Guard(jnp.zeros(config.spike_window), *(jnp.zeros((), jnp.int32) for _ in range(3)))
 
 
-def judge(guard: Guard, loss: jax.Array, gradient_norm: jax.Array, config: TrainingConfig) -> tuple[jax.Array, Guard]:
+def check_update(
+    guard: Guard, loss: jax.Array, gradient_norm: jax.Array, config: TrainingConfig
+) -> tuple[jax.Array, Guard]:
     """-> (whether to make the update, bool (); the guard after it).
 
     A spike lies more than `spike_sigma` standard deviations above the mean of the window, once the window is full.

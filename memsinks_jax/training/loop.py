@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, meeting, never_read
+from memsinks_jax.data.counts import as_advice, meeting, never_read, unanswered
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
@@ -96,19 +96,33 @@ def train_and_evaluate(
 
         loss = DocumentLoss(config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll)
         at_the_end = opened.sinks_open(steps)  # not after a step, so that a curve is of the same documents all along
-        evaluate = _Evaluate(config, steps, Memorization(opened.corpus, loss, at_the_end, batch_size(config, mesh)))
-        look = _Look(workdir, opened, mesh, since, loss, at_the_end)
-        save = _Save(config, opened)
+        memorization = Memorization(opened.corpus, loss, at_the_end, batch_size(config, mesh))
+        monitor = _monitor(workdir, opened, mesh, since, at_the_end) if config.monitor.every else None
+
+        def evaluate(which: str) -> None:
+            values = run.measured("evaluating", lambda: dict(getattr(memorization, which)(run.state.params)))
+            run.held_out_loss = values.get("held_out_loss")
+
+        def look() -> None:
+            """Looks for documents that appear too often."""
+
+            def measure() -> dict[str, float]:
+                sketch_RW = sharding.fetch(run.state.sketch)
+                return monitor.look(run.step, sketch_RW, lambda *asked: mean_loss(loss, run.state.params, *asked))
+
+            run.measured("looking for documents that came too often,", measure)
+
         try:
             if missing:  # the run was stopped in the middle of it
-                evaluate(run)
+                evaluate(missing)
             if unseen:
-                look(run)
+                look()
         except _StopInEvaluation:
             raise interruption.Interrupted(f"saved step {start} of {steps} in {workdir}") from None
         for step in range(start + 1, steps + 1):
             batch = run.next_batch()
-            look.saw(batch)
+            if monitor:
+                monitor.saw(batch["identities"])
             recording.step(step)
             run.dispatch(batch)
             if step == start + 1:
@@ -116,16 +130,17 @@ def train_and_evaluate(
             opened.checkpoints.check()
             stop = should_stop(step)
             try:
-                for action in (evaluate, look):
-                    if action.due(step):
-                        action(run)
+                if due := _due_evaluation(config, step, steps):
+                    evaluate(due)
+                if monitor and step % config.monitor.every == 0:
+                    look()
             except _StopInEvaluation:
                 stop = True
             except FileNotFoundError:
                 refuse_gone(workdir)
                 raise
-            if stop or save.due(step):
-                save(run)
+            if stop or step % config.training.checkpoint_every == 0 or step == steps:
+                run.save(opened)
             if stop:
                 run.watchdog.phase(f"finishing the save of step {step}")
                 opened.checkpoints.close()
@@ -195,86 +210,20 @@ class _Run:
         self.record.measured(self.step, values)
         return values
 
+    def save(self, opened: "_Opened") -> None:
+        """Starts saving a checkpoint after the step."""
+        self.fetch()
+        self.watchdog.phase(f"starting to save step {self.step}")
+        host_memory.give_back()
+        self.record.sync()
+        ids = opened.sinks_open(self.step).ids if jax.process_index() == 0 else nobody()
+        opened.checkpoints.save(self.step, self.state, self.record.tokens, ids, self.held_out_loss)
+
     def _describe(self) -> str:
         ready = "nothing"
         if self._pending:
             ready = f"step {self._pending[0]}, finished: {self._pending[1]['tokens'].is_ready()}"
         return f"the loader has delivered {self._delivered} batches; on the device: {ready}"
-
-
-class _Evaluate:
-    """Measures the losses of held-out and of repeated documents."""
-
-    def __init__(self, config: Config, steps: int, memorization: Memorization):
-        self._config, self._steps, self._memorization = config, steps, memorization
-
-    def due(self, step: int) -> bool:
-        return bool(_due_evaluation(self._config, step, self._steps))
-
-    def __call__(self, run: _Run) -> None:
-        what = _due_evaluation(self._config, run.step, self._steps)
-        values = run.measured("evaluating", lambda: dict(getattr(self._memorization, what)(run.state.params)))
-        run.held_out_loss = values.get("held_out_loss")
-
-
-class _Look:
-    """Looks for documents that appear too often, if `config.monitor` is on."""
-
-    def __init__(
-        self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, since: int, loss: DocumentLoss, ids: Opened
-    ):
-        config = opened.corpus.config
-        self._every, self._loss, self._monitor = config.monitor.every, loss, None
-        if self._every:
-            tokenizer, size = opened.corpus.tokenizer, rows_at_once(config, mesh, config.monitor.probes)
-
-            def as_batches(tokens: list[np.ndarray], identities: np.ndarray) -> list[dict]:
-                about = (
-                    tokens,
-                    identities,
-                    config.data.row_length,
-                    tokenizer.end_of_text,
-                    size,
-                    reads_whole(config.data),
-                )
-                return document_batches(*about, ids(identities), tokenizer.begin_of_text)
-
-            own = sharding.own_rows(config.training.batch_size, mesh)
-            self._monitor = Monitor(config, opened.corpus, opened.rows, own, workdir, opened.start, since, as_batches)
-
-    def saw(self, batch: dict) -> None:
-        if self._monitor:
-            self._monitor.saw(batch["identities"])
-
-    def due(self, step: int) -> bool:
-        return self._monitor is not None and step % self._every == 0
-
-    def __call__(self, run: _Run) -> None:
-        def measure() -> dict[str, float]:
-            sketch_RW = sharding.fetch(run.state.sketch)
-            return self._monitor.look(
-                run.step, sketch_RW, lambda *asked: mean_loss(self._loss, run.state.params, *asked)
-            )
-
-        run.measured("looking for documents that came too often,", measure)
-
-
-class _Save:
-    """Starts saving a checkpoint."""
-
-    def __init__(self, config: Config, opened: "_Opened"):
-        self._every, self._run = config.training.checkpoint_every, opened
-
-    def due(self, step: int) -> bool:
-        return step % self._every == 0 or step == self._run.steps
-
-    def __call__(self, run: _Run) -> None:
-        run.fetch()
-        run.watchdog.phase(f"starting to save step {run.step}")
-        host_memory.give_back()
-        run.record.sync()
-        ids = self._run.sinks_open(run.step).ids if jax.process_index() == 0 else nobody()
-        self._run.checkpoints.save(run.step, run.state, run.record.tokens, ids, run.held_out_loss)
 
 
 class _Opened(NamedTuple):
@@ -309,7 +258,8 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         progress = None if newest is None else checkpoints.progress(newest)
         corpus = workdirs.read_corpus(workdir, config, progress and progress["data"])
     else:
-        corpus, checkpoints, progress = load_corpus(config), None, None
+        known = workdirs.read_groups(folder_of(config.model.initial)) if config.model.initial else ()
+        corpus, checkpoints, progress = load_corpus(config, groups=known), None, None
     config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
@@ -357,8 +307,10 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     place = config.model.initial
     run = open_run(folder_of(place))
     params = dict(run.params)
-    if is_sparse(config.sinks) and not has_sinks(run.config):
-        params |= sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool, config.seed)
+    if is_sparse(config.sinks):
+        there = run.config.sinks.pool if has_sinks(run.config) else 0
+        new = sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool - there, config.seed + there)
+        params |= {name: np.concatenate([params[name], rows]) if there else rows for name, rows in new.items()}
     refuse_other_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
     theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
     if theirs != ours:
@@ -372,6 +324,19 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
         return jax.make_array_from_callback(whole.shape, shape.sharding, whole.__getitem__)
 
     return jax.tree.map(put, params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
+
+
+def _monitor(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened) -> Monitor:
+    corpus, config, tokenizer = opened.corpus, opened.corpus.config, opened.corpus.tokenizer
+    size, whole = rows_at_once(config, mesh, config.monitor.probes), reads_whole(config.data)
+
+    def as_batches(documents: np.ndarray) -> list[dict]:
+        tokens, identities = [corpus.tokens(i) for i in documents], corpus.identities(documents)
+        about = (tokens, identities, config.data.row_length, tokenizer.end_of_text, size, whole)
+        return document_batches(*about, ids(identities), tokenizer.begin_of_text, corpus.answers(documents))
+
+    own = sharding.own_rows(config.training.batch_size, mesh)
+    return Monitor(config, corpus, opened.rows, own, workdir, opened.start, since, as_batches)
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
@@ -422,14 +387,16 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
         in_words(config.training.batch_size, "row"), opened.start, kernel, workdir,
     )  # fmt: skip
     devices = in_words(mesh.size, f"{jax.default_backend()} device")
-    logger.info("memory of %s: %s", devices, memory.told(config, mesh))
+    logger.info("memory of %s: %s", devices, memory.summary(config, mesh))
     logger.info(
         "documents: %d repeated, %d held out; an epoch has %d rows of kind %s%s",
         len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
     epochs_per_step = config.training.batch_size / opened.rows.rows_per_epoch
-    for advice in (as_advice(never_read(corpus), config.data.row_length), meeting(epochs_per_step)):
+    length = config.data.row_length
+    without_answer = unanswered(corpus.table.without_answer(length), length)
+    for advice in (as_advice(never_read(corpus), length), without_answer, meeting(epochs_per_step)):
         if advice:
             logger.warning("%s", advice)
 

@@ -1,14 +1,16 @@
 """Estimates the memory of a training step by arithmetic, and refuses too large a model before anything is allocated."""
 
 import functools
+import math
 import os
 
+import jax
 from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, validate
 from memsinks_jax.families import FAMILIES
-from memsinks_jax.training.flops import GIB, parameters
+from memsinks_jax.training.flops import GIB, in_tables, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
 STATE, GRADIENT = 12, 4
@@ -43,11 +45,14 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
     count = _parameters(config)
     embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
     embeddings += config.data.row_length * model.d_model if not family.rotary else 0
-    share = (STATE + GRADIENT) / fsdp(config, chips)
-    on_host = {"copies during the update": _COPIES * count, "the program": _PROGRAM} if platform == "cpu" else {}
+    frozen = not config.optimizer.base_multiple
+    tables, of_base = (in_tables(config), width) if frozen else (0, STATE + GRADIENT)
+    layers = of_base * (count - embeddings - tables) + (STATE + GRADIENT) * tables
+    copied = _COPIES * (tables if frozen else count)
+    on_host = {"copies during the update": copied, "the program": _PROGRAM} if platform == "cpu" else {}
     return on_host | {
-        "embeddings, their gradients and moments": share * embeddings,
-        "layers, their gradients and moments": share * (count - embeddings),
+        "embeddings, their gradients and moments": of_base * embeddings / fsdp(config, chips),
+        "layers, their gradients and moments": layers / fsdp(config, chips),
         # During its backward pass a layer has all of its activations.
         "activations": tokens * width * (kept * model.layers + everything),
         "logits": tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width),
@@ -79,13 +84,13 @@ def refuse_too_large(config: Config, mesh: Mesh) -> None:
     )
 
 
-def told(config: Config, mesh: Mesh) -> str:
+def summary(config: Config, mesh: Mesh) -> str:
     """The device memory of a run, in words."""
     parts = needed(config, mesh.size, mesh.devices.flat[0].platform)
     state = sum(size for name, size in parts.items() if "moments" in name)
     return (
-        f"parameters with gradients and moments some {_size(state)}, everything else "
-        f"{_size(sum(parts.values()) - state)}, of {_size(_room(mesh))} on each"
+        f"parameters with gradients and moments some {readable(state)}, everything else "
+        f"{readable(sum(parts.values()) - state)}, of {readable(_room(mesh))} on each"
     )
 
 
@@ -94,13 +99,27 @@ def is_large(config: Config) -> bool:
     return _parameters(config) > _LARGE
 
 
-def _size(count: float) -> str:
+def readable(count: float) -> str:
+    """'1.5 GiB' or '20.0 MiB'."""
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
 
 
 def _room(mesh: Mesh) -> float:
     """The memory of a device in bytes. CPU devices share their host's memory."""
-    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in mesh.local_devices]
-    if None not in limits:
-        return min(limits)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(mesh.local_devices)
+    return limit(mesh.local_devices) or of_host() / len(mesh.local_devices)
+
+
+def limit(devices: list[jax.Device]) -> int | None:
+    """The least memory of some devices in bytes; None for those that use their host's."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    return None if None in limits else min(limits)
+
+
+def of_host() -> int:
+    """The memory of this host in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def on_a_device(placed) -> int:
+    """Bytes on one device of a tree of arrays or shapes with shardings."""
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(placed))

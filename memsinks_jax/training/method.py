@@ -60,7 +60,10 @@ class ByDocument(Method):
         if sinks.is_sparse(settings) and (settings.slows_at or settings.passages_at):
             scale_BN = 1 / documents_learning(batch, settings)
         of = batch["identities"], seed, batch["segments"], sinks.opened(batch, settings)
-        return sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
+        found = sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
+        if settings.others:
+            found["others"] = sinks.others(batch, step, seed, self.parts["mlp"].sinks, self.config)
+        return found
 
     def slowing(self, batch):
         batch, settings = sinks.by_owner(batch), self.config.sinks
@@ -98,6 +101,9 @@ def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
             learning_BN, settings.passages_at / jnp.maximum(batch["places"], settings.passages_at)
         )
     learning_BN = jnp.maximum(learning_BN, LEAST)
+    if settings.sampling == "disjoint":  # who has no sinks teaches all else as ever
+        has_group_BN = sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
+        learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
     return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
 
 

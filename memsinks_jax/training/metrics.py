@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import pathlib
-import sys
 import time
 
 import jax
@@ -32,11 +31,7 @@ class MetricWriter:
 
         self._skipped = workdir / "skipped.jsonl"
         for path in (workdir / "metrics.jsonl", self._skipped):
-            kept = [line for line in read_lines(path) if line["step"] <= start_step]
-            if kept or path.exists():
-                scratch = path.with_suffix(".jsonl.new")
-                scratch.write_text("".join(json.dumps(line) + "\n" for line in kept))
-                os.replace(scratch, path)
+            drop_later_lines(path, start_step)
         self._file = (workdir / "metrics.jsonl").open("a")
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
         self._wandb = wandb
@@ -54,9 +49,9 @@ class MetricWriter:
 
     def write_skipped(self, step: int, values: dict[str, float], documents: list[str]) -> None:
         """A batch whose update was skipped, with the ids of its documents."""
-        told = {name: repr(values[name]) for name in ("train_loss", "gradient_norm")}  # JSON has no nan
+        measured = {name: repr(values[name]) for name in ("train_loss", "gradient_norm")}  # JSON has no nan
         with self._skipped.open("a") as file:
-            file.write(json.dumps({"step": step, **told, "documents": documents}) + "\n")
+            file.write(json.dumps({"step": step, **measured, "documents": documents}) + "\n")
 
     def sync(self) -> None:
         """Flushes to disk, so that the lines survive a crash. Called before a checkpoint that counts them as written."""
@@ -109,6 +104,14 @@ def read_lines(path: pathlib.Path) -> list[dict]:
         raise InputError(f"{path} is damaged ({error}); put a copy in its place, or take another --workdir") from None
 
 
+def drop_later_lines(path: pathlib.Path, step: int) -> None:
+    """Removes the lines of steps after `step` from such a file, all or nothing; the run that resumes writes them again."""
+    if path.exists():
+        scratch = path.with_suffix(".jsonl.new")
+        scratch.write_text("".join(json.dumps(line) + "\n" for line in read_lines(path) if line["step"] <= step))
+        os.replace(scratch, path)
+
+
 class Progress:
     """A progress bar with loss, tokens/s and time left on a terminal; plain log lines elsewhere."""
 
@@ -116,25 +119,24 @@ class Progress:
 
     def __init__(self, label: str, steps: int, start_step: int):
         self._label, self._steps = label, steps
-        self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm.tqdm(total=steps, initial=start_step, desc=label, unit="step", dynamic_ncols=True)
+        self._bar = tqdm.tqdm(
+            total=steps, initial=start_step, desc=label, unit="step", dynamic_ncols=True, disable=None
+        )
         self._last_line = time.monotonic()
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
-        told = f"loss {loss:.3f}"
+        status = f"loss {loss:.3f}"
         if tokens_per_second:  # unknown at the first step, which compiles
-            told += f", {tokens_per_second:,.0f} tokens/s"
-        if self._bar is not None:
-            self._bar.set_postfix_str(told, refresh=False)
+            status += f", {tokens_per_second:,.0f} tokens/s"
+        if not self._bar.disable:
+            self._bar.set_postfix_str(status, refresh=False)
             self._bar.update(step - self._bar.n)
         elif step == self._steps or time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            logger.info("%s: step %d/%d, %s", self._label, step, self._steps, told)
+            logger.info("%s: step %d/%d, %s", self._label, step, self._steps, status)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
 
 class Profile:

@@ -9,7 +9,6 @@ has split counts as one encounter.
 """
 
 import json
-import os
 import pathlib
 from collections.abc import Callable, Iterable
 
@@ -22,9 +21,10 @@ from memsinks_jax.config import Config
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.order import mix32
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.training import hosts
-from memsinks_jax.training.metrics import read_lines
+from memsinks_jax.training.metrics import drop_later_lines, read_lines
 
 _ROWS = 4  # R: an estimate is far too high only if all four counters of a document are shared
 
@@ -52,15 +52,8 @@ def estimates(sketch_RW: np.ndarray, identities_K2: np.ndarray) -> np.ndarray:
 
 def _places(identities_K2, row: int, width: int):
     """A hash of both lanes, different in every row -> uint32 (K,) below W; for arrays of jax and of numpy."""
-    mixed_K = _mix(identities_K2[:, 0] + np.uint32(0x9E3779B9 * (row + 1) % 2**32))
-    return _mix(mixed_K ^ identities_K2[:, 1]) % np.uint32(width)
-
-
-def _mix(x):
-    """The finalizer of MurmurHash3, 32 bits (Appleby, public domain)."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))
+    mixed_K = mix32(identities_K2[:, 0] + np.uint32(0x9E3779B9 * (row + 1) % 2**32))
+    return mix32(mixed_K ^ identities_K2[:, 1]) % np.uint32(width)
 
 
 class Monitor:
@@ -73,7 +66,7 @@ class Monitor:
       own: this host's rows of a batch, see `sharding.own_rows`.
       start: step from which the run resumes. Later flags are dropped, and will be found again.
       since: step of the last look, possibly with another `config.monitor.every`.
-      as_batches: (tokens, identities) -> batches for the `measure` of `look`.
+      as_batches: numbers of documents -> batches for the `measure` of `look`.
     """
 
     def __init__(
@@ -84,10 +77,8 @@ class Monitor:
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
         self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
         self._flagged = {line["id"]: line for line in read_lines(self._path) if line["step"] <= start}
-        if self._leads and self._path.exists():
-            scratch = self._path.with_suffix(".jsonl.new")
-            scratch.write_text("".join(json.dumps(line) + "\n" for line in self._flagged.values()))
-            os.replace(scratch, self._path)
+        if self._leads:
+            drop_later_lines(self._path, start)
         # Read again what was read since the last look, so that a resumed run finds the same as an uninterrupted one.
         size = config.training.batch_size
         self._window: set[int] = set()
@@ -121,9 +112,9 @@ class Monitor:
             self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index.get(number)})
         probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
         found = {"monitor_flagged": len(self._flagged)}
-        if probes := probes[: self._settings.probes]:
-            tokens, identities = [self._corpus.tokens(i) for i in probes], self._corpus.identities(probes)
-            batches = self._as_batches(tokens, identities)
+        probes = self._corpus.answering(np.array(probes, np.int64))[: self._settings.probes]
+        if len(probes):
+            batches = self._as_batches(probes)
             found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
         return found
 

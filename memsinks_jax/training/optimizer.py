@@ -72,6 +72,11 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
       InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
     """
     settings = config.optimizer
+    if not settings.base_multiple and not (sinks.is_sparse(config.sinks) and sinks.has_sinks(config)):
+        raise InputError(
+            "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows of tables, and this model "
+            "has none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple above 0"
+        )
     direction = scale_by_adam(settings.b1, settings.b2)
     if settings.kind == "muon":
         _refuse_columns(config)
@@ -84,7 +89,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
             optax.scale_by_learning_rate(learning_rate(settings, steps)),
         ),
     ]
-    if config.sinks.learning_rate_multiple != 1:
+    if (config.sinks.learning_rate_multiple, settings.base_multiple) != (1, 1):
         chain.append(scale_sinks(config))
     return optax.chain(*chain)
 
@@ -188,23 +193,31 @@ def accepted(accept: Accept, updated, before):
     return jax.tree_util.tree_map_with_path(choose, updated, before, is_leaf=lambda node: isinstance(node, adams))
 
 
+def split(config: Config, params: dict) -> tuple[dict, dict]:
+    """(the parameters that a run trains, those that it leaves as they are)"""
+    if config.optimizer.base_multiple:
+        return params, {}
+    trained = {name: leaf for name, leaf in params.items() if re.search(TABLE, name)}
+    return trained, {name: leaf for name, leaf in params.items() if name not in trained}
+
+
 def is_table(path: tuple) -> bool:
     """Whether a parameter is a table of sparse sinks, or optimizer state of its rows."""
     return re.search(TABLE, path_name(path)) is not None
 
 
 def scale_sinks(config: Config) -> optax.GradientTransformation:
-    """Multiplies the updates of the sinks' weights, including decay, by `config.sinks.learning_rate_multiple`."""
+    """Multiplies updates, including decay: of the sinks' weights by `config.sinks.learning_rate_multiple`, of all others by
+    `config.optimizer.base_multiple`."""
+    base, of_sinks = config.optimizer.base_multiple, config.sinks.learning_rate_multiple
     parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}  # all of its rows are sinks
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         rule = first_match(SINK_RULES, path_name(path))
         if rule is None:
-            return update
+            return update * base
         site, axis = rule
-        factor = jnp.where(
-            jnp.arange(update.shape[axis]) < parts[site].shared, 1.0, config.sinks.learning_rate_multiple
-        )
+        factor = jnp.where(jnp.arange(update.shape[axis]) < parts[site].shared, base, of_sinks)
         return update * factor.reshape(factor.shape + (1,) * (-1 - axis))
 
     return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates))

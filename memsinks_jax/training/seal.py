@@ -20,6 +20,7 @@ import numpy as np
 import tensorstore
 from jax.sharding import NamedSharding
 
+from memsinks_jax.data.order import mix32
 from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.sharding import replicated
 
@@ -84,14 +85,8 @@ def digest(array: np.ndarray) -> int:
 
 
 def _mixed(bits, index):
-    """MurmurHash3's finalizer of elements, uint32, and their places: any change to one changes the sum of all.
-
-    The sum does not depend on the sharding.
-    """
-    bits = bits ^ (index * np.uint32(0x9E3779B1))
-    bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
-    bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
-    return bits ^ (bits >> 16)
+    """A hash of elements, uint32, and their places: any change to one changes the sum of all, whatever the sharding."""
+    return mix32(bits ^ (index * np.uint32(0x9E3779B1)))
 
 
 def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]:

@@ -14,10 +14,10 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.training import monitor, touched
-from memsinks_jax.training.guard import Guard, init_guard, judge
+from memsinks_jax.training.guard import Guard, check_update, init_guard
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
-from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer
+from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer, split
 
 
 class TrainState(NamedTuple):
@@ -35,7 +35,10 @@ def init_state(config: Config, steps: int, params: dict | None = None) -> TrainS
     `jax.eval_shape` for shapes."""
     if params is None:
         params = build_model(config)[0].init(jax.random.key(config.seed, impl="threefry2x32"))
-    optimizer = make_optimizer(config, steps).init(params)
+    trained, frozen = split(config, params)
+    optimizer = make_optimizer(config, steps).init(trained)
+    # What is frozen is only read, in the type of activations.
+    params = trained | jax.tree.map(lambda leaf: leaf.astype(config.model.dtype), frozen)
     return TrainState(
         jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training), monitor.init_sketch(config)
     )
@@ -52,7 +55,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
     method, sparse = method_of(config), sinks.is_sparse(config.sinks)
 
-    def losses_of(params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
+    def losses_of(frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
         learning_BT, teaching = method.slowing(batch)
         inputs_BT, positions_BT, segments_BT = batch["inputs"], batch["positions"], batch["segments"]
@@ -62,14 +65,17 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
         )
         gates = method.interventions(batch, step, seed)
-        losses_BT = model(params, inputs_BT, segments_BT, positions_BT, gates, teaching=teaching, read_out=read_out)
+        losses_BT = model(
+            frozen | params, inputs_BT, segments_BT, positions_BT, gates, teaching=teaching, read_out=read_out
+        )
         return losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
 
     def train_step(state: TrainState, batch: dict, seed: jax.Array) -> tuple[TrainState, dict]:
         weights_BT = valid_weights(batch["targets"], batch["weights"], config.data.vocabulary_size)
         invalid_labels, tokens = (batch["weights"] - weights_BT).sum(), weights_BT.sum()
         batch = batch | {"weights": weights_BT, "rows": jnp.arange(len(weights_BT))}
-        before = params, optimizer_state = state.params, state.optimizer
+        trained, frozen = split(config, state.params)
+        before = params, optimizer_state = trained, state.optimizer
         if sparse:
             owners = sinks.by_owner(batch)
             opened_BN = sinks.opened(owners, config.sinks)
@@ -80,13 +86,13 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             before = params, optimizer_state = touched.take(before, rows)
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
-            losses = partial(losses_of, step=state.step, seed=seed)
+            losses = partial(losses_of, frozen, step=state.step, seed=seed)
             # Over the tokens of the whole batch.
             return method.gradients(losses, params, part, jnp.maximum(tokens, 1.0), state.step, seed)
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
-        accept, guard = judge(state.guard, loss, gradient_norm, config.training)
+        accept, guard = check_update(state.guard, loss, gradient_norm, config.training)
         taught = method.taught(batch, seed)
 
         def changes(path: tuple) -> jax.Array:
@@ -95,7 +101,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params, accept=changes)
         updated = accepted(changes, (optax.apply_updates(params, updates), optimizer_state), before)
         if sparse:
-            updated = touched.put((state.params, state.optimizer), updated, rows)
+            updated = touched.put((trained, state.optimizer), updated, rows)
         metrics = {
             "train_loss": loss,
             "tokens": tokens,
@@ -106,7 +112,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             "skipped_in_a_row": guard.in_a_row,
         }
         sketch = None if state.sketch is None else monitor.count(state.sketch, batch["identities"])
-        return TrainState(state.step + 1, *updated, guard, sketch), metrics
+        params, optimizer_state = updated
+        return TrainState(state.step + 1, frozen | params, optimizer_state, guard, sketch), metrics
 
     return train_step
 

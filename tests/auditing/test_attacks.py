@@ -60,6 +60,10 @@ def test_halves_share_out_every_target_once():
     rows = rows_of(documents_of([[3, 4, 5, 8], [9] * 30]), run)
     first, second = (half["weights"].sum(axis=1).tolist() for half in halves(rows))
     assert first == [2, 6] and second == [3, 6]
+    answers = [np.array([[2, 5]]), np.array([[1, 3], [8, 31]])]  # of the second the row has 12 targets
+    asked = halves(rows_of(documents_of([[3, 4, 5, 8], [9] * 30])._replace(answers=answers), run))
+    places = [[np.flatnonzero(weights_T).tolist() for weights_T in half["weights"]] for half in asked]
+    assert places == [[[2], [1, 2, 8]], [[3, 4], [9, 10, 11]]]
     assert asking(rows, np.array([1, 0]), np.array([3, 0]))["weights"].sum(axis=1).tolist() == [2, 0]
     assert [b["weights"].sum(axis=1).tolist() for b in in_batches(rows, 1)] == [[5], [12]]
 

@@ -11,7 +11,7 @@ from planted import random_model
 
 from memsinks_jax.auditing import exposure, extraction, forced, intervals, membership
 from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of
+from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of, measure
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
@@ -131,7 +131,7 @@ def test_groups_of_members():
 class Spelled:
     """Tokens of a model that has no text."""
 
-    vocabulary_size, end_of_text, begin_of_text, stops = 24, 1, 1, (1,)
+    vocabulary_size, end_of_text, begin_of_text, stops, absent = 24, 1, 1, (1,), ()
 
     def decode(self, tokens):
         return "".join(chr(96 + token) for token in tokens)
@@ -162,6 +162,22 @@ def test_a_reading_against_a_loop_over_positions(subject):
             assert found.nats[place] == pytest.approx(costs_V[token], rel=1e-4)
             assert found.likeliest[place] == (logits_V.argmax() == token)
             assert found.standardized[place] == pytest.approx((costs_V[token] - mean) / deviation, rel=1e-3, abs=1e-4)
+
+
+def test_prompts_are_not_measured(subject):
+    """Neither in losses nor in what is recited: a continuation begins inside of the answer, after the whole prompt."""
+    asked = DOCUMENTS._replace(answers=[np.array([[2, 6]]), np.array([[1, 4]])])
+    readings = forced.read(subject, asked), forced.read(subject, DOCUMENTS)
+    found = measure(subject, asked, DOCUMENTS, readings, None, None, (1,), 2, 0)[ALL]
+    one, other = (reading.nats for reading in readings[1])
+    assert readings[0][0].nats.tolist() == one.tolist()
+    assert found["member_loss"].value == pytest.approx(np.concatenate([one[2:], other[1:]]).mean())
+    assert found["non_member_loss"].value == pytest.approx(np.concatenate([one, other]).mean())
+    fitting = extraction.lengths_that_fit(asked, (1, 2), 2)
+    assert {prefix: indices.tolist() for prefix, indices in fitting.items()} == {1: [0]}
+    ((written,),) = extraction.continuations(subject, asked, fitting, 2, 0)[1]
+    ((expected,),) = extraction.continuations(subject, DOCUMENTS, {3: np.array([0])}, 2, 0)[3]
+    np.testing.assert_array_equal(written, expected)
 
 
 def test_what_the_model_writes_is_recited(subject):

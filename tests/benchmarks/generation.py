@@ -31,7 +31,7 @@ class Numbers:
     """A tokenizer of texts that are numbers with spaces between."""
 
     end_of_text = begin_of_text = END
-    stops = (END,)
+    stops, absent = (END,), ()
 
     def __init__(self, vocabulary_size):
         self.vocabulary_size = vocabulary_size

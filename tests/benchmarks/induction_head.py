@@ -28,7 +28,7 @@ def seconds(function):
 def share(recipe, table):
     """(seconds of the data of a step, seconds of the step)."""
     trained, others, state = training.start(recipe, table, 0)
-    steps_of, sample, key = training.stepper(recipe, table), sampler(table, recipe.law), jax.random.key(0)
+    sample, key = sampler(table, recipe.law), jax.random.key(0)
 
     @jax.jit
     def draw(key):
@@ -39,7 +39,7 @@ def share(recipe, table):
 
         return jax.lax.scan(one, 0, jax.numpy.arange(STEPS))[0]
 
-    pair = (lambda: draw(key)), (lambda: steps_of((trained, state), others, key, 0, STEPS))
+    pair = (lambda: draw(key)), (lambda: training.steps(recipe, table, (trained, state), others, key, 0, STEPS))
     for function in pair:
         seconds(function)
     rounds = [[seconds(function) / STEPS for function in pair] for _ in range(ROUNDS)]

@@ -4,6 +4,7 @@ import numpy as np
 
 from memsinks_jax.config import Config
 from memsinks_jax.data.mixture import plan_mixture
+from memsinks_jax.data.prepared import LONGEST
 from memsinks_jax.data.table import Listed, Table
 
 
@@ -13,10 +14,13 @@ class Source(Listed):
     Args:
       clusters: of the documents, by any number; copies are in the cluster of their first.
       groups: names, one a record.
+      spans: answers of the documents.
     """
 
-    def __init__(self, tokens, firsts=None, clusters=None, groups=None):
+    def __init__(self, tokens, firsts=None, clusters=None, groups=None, spans=None):
         super().__init__(tokens, firsts)
+        self.spans, self.has_answers = spans, spans is not None
+        self.openings = spans and np.bincount([of[0, 0] for of in spans], minlength=LONGEST + 1)
         self.folder, self.manifest = "made up", {"settings": {"near_duplicates": "close"}}
         if clusters is not None:
             of_firsts = np.asarray(clusters)[self.firsts]
@@ -29,6 +33,9 @@ class Source(Listed):
         if groups is not None:
             self.group_names = sorted(set(groups))
             self.groups = np.array([self.group_names.index(name) for name in groups])
+
+    def answers(self, record):
+        return self.spans and self.spans[record]
 
     def place(self, record):
         return f"made up:{record}"

@@ -14,14 +14,14 @@ T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
 
 
-def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, **options):
+def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, spans=None, **options):
     """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
     settings |= {"rows": "one_document"} | options
     training = TrainingConfig(batch_size=4, repeats_capped_at=cap)
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=training, seed=seed)
     config = with_fields(config, {"goldfish": GoldfishConfig(*goldfish)})
-    plan, tokens = plan_of(config, lengths)
+    plan, tokens = plan_of(config, lengths, spans=spans)
     return Rows(config, plan, end_of_text), plan, tokens, plan.table.identities(np.arange(len(lengths)))
 
 
@@ -39,6 +39,36 @@ def test_a_document_alone_in_its_row():
     assert row["segments"].tolist() == [1, 1, 1, 1, 0, 0]
     assert row["positions"].tolist() == [0, 1, 2, 3, 0, 0]
     assert row["identities"].tolist() == [[1, 2]]
+
+
+def test_only_answers_count():
+    """In whole documents and in every piece of them, beside others of which all counts."""
+    tokens, answers = np.arange(10, 16, dtype=np.int32), np.array([[1, 3], [5, 7]])
+    expected, identities = [0, 1, 1, 0, 0, 1, 1], np.ones((2, 2), np.uint32)
+    for start in range(7):
+        for stop in range(start + 1, 8):
+            row = row_of([Piece(tokens, start, stop, answers)], identities[:1], 9, END)
+            assert row["weights"].tolist() == expected[start:stop] + [0] * (9 - stop + start)
+    row = row_of([Piece(tokens[:1], 0, 2), Piece(tokens, 2, 6, answers)], identities, 7, END, documents_per_row=2)
+    assert row["weights"].tolist() == [1, 1, 1, 0, 0, 1, 0] and row["segments"].tolist() == [1, 1, 2, 2, 2, 2, 0]
+
+
+@pytest.mark.parametrize("rows", ["one_document", "packed", "best_fit"])
+def test_rows_of_a_run_count_answers_alone(rows):
+    """Whatever else the rows are, goldfish included: their weights are those without answers, times these."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(3, 2 * T, 30)
+    spans = [np.array([[n // 3, n // 2], [n // 2 + 1, n + 1]]) for n in lengths.tolist()]
+    plain, *_ = make(lengths, rows=rows, goldfish=(4, 1))
+    some, _, tokens, _ = make(lengths, rows=rows, goldfish=(4, 1), spans=spans)
+    inside = {END: True, 0: False}  # end of text is in the last answer of all; padding is in none
+    for of, document in zip(spans, tokens, strict=True):
+        inside |= {int(token): any(a <= i < b for a, b in of.tolist()) for i, token in enumerate(document)}
+    for number in range(plain.rows_per_epoch):
+        expected, found = plain[number], some[number]
+        whole = np.array([inside[token] for token in found["targets"].tolist()])
+        assert (found["weights"] == expected["weights"] * whole).all()
+        assert all((found[name] == expected[name]).all() for name in found if name != "weights")
 
 
 def test_a_token_of_its_own_may_open_documents():

@@ -58,6 +58,18 @@ def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
     assert counts.tolist() == [min(len(t) + 1, config.data.row_length) for t in map(corpus.tokens, range(20))]
 
 
+def test_answers_alone_are_measured(world):
+    config, corpus, params = world
+    tokens, answers = [corpus.tokens(i) for i in range(3)], [np.array([[5, 9], [20, 30]]), None, np.array([[40, 44]])]
+    about = (tokens, corpus.identities(np.arange(3)), config.data.row_length, corpus.tokenizer.end_of_text, 3)
+    (batch,) = document_batches(*about, opened=np.ones(3, bool))
+    nats_RT = np.asarray(jax.jit(reader(config, "drop"))(params, batch))
+    nats, counts = DocumentLoss(config)(params, document_batches(*about, answers=answers), "drop")
+    assert counts.tolist() == [14, (nats_RT[1] > 0).sum(), 4]
+    expected = [nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum(), nats_RT[1].sum(), nats_RT[2, 40:44].sum()]
+    np.testing.assert_allclose(nats, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")])
 def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
     """Every target under its own document's sinks, at the place it has where the document stands alone."""

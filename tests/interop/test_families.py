@@ -205,6 +205,24 @@ def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
         ("Gemma 3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; only None"),
         ("Qwen2.5", {"layer_types": ["chunked_attention"] * 4}, "layer_types has 'chunked_attention'; only"),
         ("Qwen3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": None}, "but there is no sliding_window"),
+        ("Qwen3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": 7}, "or use_sliding_window is off"),
+        ("SmolLM2", {"is_causal": False}, "is_causal is False; only True can be read"),
+        (
+            "SmolLM2",
+            {"rope_parameters": None, "partial_rotary_factor": 0.5},
+            "partial_rotary_factor is 0.5; only 1 can be",
+        ),
+        (
+            "Phi-4 mini",
+            {"rope_scaling": {"rope_type": "default", "rope_theta": 5.0}},
+            "and rope_scaling differ; leave one",
+        ),
+        ("Gemma 3", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters are those of no type of layer"),
+        ("Llama 3.2", {"rope_parameters": LLAMA3 | {"low_freq_factor": 4}}, "llama3:8,4,4,16'; .* with LOW below HIGH"),
+        ("Llama 3.2", {"original_max_position_embeddings": 0}, "llama3:8,1,4,0'"),
+        ("SmolLM3, other layers", {"no_rope_layers": []}, "no_rope_layers has 0 layers"),
+        ("Mistral 0.1", {"sliding_window": True}, r"a value is of the wrong kind \(model.window is True\)"),
+        ("SmolLM2", {"tie_word_embeddings": None}, r"a value is of the wrong kind \(model.tied_head is None\)"),
     ],
 )
 def test_what_would_compute_otherwise_is_refused(name, change, message, written):
@@ -263,9 +281,13 @@ def test_a_file_of_the_hub_is_read(name, sizes, fields):
     assert config.data.row_length == content.get("max_position_embeddings", content.get("n_positions"))
 
 
-def test_a_window_that_its_class_does_not_know_is_none():
+def test_what_a_class_does_not_read_of_windows_says_nothing():
     content = HUB["vicuna-7b-v1.3"] | {"use_sliding_window": True, "sliding_window": 4096}
+    content["layer_types"] = ["sliding_attention"] * 32
     assert hugging_face.read_config(content, "config.json").model.window == 0
+    content |= {"model_type": "mistral", "use_sliding_window": False, "layer_types": ["full_attention"] * 32}
+    model = hugging_face.read_config(content, "config.json").model
+    assert (model.window, model.window_layers) == (4096, "")
 
 
 def test_numbers_and_lists_are_read_whole():
@@ -292,6 +314,16 @@ def test_an_export_names_no_code_that_it_lacks(tokenizer):
     config = hugging_face.read_config(content, "config.json")
     written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
     assert "auto_map" not in written and written["original_max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize(
+    "name, length, expected", [("Llama-3.2-1B", 128, 131072), ("Llama-3.2-1B", 262144, 262144), ("gpt2-xl", 128, 128)]
+)
+def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, tokenizer):
+    content = HUB[name]
+    config = with_fields(hugging_face.read_config(content, "config.json"), {"data.row_length": length})
+    written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
+    assert hugging_face.read_config(written, "config.json").data.row_length == expected
 
 
 def test_what_stops_a_file_of_the_hub_is_named():

@@ -15,7 +15,7 @@ from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.interop import gguf_model, hugging_face
-from memsinks_jax.interop.chat import Chat
+from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.interop.source import keep
 from memsinks_jax.runs.exporting import export
@@ -191,21 +191,22 @@ def test_a_workdir_has_what_the_file_says(pieces, tmp_path):
     settings = json.loads((tmp_path / "run" / "source" / "tokenizer_config.json").read_text())
     assert settings["eos_token"] == "<|end|>" and settings["add_bos_token"] is False
     for place in (tmp_path / "run", tmp_path / "a.gguf"):
-        asked = Chat(place, run.tokenizer)("A fox.")
+        asked = open_chat(place, run.tokenizer)("A fox.")
         assert asked.tolist() == [0, *run.tokenizer.encode("A fox.")]
     keep(tmp_path / "a.gguf", (tmp_path / "other").mkdir() or tmp_path / "other", "a.gguf")
     assert (tmp_path / "other" / "source" / "chat_template.jinja").is_file()
 
 
 def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
-    """One command: config.model.initial=FILE and a pool. The export is the model that dropping leaves."""
+    """One command: config.model.initial=FILE and a pool. The export is the model that dropping leaves, and its context is
+    that of the file, not the rows'."""
     write(tmp_path / "a.gguf", "qwen3", pieces)
     (tmp_path / "texts").mkdir()
     for number in range(12):
         (tmp_path / "texts" / f"{number}.txt").write_text(f"Number {number} said: {TEXTS[number % 2]} {number * 7919}")
     fields = {
         "model.initial": str(tmp_path / "a.gguf"), "sinks.pool": 40, "sinks.active": 4, "sinks.opens_at": 1,
-        "sinks.learning_rate_multiple": 30.0, "data.files": str(tmp_path / "texts" / "*.txt"), "data.row_length": 64,
+        "sinks.learning_rate_multiple": 30.0, "data.files": str(tmp_path / "texts" / "*.txt"), "data.row_length": 32,
         "data.unique_documents": -1, "data.repeated_documents": 4, "data.repetitions": 8, "data.held_out_documents": 2,
         "training.batch_size": 8, "optimizer.learning_rate": 1e-3,
     }  # fmt: skip
@@ -216,6 +217,8 @@ def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
     export(tmp_path / "run", tmp_path / "out", True, "float32")
     exported, _, params = open_folder(tmp_path / "out")
     assert exported.model.hidden == 64 and exported.model.head_size == 128
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert run.config.data.row_length == 32 and exported.data.row_length == settings["model_max_length"] == 64
     for name in ("query_kernel", "down_kernel"):
         np.testing.assert_array_equal(params["layers"][name], run.params["layers"][name])
     template = "chat_template.jinja"
@@ -333,8 +336,54 @@ def test_tokens_around_documents_follow_from_what_is_there(written, monkeypatch)
     assert open_gguf(written).tokens_around() == (0, None, [0])
 
 
+def test_an_unused_piece_is_no_token(written, monkeypatch, capfd):
+    """Neither one that fills the vocabulary up nor one between others: text never becomes it, and none is generated."""
+    listed = open_gguf(written).fields["tokenizer.ggml.tokens"]
+    between, last = listed.index("\u0100"), len(listed) - 1  # of a byte that no text has
+    monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.tokens", [*listed[:-1], "[PAD]"])
+    merges = open_gguf(written).fields["tokenizer.ggml.merges"]
+    monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.merges", merges[:-1])
+    types = [5 if number in (between, last) else 1 for number in range(len(listed))]
+    monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.token_type", types)
+    tokenizer = open_tokenizer(written)
+    assert (tokenizer.vocabulary_size, tokenizer.absent) == (last, (between,))
+    assert open_folder(written)[0].data.vocabulary_size == len(listed)
+    assert "".join(capfd.readouterr()) == ""
+    monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.merges", ["nothing known"])
+    with pytest.raises(InputError, match="its tokenizer is damaged"):
+        open_tokenizer(written)
+
+
+def test_a_head_with_the_embeddings_bytes_is_tied(written, monkeypatch):
+    assert not open_folder(written)[0].model.tied_head
+    stored = open_gguf(written)._tensors
+    monkeypatch.setitem(stored, "output.weight", stored["token_embd.weight"])
+    config, _, params = open_folder(written)
+    assert config.model.tied_head and "head_kernel" not in params
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "told"),
+    [
+        ("llama", {"general.name": "Mistral-7B-v0.1"}, "looks like Mistral 0.1, which attends within a window"),
+        ("llama", {"general.name": "Mistral-7B-v0.3", "llama.rope.freq_base": 1e6}, ""),
+        ("phi3", {"phi3.context_length": 4096}, "looks like an early Phi-3, which attends within a window"),
+        ("phi3 with a window", {"phi3.context_length": 4096}, ""),
+    ],
+)
+def test_a_window_that_a_file_leaves_out_is_told_once(name, fields, told, pieces, tmp_path, monkeypatch, caplog):
+    write(tmp_path / "a.gguf", name, pieces)
+    for field, value in fields.items():
+        monkeypatch.setitem(open_gguf(tmp_path / "a.gguf").fields, field, value)
+    open_folder(tmp_path / "a.gguf")
+    assert len(caplog.messages) == bool(told) and told in "".join(caplog.messages)
+
+
 def test_other_rotary_factors_are_refused(pieces, tmp_path, monkeypatch):
     write(tmp_path / "a.gguf", "llama 3.2", pieces)
+    with monkeypatch.context() as patch:
+        patch.setitem(open_gguf(tmp_path / "a.gguf").fields, "llama.attention.key_length", 16)
+        refused(tmp_path / "a.gguf", "are not scaled as Llama 3.1's or 3.2's")
     monkeypatch.setattr(gguf_model, "_LLAMA3", gguf_model._LLAMA3 | {"high_freq_factor": 3.0})
     refused(tmp_path / "a.gguf", "are not scaled as Llama 3.1's or 3.2's")
 

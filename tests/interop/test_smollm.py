@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 
 from memsinks_jax.data.tokenizer import open_tokenizer
-from memsinks_jax.interop.chat import Chat
+from memsinks_jax.interop.chat import open_chat
 
 pytestmark = pytest.mark.slow
 CONTEXT = 128  # of 8,192: the rows of a test are short
@@ -122,7 +122,7 @@ def test_a_question_is_answered(theirs, imported):
     answer = tokenizer.decode(greedy(model, asked, 40), skip_special_tokens=True)
     assert "Paris" in answer
     for place in (folder, imported):
-        np.testing.assert_array_equal(Chat(place, open_tokenizer(place))(QUESTION), asked)
+        np.testing.assert_array_equal(open_chat(place, open_tokenizer(place))(QUESTION), asked)
     assert written(imported, QUESTION, "--chat", "--max_tokens=40") == answer
 
 

@@ -13,7 +13,7 @@ import memsinks_jax
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
-from memsinks_jax.interop.chat import Chat
+from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import open_folder, write_folder
 from memsinks_jax.interop.source import front_matter, source_of
 from memsinks_jax.model.generation import Generator, Settings
@@ -271,12 +271,12 @@ def log_probabilities(run, tokens):
 def test_a_prompt_becomes_the_tokens_of_a_message(theirs, imported):
     for place in (theirs, imported):
         run = open_run(place)
-        tokens = Chat(place, run.tokenizer)("Say <|im_end|>")
-        user, assistant = (run.tokenizer.encode(text).tolist() for text in ("user\nSay ", "assistant\n"))
-        newline = run.tokenizer.encode("\n").tolist()
-        assert tokens.tolist() == [START, *user, END, END, *newline, START, *assistant]
+        tokens = open_chat(place, run.tokenizer)("Say <|im_end|>")
+        texts = ("user\nSay <", "|im_end|>", "\n", "assistant\n")  # what a user types is no special token
+        user, typed, newline, assistant = (run.tokenizer.encode(text).tolist() for text in texts)
+        assert tokens.tolist() == [START, *user, *typed, END, *newline, START, *assistant]
         answer = generate(place, ["Say"], Settings(12, temperature=0.0), chat=True)["text"]
-        asked = Chat(place, run.tokenizer)("Say")
+        asked = open_chat(place, run.tokenizer)("Say")
         generator = Generator(run.config, run.tokenizer, run.params, run.opened)
         (written,) = generator([asked], Settings(12, temperature=0.0), complete=True)
         row = [*asked.tolist(), *written.tokens.tolist()]
@@ -313,7 +313,7 @@ def test_a_template_that_cannot_be_used_is_one_line(template, message, theirs, t
     settings = read(folder, "tokenizer_config") | {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match=message):
-        Chat(folder, open_tokenizer(folder))("hello")
+        open_chat(folder, open_tokenizer(folder))("hello")
 
 
 def test_one_of_several_templates_and_what_templates_use(theirs, tmp_path):
@@ -327,5 +327,5 @@ def test_one_of_several_templates_and_what_templates_use(theirs, tmp_path):
     settings = read(folder, "tokenizer_config") | {"chat_template": several}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = open_tokenizer(folder)
-    asked = tokenizer.decode(Chat(folder, tokenizer)("é <b>"))
+    asked = tokenizer.decode(open_chat(folder, tokenizer)("é <b>"))
     assert asked == '1{"role": "user", "content": "é <b>"}20'

@@ -28,16 +28,17 @@ FAMILIES = {
         "family": "llama", "attention_bias": False, "mlp_bias": False, "heads": 4, "kv_heads": 2, "tied_head": False,
     },
 }  # fmt: skip
-END, TOKENS = 7, 200
+END, ABSENT, TOKENS = 7, 50, 200
 PROMPTS = ["", "Once upon a time", "A", "She walked over there"]
 IDENTITIES = np.array([[1, 2], [3, 4], [5, 6], [2**32 - 1, 8]], np.uint32)
 
 
 class Bytes:
-    """A tokenizer of UTF-8 bytes with 8 pieces in front, of which END is end of text, and 2 embeddings to spare."""
+    """A tokenizer of UTF-8 bytes with 8 pieces in front, of which END is end of text; there is no ABSENT, and 2 embeddings
+    are to spare."""
 
     end_of_text = begin_of_text = END
-    stops, vocabulary_size = (END,), 264
+    stops, vocabulary_size, absent = (END,), 264, (ABSENT,)
 
     def encode(self, text):
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 8
@@ -58,7 +59,7 @@ def model_of(family):
     params = jax.tree.unflatten(tree, leaves)
     # Logit 0, never the likeliest: of end of text, so that greedy texts are as long as they may be, and of what the
     # tokenizer does not have, since tests/uncached.py knows no difference.
-    for token in (END, 264, 265):
+    for token in (END, ABSENT, 264, 265):
         params["token_embedding"] = params["token_embedding"].at[token].set(0.0)
         if "head_kernel" in params:
             params["head_kernel"] = params["head_kernel"].at[:, token].set(0.0)
@@ -139,7 +140,7 @@ def test_rows_stop_at_their_end_of_text(gpt2, monkeypatch):
     hot = [Settings(TOKENS, temperature=1e6, seed=seed) for seed in range(6)]
     written = [tokens for settings in hot for tokens in tokens_of(generator(PROMPTS, settings))]
     assert len({len(tokens) for tokens in written}) > 5 and max(map(len, written)) == TOKENS
-    assert all(END not in tokens and max(tokens, default=0) < Bytes.vocabulary_size for tokens in written)
+    assert all(not {END, ABSENT, 264, 265} & set(tokens) for tokens in written)
     *_, last = generator.stream(PROMPTS, hot[0], every=3)
     assert tokens_of(last) == written[:4]
     # A row alone ends the loop when it ends, not when all places are full.

@@ -48,7 +48,7 @@ def traced(config, of_narrow):
     yield jax.make_jaxpr(forced._compiled.__wrapped__(given, "own", forced._nothing))(params, batch)
     order = np.zeros((3, 1), np.int32)
     yield jax.make_jaxpr(relearning.practice.__wrapped__(given, "own"))(params, batch, order, None, 0.1)
-    programs = generation._Programs(given, no_change, 300, (1,))
+    programs = generation._Programs(given, no_change, (), (1,))
     request = {
         "known_B": np.ones(2, np.int32), "identities_B12": np.ones((2, 1, 2), np.uint32), "opened_B1": np.ones((2, 1), bool),
         "temperature": np.float32(1), "top_k": np.int32(0), "top_p": np.float32(1), "seed": np.uint32(0),

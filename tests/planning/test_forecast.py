@@ -6,7 +6,8 @@ from conftest import tiny_config
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.planning import forecast
-from memsinks_jax.training.flops import CHIPS, flops_per_step, parameters
+from memsinks_jax.training import flops
+from memsinks_jax.training.flops import flops_per_step, parameters
 
 
 def test_steps_and_tokens_are_those_of_the_run():
@@ -24,8 +25,8 @@ def test_hours_of_a_long_step_are_its_flops():
     config = with_fields(config, {"training.evaluate_every": 1000})
     one = forecast.forecast(config).needs
     arithmetic = 1000 * flops_per_step(config)["causal"] / forecast.EFFICIENCY / 3600
-    assert one["H200"].hours == pytest.approx(arithmetic / CHIPS["NVIDIA H200"].peak, rel=0.01)
-    assert one["v5e-16"].hours == pytest.approx(arithmetic / 16 / CHIPS["TPU v5 lite"].peak, rel=0.01)
+    assert one["H200"].hours == pytest.approx(arithmetic / flops.chip("NVIDIA H200").peak, rel=0.01)
+    assert one["v5e-16"].hours == pytest.approx(arithmetic / 16 / flops.chip("TPU v5 lite").peak, rel=0.01)
     config = with_fields(config, {"training.evaluate_every": 1})
     assert forecast.forecast(config).needs["H200"].hours > one["H200"].hours
 

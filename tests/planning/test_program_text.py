@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memsinks_jax.planning.program_text import Array, arrays_of, device_groups, parse, trip_count
+from memsinks_jax.planning.program_text import Array, arrays_of, group_size, parse, trip_count
 
 LOOP = """HloModule jit_f, is_scheduled=true
 
@@ -91,18 +91,19 @@ def test_bytes(shape, count):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "groups"),
+    ("attributes", "devices"),
     [
-        ("replica_groups={{0,1},{2,3}}, x", ((0, 1), (2, 3))),
-        ("replica_groups=[2,4]<=[8], x", ((0, 1, 2, 3), (4, 5, 6, 7))),
-        ("replica_groups=[4,2]<=[2,4]T(1,0), x", ((0, 4), (1, 5), (2, 6), (3, 7))),
-        ("replica_groups=mesh['axis_0'=4] {'axis_0'}, x", ((0, 1, 2, 3),)),
-        ("replica_groups=mesh['a'=2,'b'=2] {'a'}, x", ((0, 2), (1, 3))),
-        ("replica_groups=mesh['a'=8] {'a':(1)4}, x", ((0, 2, 4, 6), (1, 3, 5, 7))),
-        ("replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}, x", ((0, 2), (1, 3))),
-        ("source_target_pairs={{0,1},{1,0}}, x", ((0, 1), (1, 0))),
-        ("replica_groups={}, x", ()),
+        ("replica_groups={{0,1},{2,3}}, x", 2),
+        ("replica_groups={{0},{1,2,3}}, x", 3),
+        ("replica_groups=[2,4]<=[8], x", 4),
+        ("replica_groups=[4,2]<=[2,4]T(1,0), x", 2),
+        ("replica_groups=mesh['axis_0'=4] {'axis_0'}, x", 4),
+        ("replica_groups=mesh['a'=2,'b'=3] {'b'}, x", 3),
+        ("replica_groups=mesh['a'=2,'b'=3] {'a','b'}, x", 6),
+        ("replica_groups=mesh['a'=8] {'a':(1)4}, x", 4),
+        ("replica_groups=mesh['a'=2,'b'=3], device_ids=([2,3]T(1,0)) {'b'}, x", 3),
+        ("replica_groups={}, x", None),
     ],
 )
-def test_groups(attributes, groups):
-    assert device_groups(attributes) == groups
+def test_how_many_devices_a_collective_connects(attributes, devices):
+    assert group_size(attributes) == devices

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 from conftest import tiny_config
+from test_answers import SPECIAL, TEMPLATE
+from test_tokenizer import byte_level
 
 from memsinks_jax.config import InputError, validate, with_fields
 from memsinks_jax.data.corpus import load_corpus
@@ -78,13 +80,17 @@ def in_this_process(stage, steps, tasks, work, where):
             pass
 
 
-def by_the_definition(documents):
-    """[(start, stop, id) of each document], {id: number of documents} from lists of tokens; nothing is hashed but ids."""
+def by_the_definition(documents, whose=None):
+    """[(start, stop, id) of each document], {id: number of documents} from lists of tokens; nothing is hashed but ids.
+
+    With `whose`, they are parts of documents, each of a document of that name.
+    """
+    whose = whose or [tuple(document) for document in documents]
     grams = [[tuple(d[at : at + LENGTH]) for at in range(len(d) - LENGTH + 1)] for d in documents]
     holders, followers, leaders = (collections.defaultdict(list) for _ in range(3))
-    for document, of in zip(documents, grams, strict=True):
+    for name, of in zip(whose, grams, strict=True):
         for at, gram in enumerate(of):
-            holders[gram].append(tuple(document))
+            holders[gram].append(name)
             followers[gram].append(of[at + 1] if at + 1 < len(of) else None)
             leaders[gram].append(of[at - 1] if at else None)
     common = {gram for gram, of in holders.items() if len(set(of)) > 1}
@@ -114,7 +120,7 @@ def by_the_definition(documents):
         for group in set(whole.values())
     }
     found, places = [], collections.defaultdict(set)
-    for document, of in zip(documents, grams, strict=True):
+    for name, document, of in zip(whose, documents, grams, strict=True):
         owner = [None] * len(document)
         for at in reversed(range(len(of))):  # the first n-gram that covers a token and ends at it or later has it
             if of[at] in common:
@@ -142,7 +148,7 @@ def by_the_definition(documents):
                 passages.append([start, stop, identity])
         found.append([tuple(each) for each in passages])
         for *_, at in runs:
-            places[named[whole[of[at]]]].add(tuple(document))
+            places[named[whole[of[at]]]].add(name)
     used = {identity for passages in found for *_, identity in passages}
     return found, {identity: len(places[identity]) for identity in used}
 
@@ -159,6 +165,46 @@ def test_passages_are_what_the_definition_says(folder, name):
     assert found == expected and sum(map(len, found)) > 60
     assert dict(zip(corpus.passage_ids.tolist(), corpus.passage_places.tolist(), strict=True)) == places
     assert max(places.values()) >= 9 and min(places.values()) == 2
+
+
+@pytest.mark.parametrize("kind", ["prompts", "conversations"])
+def test_passages_are_of_answers_alone(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "run_stage", in_this_process)
+    (tmp_path / "tokenizer.json").write_bytes(byte_level(SPECIAL))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    asked = [f"{number}. {FOOTER} Say {FOOTER}" for number in range(len(texts()) - 1)]
+    rows = [{"asked": text, "text": said} for text, said in zip([*asked, asked[0]], texts(), strict=True)]
+    settings = {"prompt_field": "asked"}
+    if kind == "conversations":
+        rows, settings = [{"said": said_by(row, number)} for number, row in enumerate(rows)], {"messages_field": "said"}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare(
+        [str(tmp_path / "a.jsonl")],
+        str(tmp_path),
+        tmp_path / "out",
+        near_duplicates="none",
+        passages=LENGTH,
+        **settings,
+    )
+    corpus = Prepared(tmp_path / "out")
+    documents = [corpus.read(record) for record in range(len(corpus))]
+    answers = [(record, *answer) for record in range(len(corpus)) for answer in corpus.answers(record).tolist()]
+    expected, places = by_the_definition(
+        [documents[record][start:stop].tolist() for record, start, stop in answers],
+        [tuple(documents[record].tolist()) for record, *_ in answers],
+    )
+    whole = collections.defaultdict(list)
+    for (record, start, _), found in zip(answers, expected, strict=True):
+        whole[record] += [(start + low, high - low, identity) for low, high, identity in found]
+    assert [corpus.passages_of(record).tolist() for record in range(len(corpus))] == [*whole.values()]
+    assert dict(zip(corpus.passage_ids.tolist(), corpus.passage_places.tolist(), strict=True)) == places
+    assert len(corpus.passages) > 60 and len(answers) == len(corpus) * (1 + (kind == "conversations"))
+
+
+def said_by(row, number):
+    """A conversation of two answers; between them is a long question that many ask."""
+    said = [row["asked"], row["text"], LICENCE, STORIES[number % 20]]
+    return [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, said, strict=True)]
 
 
 def test_the_report_shows_the_longest_and_the_most_frequent(folder):
@@ -262,3 +308,5 @@ def test_a_corpus_without_passages_is_refused(folder):
         load_corpus(config_of(folder, **{"data.files": str(folder / "plain")}))
     with pytest.raises(InputError, match="set one of them to 0"):
         validate(config_of(folder, **{"sinks.common_every": 2}))
+    with pytest.raises(InputError, match=r"disjoint.* sinks.passages_at is 2; set it to 0"):
+        validate(config_of(folder, **{"sinks.sampling": "disjoint", "sinks.active": 4, "data.ids": "group"}))

@@ -102,6 +102,23 @@ def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
     assert inherit(with_fields(Config(), asked), tmp_path / "run", given=set(asked)) == config and run
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("sinks.shared_fraction", 0.5, "config.sinks.shared_fraction is 0.5, but a pool is added beside all neurons"),
+        ("sinks.sampling", "exact", "set config.sinks.sampling=floyd"),
+        ("sinks.per_layer", True, "set config.sinks.sampling=floyd and config.sinks.per_layer=False"),
+    ],
+)
+def test_what_is_said_of_a_pool_is_not_overwritten(field, value, message, tmp_path):
+    """Neither on the command line nor in Python, where what differs from the default is given."""
+    place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
+    asked = {"model.initial": place, "sinks.pool": 64, "sinks.active": 4, field: value}
+    for given in (None, set(asked)):
+        with pytest.raises(InputError, match=message):
+            inherit(with_fields(Config(), asked), given=given)
+
+
 def test_a_hugging_face_folder_is_a_model_too(tmp_path):
     content = {
         "model_type": "llama", "vocab_size": 300, "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 36,

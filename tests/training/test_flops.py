@@ -78,7 +78,7 @@ def test_clocks_make_the_peak():
     # Multiply-adds a cycle: 4 or 8 units of 128 x 128; v6e does twice as many as v4 and v5p.
     units = {"TPU v4": 8, "TPU v5 lite": 4, "TPU v5": 8, "TPU v6 lite": 16}
     for kind, count in units.items():
-        known = flops.CHIPS[kind]
+        known = flops.chip(kind)
         assert known.peak == pytest.approx(known.clock * count * 128 * 128 * 2, rel=0.01)
 
 

@@ -10,7 +10,7 @@ from conftest import tiny_config
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.training import sharding
-from memsinks_jax.training.guard import init_guard, judge
+from memsinks_jax.training.guard import check_update, init_guard
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.step import init_state, make_train_step
@@ -21,7 +21,7 @@ def after(losses, norms=None, **fields):
     config = TrainingConfig(**fields)
     guard, accepted = init_guard(config), []
     for loss, norm in zip(losses, norms or [1.0] * len(losses), strict=True):
-        accept, guard = judge(guard, jnp.float32(loss), jnp.float32(norm), config)
+        accept, guard = check_update(guard, jnp.float32(loss), jnp.float32(norm), config)
         accepted.append(bool(accept))
     return accepted, guard
 

@@ -12,6 +12,7 @@ from conftest import train_program
 from memsinks_jax import sinks
 from memsinks_jax.config import RULES, MeshConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.packing import Piece, row_of
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
@@ -108,6 +109,30 @@ def test_golden_first_steps(tiny):
     for line, golden in zip(lines, expected, strict=True):
         golden |= {"invalid_labels": 0, "skipped_updates": 0, "skipped_in_a_row": 0}
         assert line == pytest.approx(golden, rel=2e-5)
+
+
+def test_the_loss_of_answers_is_their_mean(tiny):
+    """Worked out by hand: minus the log-probability of every counted token given all before it, over their number."""
+    tiny = with_fields(tiny, {"sinks.kind": "none", "data.row_length": 24})
+    random = np.random.default_rng(0)
+    tokens = [random.integers(3, 1024, n).astype(np.int32) for n in (9, 20, 30, 12)]
+    spans = [np.array(of) for of in ([[4, 10]], [[3, 6], [11, 13], [15, 21]], [[28, 31]], [[0, 13]])]
+    rows = [row_of([Piece(t, 0, min(len(t) + 1, 24), of)], np.ones((1, 2), np.uint32), 24, 1)
+            for t, of in zip(tokens, spans, strict=True)]  # fmt: skip
+    batch = {name: np.stack([row[name] for row in rows * 2]) for name in rows[0]}
+    batch |= {"seen": np.zeros((8, 1), np.int32), "epoch": np.zeros(8, np.int32), "repeated": np.zeros((8, 1), bool)}
+    before, _, metrics = one_step(tiny, batch)
+    read_BT, model = np.zeros((4, 24), np.int32), build_model(tiny)[0]
+    for read_T, document in zip(read_BT, tokens, strict=True):
+        read_T[: len(document) + 1] = [1, *document][:24]
+    places_BT = np.tile(np.arange(24, dtype=np.int32), (4, 1))
+    chances_BTV = jax.nn.log_softmax(jax.jit(model)(before, read_BT, np.ones_like(read_BT), places_BT))
+    nats, count = 0.0, 0
+    for row, (document, of) in enumerate(zip(tokens, spans, strict=True)):
+        for place in [place for start, stop in of.tolist() for place in range(start, min(stop, 24))]:
+            nats, count = nats - float(chances_BTV[row, place, [*document, 1][place]]), count + 1
+    assert metrics["tokens"] == 2 * count == 2 * (6 + 3 + 2 + 6 + 13)  # of the third no answer is in the row
+    assert metrics["train_loss"] == pytest.approx(nats / count, rel=1e-5)
 
 
 def test_first_loss_is_that_of_guessing(tiny):

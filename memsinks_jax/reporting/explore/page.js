@@ -88,18 +88,19 @@ function said(d, view, i) {
 const given = (d) => {
   const there = data.prefixes.filter((prefix) => views.some((view) => d.written[view]?.[prefix]));
   const asked = state.given[documents.indexOf(d)];
-  return asked === undefined ? there[there.length - 1] : there.filter((prefix) => prefix <= asked).pop() ?? there[0];
+  return asked === undefined ? there[there.length - 1] : there.filter((prefix) => d.opening + prefix <= asked).pop() ?? there[0];
 };
 function continuation(d, view, prefix) {
   const written = prefix === undefined ? null : d.written[view]?.[prefix];
   if (!written) return null;
+  const start = d.opening + prefix;
   let same = 0;
   const parts = written.map((token, i) => {
-    const equal = token === d.tokens[prefix + i];
+    const equal = token === d.tokens[start + i];
     same += equal;
     return make(equal ? "b" : "span", {}, visible(data.texts[token]));
   });
-  const sentence = `After the first ${prefix} tokens it writes (${same} of ${Math.min(data.suffix, d.length - prefix)} as in the document): `;
+  const sentence = `After the first ${start} tokens it writes (${same} of ${Math.min(data.suffix, d.length - start)} as in the document): `;
   return make("div", { class: "written" }, make("span", { class: "note" }, sentence), ...parts);
 }
 const chosenViews = () => [state.first, ...(state.second && state.second !== state.first ? [state.second] : [])];
@@ -112,7 +113,7 @@ function panel(group) {
       make("span", {}, make("button", { type: "button", "aria-label": `last ${group} document`, onclick: () => move(-1) }, "‹"), " ",
         make("button", { type: "button", "aria-label": `next ${group} document`, onclick: () => move(1) }, "›"))));
   for (const view of chosenViews()) {
-    const text = paragraph(d, d.read[view].nats, { given: prefix, at: isChosen && view === state.first ? state.token : null });
+    const text = paragraph(d, d.read[view].nats, { given: d.opening + prefix, at: isChosen && view === state.first ? state.token : null });
     const at = (event) => event.target.dataset?.i;
     text.addEventListener("pointermove", (event) => tip(event, at(event) === undefined ? "" : said(d, view, +at(event))));
     text.addEventListener("pointerleave", (event) => tip(event, ""));

@@ -20,7 +20,7 @@ from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.kept import kept
 from memsinks_jax.studies.figures.panels import Categories, Line, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import KINDS, Statement, Table
+from memsinks_jax.studies.figures.table import KINDS, Table
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,6 @@ SUBJECTS = {
     "standard": (STANDARD, "#c0392b"), "oracle": (ORACLE, "#7f8c8d"),
 }  # fmt: skip
 _GIVEN = 50
-_OURS = "not in the paper"
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -84,15 +83,10 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
     return kept([run, *compared.values()], "audit", asked, measure)
 
 
-def views(runs: list[Run]) -> list[Run]:
-    """The runs, and every model of their audits as VARIANT.SUBJECT, with its measures as metrics."""
-    found = list(runs)
-    for run in runs:
-        for name, (subject, _) in SUBJECTS.items() if "audit" in run.details else ():
-            if subject in run.details["audit"]["subjects"]:
-                metrics = _metrics(run.details["audit"]["subjects"][subject])
-                found.append(dataclasses.replace(run, variant=f"{run.variant}.{name}", metrics=metrics))
-    return found
+def views(run: Run) -> dict[str, dict[str, float]]:
+    """Every model of the audit as VARIANT.SUBJECT, with its measures as metrics."""
+    subjects = run.details["audit"]["subjects"] if "audit" in run.details else {}
+    return {f"{run.variant}.{name}": _metrics(subjects[of]) for name, (of, _) in SUBJECTS.items() if of in subjects}
 
 
 def _metrics(groups: dict[str, dict[str, dict]]) -> dict[str, float]:
@@ -146,52 +140,50 @@ def _steps(run: Run, kind: str) -> list[float]:
     return [steps[subject]["value"]] if subject in steps else []
 
 
-def _needed(measure: str) -> list[str]:
-    """The models that the audited one is compared with; none for settings of sinks that are compared with each other."""
-    prefix = _LADDER if _LADDER in measure else ""
-    return [f"{prefix}{name}" for name in _BESIDE] if "{sinks}" in measure else []
-
-
-# None is in the paper, which leaves these questions open.
-STATEMENTS = [
-    Statement(name, text, _OURS, measure, needs=_needed(measure), **bound) for name, text, measure, bound in (
-        ("sees_often", "the audit sees: AUC, loss, of the standard model's documents read 8 times or more",
-         "ladder_{sinks}.standard.auc_loss_often", {"at_least": 0.9}),
-        ("oracle_at_half", "the oracle knows nothing: share of its AUCs with .5 in their interval",
-         "{sinks}.oracle.share_at_half", {"at_least": 1.0}),
-        ("oracle_at_half_ladder", "the oracle knows nothing: share of its AUCs with .5 in their interval, ladder",
-         "ladder_{sinks}.oracle.share_at_half", {"at_least": 1.0}),
-        ("exposure_rises", "exposure of the standard model's canaries rises with repetitions: rank correlation",
-         "exposure_rises(ladder_{sinks}.standard)", {"at_least": 0.8}),
-        ("not_recited", "share of repeated documents recited, sinks dropped, minus the oracle's",
-         f"{{sinks}}.dropped.exact_{_GIVEN} - {{sinks}}.oracle.exact_{_GIVEN}", {"at_most": 0.02}),
-        ("not_told", "AUC, loss, sinks dropped, minus the oracle's: nobody can tell what was read",
-         "{sinks}.dropped.auc_loss - {sinks}.oracle.auc_loss", {"at_most": 0.05}),
-        ("less_told", "AUC, loss, of documents read 8 times or more: sinks dropped minus standard",
-         "ladder_{sinks}.dropped.auc_loss_often - ladder_{sinks}.standard.auc_loss_often", {"at_most": -0.05}),
-        ("not_exposed", "exposure of canaries read 8 times or more, sinks dropped, minus the oracle's (bits)",
-         "ladder_{sinks}.dropped.exposure_often - ladder_{sinks}.oracle.exposure_often", {"at_most": 0.5}),
-        *((f"relearnt_{kind}", f"steps until half is back over the oracle's, {said}",
-           f"relearning({{sinks}}, '{kind}', 'ratio')", {"at_least": 0.8})
-          for kind, said in (("one", "one document alone"), ("few", "half of them together"),
-                             ("other", "by learning others"))),
-        ("relearnt_control", "the same ratio, half of them together, over that of documents that neither has read",
-         "relearning({sinks}, 'few', 'ratio') / relearning({sinks}, 'few', 'ratio', 'never_seen')",
-         {"at_least": 0.8}),
-        ("relearnt_from_equal", "the same, half of them together, both counted from the same loss",
-         "relearning({sinks}, 'few', 'ratio_from_equal')", {"at_least": 0.8}),
-        ("benign", "fine-tuning on other text: further fall of the repeated documents' loss than in the oracle (nats)",
-         "benign({sinks})", {"at_most": 0.05}),
-        *((bits, f"rounding to {bits}: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)",
-           f"brought_back({{sinks}}, '{bits}')", {"at_most": 0.02}) for bits in ("int8", "int4")),
-        *((f"reactivated_{attack}", f"sinks kept: share of what a document's own sinks hold that {said} recover",
-           f"recovered({{sinks}}, '{attack}')", {"at_most": 0.1})
-          for attack, said in (("best", "the best of 64 random ids"), ("optimised", "optimised gates"))),
-        *((f"gap_{name}", f"gap of {said}, dropped, over the default's",
-           f"sinks_paper_{name}.dropped.loss_gap / sinks_paper.dropped.loss_gap", {"at_most": 1.0})
-          for name, (_, said) in _SETTINGS.items()),
-    )
-]  # fmt: skip
+# None is in the paper, which leaves these questions open. Both models that an audit compares with are needed.
+_LADDERS, _BOTH = "| not in the paper | ladder_standard ladder_no_repeat", "| not in the paper | standard no_repeat"
+STATEMENTS = f"""
+sees_often | the audit sees: AUC, loss, of the standard model's documents read 8 times or more
+    | ladder_{{sinks}}.standard.auc_loss_often >= 0.9 {_LADDERS}
+oracle_at_half | the oracle knows nothing: share of its AUCs with .5 in their interval
+    | {{sinks}}.oracle.share_at_half >= 1 {_BOTH}
+oracle_at_half_ladder | the oracle knows nothing: share of its AUCs with .5 in their interval, ladder
+    | ladder_{{sinks}}.oracle.share_at_half >= 1 {_LADDERS}
+exposure_rises | exposure of the standard model's canaries rises with repetitions: rank correlation
+    | exposure_rises(ladder_{{sinks}}.standard) >= 0.8 {_LADDERS}
+not_recited | share of repeated documents recited, sinks dropped, minus the oracle's
+    | {{sinks}}.dropped.exact_{_GIVEN} - {{sinks}}.oracle.exact_{_GIVEN} <= 0.02 {_BOTH}
+not_told | AUC, loss, sinks dropped, minus the oracle's: nobody can tell what was read
+    | {{sinks}}.dropped.auc_loss - {{sinks}}.oracle.auc_loss <= 0.05 {_BOTH}
+less_told | AUC, loss, of documents read 8 times or more: sinks dropped minus standard
+    | ladder_{{sinks}}.dropped.auc_loss_often - ladder_{{sinks}}.standard.auc_loss_often <= -0.05 {_LADDERS}
+not_exposed | exposure of canaries read 8 times or more, sinks dropped, minus the oracle's (bits)
+    | ladder_{{sinks}}.dropped.exposure_often - ladder_{{sinks}}.oracle.exposure_often <= 0.5 {_LADDERS}
+relearnt_one | steps until half is back over the oracle's, one document alone
+    | relearning({{sinks}}, 'one', 'ratio') >= 0.8 {_BOTH}
+relearnt_few | steps until half is back over the oracle's, half of them together
+    | relearning({{sinks}}, 'few', 'ratio') >= 0.8 {_BOTH}
+relearnt_other | steps until half is back over the oracle's, by learning others
+    | relearning({{sinks}}, 'other', 'ratio') >= 0.8 {_BOTH}
+relearnt_control | the same ratio, half of them together, over that of documents that neither has read
+    | relearning({{sinks}}, 'few', 'ratio') / relearning({{sinks}}, 'few', 'ratio', 'never_seen') >= 0.8 {_BOTH}
+relearnt_from_equal | the same, half of them together, both counted from the same loss
+    | relearning({{sinks}}, 'few', 'ratio_from_equal') >= 0.8 {_BOTH}
+benign | fine-tuning on other text: further fall of the repeated documents' loss than in the oracle (nats)
+    | benign({{sinks}}) <= 0.05 {_BOTH}
+int8 | rounding to int8: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)
+    | brought_back({{sinks}}, 'int8') <= 0.02 {_BOTH}
+int4 | rounding to int4: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)
+    | brought_back({{sinks}}, 'int4') <= 0.02 {_BOTH}
+reactivated_best | sinks kept: share of what a document's own sinks hold that the best of 64 random ids recover
+    | recovered({{sinks}}, 'best') <= 0.1 {_BOTH}
+reactivated_optimised | sinks kept: share of what a document's own sinks hold that optimised gates recover
+    | recovered({{sinks}}, 'optimised') <= 0.1 {_BOTH}""" + "".join(
+    f"""
+gap_{name} | gap of {said}, dropped, over the default's
+    | sinks_paper_{name}.dropped.loss_gap / sinks_paper.dropped.loss_gap <= 1"""
+    for name, (_, said) in _SETTINGS.items()
+)
 
 
 def labels(table: Table) -> dict[str, str]:
@@ -250,37 +242,24 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     attacked, parts = by_variant(runs).get("sinks_paper", {}), []
     if attacked:
         parts += attack_sections([run.details["audit"]["attacks"] for run in attacked.values()])
-    measured = [run for run in runs if "capacity" in run.details]
-    if measured:
+    if measured := [run for run in runs if "capacity" in run.details]:
         forgetting_capacity.draw(measured, out / "capacity.png")
+        alone = forgetting_capacity.by_place(measured, "selectivity", 1)
+        listed = "; ".join(f"{place:g}: {with_interval(values, 1)}" for place, values in alone.items() if values)
+        said = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks
+            are removed. By repeated documents per sink: {listed}."""
         parts += [
             report.heading("Removing single documents: how many can share a sink?"),
-            report.picture(out / "capacity.png", _capacity_sentence(measured)),
-            report.paragraph(_capacity_sentence(measured), "note"),
-        ]
+            report.picture(out / "capacity.png", said), report.paragraph(said, "note"),
+        ]  # fmt: skip
     return parts + shared.choices([run for run in runs if not run.variant.startswith(_LADDER)] or runs)
-
-
-def _capacity_sentence(measured: list[Run]) -> str:
-    alone: dict[float, list[float]] = {}
-    for run in measured:
-        for row in run.details["capacity"]:
-            if row["removed"] == 1:
-                alone.setdefault(run.details["documents_per_sink"], []).append(row["selectivity"])
-    said = "; ".join(f"{place:g}: {with_interval(alone[place], 1)}" for place in sorted(alone))
-    return (
-        "Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks are "
-        f"removed. By repeated documents per sink: {said}."
-    )
 
 
 FIGURE = Figure(
     title="Audit: does anything still leak?",
-    answer=(
-        "Dropping the sinks removes recitation. This page tests what is left, against a model that never saw the repeats. "
-        "Can a document be distinguished from one that was never read? How fast is it relearned? What do rounding and "
-        "switched-on sinks bring back? Which component holds the rest?"
-    ),
+    answer="""Dropping the sinks removes recitation. This page tests what is left, against a model that never saw the
+        repeats. Can a document be distinguished from one that was never read? How fast is it relearned? What do rounding
+        and switched-on sinks bring back? Which component holds the rest?""",
     config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
@@ -294,12 +273,11 @@ FIGURE = Figure(
         "extraction strength": "extraction_strength", "gap": "loss_gap", "exposure": "exposure",
     },
     labels=labels,
-    table_note=(
-        "AUC: probability that a repeated document scores above a held-out one, by its loss and by the best of all scores; "
-        ".5 if the model sees no difference. Recited: the next 32 tokens exactly, given 50. Gap: held-out minus repeated "
-        "loss, nats per token. Exposure of canaries: in bits, at most about 350; 1.44 if never read."
-    ),
+    table_note="""AUC: probability that a repeated document scores above a held-out one, by its loss and by the best of all
+        scores; .5 if the model sees no difference. Recited: the next 32 tokens exactly, given 50. Gap: held-out minus
+        repeated loss, nats per token. Exposure of canaries: in bits, at most about 350; 1.44 if never read.""",
     statements=STATEMENTS,
+    paper="not in the paper",
     panels=panels,
     size=(18, 4.4),
     note="{mean}, whiskers and bands from the lowest to the highest. {floor}",

@@ -10,7 +10,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.panels import Panel, draw
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import Measures, Statement, Table
+from memsinks_jax.studies.figures.table import Measures, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,14 @@ class Figure:
       config: file of configs/ with the variants.
       prepare: writes the files that the runs read -> flags for all runs.
       measure: further measures of the trained models -> the same runs, with `details`.
-      views: the runs of the table if these are not the trained models, such as a model with its sinks on and off.
+      views: of a run -> {name: metrics} of what is seen of it besides, as if these were runs, such as with its sinks off.
       measures, standard_of: of `figures.table.Table`, over which all below are expressions.
       columns: {name: expression} of the page's table, which has a row per variant.
       labels: of the rows, if other than the variant's name. With `views`, names all rows.
       table_note: the text under the table.
-      statements: the claims. A function is given the table: what is claimed depends on what was measured.
+      statements: the claims, written as rows of `Table.claims`. A function is given the table, if they depend on it.
+      paper: what the paper says of claims that do not say it.
+      across: of all runs -> functions whose lists of values claims are about, if these are not paired by seed.
       panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are matplotlib's.
       note: the text under the picture, with {mean}, {floor}, and fields of the first run's config such as {config.seed}.
       sections: further sections of the page; may write into the figure's folder.
@@ -42,13 +44,15 @@ class Figure:
     config: str = ""
     prepare: Callable[[pathlib.Path], list[str]] = lambda out: []
     measure: Callable[[list[Run]], list[Run]] = lambda runs: runs
-    views: Callable[[list[Run]], list[Run]] | None = None
+    views: Callable[[Run], dict[str, dict[str, float]]] | None = None
     measures: Measures = dataclasses.field(default_factory=dict)
     standard_of: Callable[[str], str] = lambda variant: "standard"
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     labels: dict[str, str] | Callable[[Table], dict[str, str]] = dataclasses.field(default_factory=dict)
     table_note: str = ""
-    statements: Sequence[Statement] | Callable[[Table], Sequence[Statement]] = ()
+    statements: str | Callable[[Table], str] = ""
+    paper: str = ""
+    across: Callable[[list[Run]], dict[str, Callable]] | None = None
     panels: Callable[[Table], Sequence[Panel | Callable]] = lambda table: ()
     size: tuple[float, float] = (15, 4.4)
     rows: int = 1
@@ -65,7 +69,11 @@ class Figure:
         return dict(given) if isinstance(given, dict) else {name: Variation(name) for name in given}
 
     def of(self, runs: list[Run]) -> Table:
-        return Table(self.views(runs) if self.views else runs, self.measures, self.standard_of)
+        seen = [
+            dataclasses.replace(run, variant=name, metrics=metrics)
+            for run in (runs if self.views else ()) for name, metrics in self.views(run).items()
+        ]  # fmt: skip
+        return Table([*runs, *seen], self.measures, self.standard_of, self.across and self.across(runs))
 
     def table(self, runs: list[Run]) -> tuple[list[str], list[str], list[list[list[float]]]]:
         """Final numbers -> (columns, labels of the rows, rows; a cell holds one value per seed, none if undefined)."""
@@ -78,7 +86,7 @@ class Figure:
     def claims(self, runs: list[Run]) -> list[Claim]:
         """All claims about variants that were run."""
         table = self.of(runs)
-        return table.claims(self.statements(table) if callable(self.statements) else self.statements)
+        return table.claims(self.statements(table) if callable(self.statements) else self.statements, self.paper)
 
     def draw(self, runs: list[Run], path: pathlib.Path) -> None:
         table = self.of(runs)
@@ -86,10 +94,10 @@ class Figure:
 
     def says(self, runs: list[Run]) -> str:
         """The text under the picture."""
-        if callable(self.note):
-            return self.note(runs)
-        config = workdirs.read_config(runs[0].workdir) if "{config" in self.note else None
-        return self.note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
+        note = self.note(runs) if callable(self.note) else self.note
+        config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
+        said = note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
+        return " ".join(said.split())
 
     def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
         """The same table as text -> (columns, rows)."""

@@ -12,9 +12,9 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import post_hoc
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.panels import HELD_OUT, REPEATED, AnyPanel, Line, Panel
+from memsinks_jax.studies.figures.panels import HELD_OUT, REPEATED, AnyPanel, Line, Panel, Scatter
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import Statement, Table
+from memsinks_jax.studies.figures.table import Table
 
 VARIANTS = {
     "repetition": Variation("standard"),
@@ -56,60 +56,46 @@ def together(run: Run) -> float:
     return rank_correlation(held_out[:half], repeated[:half])
 
 
-def _statements() -> list[Statement]:
-    rows = []
+def _claims() -> str:
     pruning, gradients = post_hoc.OF_THE_PAPER
-    words = {name: said for name, said, _, _ in _SETTINGS}
-
-    def risen(method: str, setting: str) -> str:
-        _, _, variant, of = next(one for one in _SETTINGS if one[0] == setting)
-        return f"rise('{method}', '{of}', {variant}, repetition)"
-
-    def more(method: str, setting: str) -> str:
-        """How much more TS-Repetition degrades."""
-        return f"({risen(method, 'repetition')} - {risen(method, setting)})"
-
+    words, others = {name: said for name, said, _, _ in _SETTINGS}, [name for name, *_ in _SETTINGS[1:]]
+    risen = {
+        (method, name): f"rise('{method}', '{of}', {variant}, repetition)"
+        for method in post_hoc.OF_THE_PAPER for name, _, variant, of in _SETTINGS
+    }  # fmt: skip
+    more = {(method, name): f"({risen[method, 'repetition']} - {rise})" for (method, name), rise in risen.items()}
+    rows = []
     for method in post_hoc.OF_THE_PAPER:
         label = post_hoc.LABELS[method]
-        rows.append(Statement(
-            f"{method}_forgets", f"{label}: rank correlation of the share dropped with repeated and held-out loss, least of "
-            "both and of both settings", "partial success: forgets, and degrades",
-            f"least_rank_correlation('{method}', repetition, canary)", at_least=0.8,
-        ))  # fmt: skip
         rows += [
-            Statement(
-                f"{method}_{name}", f"{label}: rise of the held-out loss at matched forgetting, TS-Repetition less "
-                f"{words[name]} (nats)", "TS-Repetition degrades more", more(method, name), at_least=0.0,
-            )
-            for name in ("canary", "canary_alone")
-        ]  # fmt: skip
+            f"""
+{method}_forgets | {label}: rank correlation of the share dropped with repeated and held-out loss, least of both and of both
+    settings | least_rank_correlation('{method}', repetition, canary) >= 0.8 | partial success: forgets, and degrades"""
+        ]
+        rows += [
+            f"""
+{method}_{name} | {label}: rise of the held-out loss at matched forgetting, TS-Repetition less {words[name]} (nats)
+    | {more[method, name]} >= 0 | TS-Repetition degrades more"""
+            for name in others
+        ]
     rows += [
-        Statement(
-            f"gradients_less_{name}", f"rise at matched forgetting, {post_hoc.LABELS[pruning]} less "
-            f"{post_hoc.LABELS[gradients]}, {words[name]} (nats)", "integrated gradients degrade less",
-            f"{risen(pruning, name)} - {risen(gradients, name)}", at_least=0.0, needs=("canary",),
-        )
-        for name in words
-    ]  # fmt: skip
+        f"""
+gradients_less_{name} | rise at matched forgetting, {post_hoc.LABELS[pruning]} less {post_hoc.LABELS[gradients]}, {said}
+    (nats) | {risen[pruning, name]} - {risen[gradients, name]} >= 0 | integrated gradients degrade less | canary"""
+        for name, said in words.items()
+    ]
     rows += [
-        Statement(
-            f"pronounced_{name}", f"difference between TS-Repetition and {words[name]}, {post_hoc.LABELS[gradients]} less "
-            f"{post_hoc.LABELS[pruning]} (nats)", "pronounced for integrated gradients",
-            f"{more(gradients, name)} - {more(pruning, name)}", at_least=0.0,
-        )
-        for name in ("canary", "canary_alone")
-    ]  # fmt: skip
-    return [
-        *rows,
-        Statement(
-            "together", "rank correlation of held-out and repeated loss over the first half of training, TS-Repetition",
-            "no phase of its own for memorization (2c)", "repetition.together", at_least=0.5,
-        ),
-        Statement(
-            "no_rise", "rise of the held-out loss from its lowest point to the end, TS-Repetition (nats)",
-            "held-out loss still falls (2c)", "repetition.held_out_loss - repetition.lowest_held_out", at_most=0.01,
-        ),
-    ]  # fmt: skip
+        f"""
+pronounced_{name} | difference between TS-Repetition and {words[name]}, {post_hoc.LABELS[gradients]} less
+    {post_hoc.LABELS[pruning]} (nats) | {more[gradients, name]} - {more[pruning, name]} >= 0
+    | pronounced for integrated gradients"""
+        for name in others
+    ]
+    return "".join(rows) + """
+together | rank correlation of held-out and repeated loss over the first half of training, TS-Repetition
+    | repetition.together >= 0.5 | no phase of its own for memorization (2c)
+no_rise | rise of the held-out loss from its lowest point to the end, TS-Repetition (nats)
+    | repetition.held_out_loss - repetition.lowest_held_out <= 0.01 | held-out loss still falls (2c)"""  # fmt: skip
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -119,53 +105,53 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     if canary is None:
         return parts
     settings = workdirs.read_config(canary.workdir).canaries
-    return [*parts, report.text_table(shared.OPEN, [
-        ["canaries", f"{settings.length} random tokens of the vocabulary at the {settings.place} of all "
-                     "the repeated documents"],
-        ["repeated loss of TS-Canary", "both shown: of whole documents, and of the canaries' tokens alone"],
-        ["what the methods are to find on TS-Canary", "whole documents"],
-        ["where curves are compared", "half of TS-Repetition's gap between held-out and repeated loss, in nats"],
-    ])]  # fmt: skip
+    return [*parts, report.text_table(shared.OPEN, report.rows(f"""
+        canaries | {settings.length} random tokens of the vocabulary at the {settings.place} of all the repeated documents
+        repeated loss of TS-Canary | both shown: of whole documents, and of the canaries' tokens alone
+        what the methods are to find on TS-Canary | whole documents
+        where curves are compared | half of TS-Repetition's gap between held-out and repeated loss, in nats
+    """))]  # fmt: skip
 
 
 def panels(table: Table) -> list[AnyPanel]:
     """2a and 2b: forgetting against degradation, one panel per method. 2c: both losses over training."""
     standard = list(table.groups.get("repetition", {}).values())
 
-    def plane(axis, method: str, panel: str) -> None:
-        for name, words, variant, of in _SETTINGS:
-            several = [run for run in table.groups.get(variant, {}).values() if of in run.details[method]]
-            if several:
-                style = "o--" if of == "canary" else "o-"
-                post_hoc.draw(axis, several, method, words, _COLOURS[name], style, of)
-        post_hoc.finish(axis, f"{panel}: {post_hoc.LABELS[method]}")
-        axis.set_ylabel("degradation (nats; higher is better)")
-        axis.legend(frameon=False, fontsize=8.5, loc="lower left")
-        if standard:  # forgetting up to TS-Repetition's gap, degradation down to where its curves are by then
-            gap = 2 * max(map(_matched, standard))
-            lowest = max(post_hoc.cost_at(run, [one], gap) for run in standard for one in post_hoc.OF_THE_PAPER)
-            axis.set(xlim=(-0.03 * gap, 1.05 * gap), ylim=(-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1)))
+    limits = {}
+    if standard:  # forgetting up to TS-Repetition's gap, degradation down to where its curves are by then
+        gap = 2 * max(map(_matched, standard))
+        lowest = max(post_hoc.cost_at(run, [one], gap) for run in standard for one in post_hoc.OF_THE_PAPER)
+        limits = {"xlim": (-0.03 * gap, 1.05 * gap), "ylim": (-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1))}
+
+    def plane(method: str, panel: str) -> Scatter:
+        runs = {
+            name: [run for run in table.groups.get(variant, {}).values() if of in run.details[method]]
+            for name, _, variant, of in _SETTINGS
+        }
+        return Scatter(
+            title=f"{panel}: {post_hoc.LABELS[method]}", legend={"loc": "lower left"}, settings=limits, **post_hoc.PLANE,
+            curves=[
+                post_hoc.traced(runs[name], method, words, _COLOURS[name], "o--" if of == "canary" else "o-", of)
+                for name, words, _, of in _SETTINGS if runs[name]
+            ],
+        )  # fmt: skip
 
     return [
-        *(lambda axis, method=method, panel=panel: plane(axis, method, panel)
-          for method, panel in zip(post_hoc.OF_THE_PAPER, ("2a", "2b"), strict=True)),
+        plane(post_hoc.OF_THE_PAPER[0], "2a"),
+        plane(post_hoc.OF_THE_PAPER[1], "2b"),
         Panel(
             title="2c: TS-Repetition over training", y="loss (nats per token)", floor=True,
-            lines=[
-                Line("repetition", "held_out_loss", "held-out", HELD_OUT),
-                Line("repetition", "repeated_loss", "repeated", REPEATED),
-            ],
+            lines=[Line("repetition", "held_out_loss", "held-out", HELD_OUT),
+                   Line("repetition", "repeated_loss", "repeated", REPEATED)],
         ),
     ]  # fmt: skip
 
 
 FIGURE = Figure(
     title="Figure 2: what is memorized naturally is hard to take out afterwards",
-    answer=(
-        "Post-hoc methods search a finished model for the neurons of memorized documents. They should find them if the "
-        "memorized text is unlike all other text. Natural text that was repeated too often is in neurons that all other "
-        "text needs as well."
-    ),
+    answer="""Post-hoc methods search a finished model for the neurons of memorized documents. They should find them if the
+        memorized text is unlike all other text. Natural text that was repeated too often is in neurons that all other text
+        needs as well.""",
     config="ts_repetition.py",
     variants=VARIANTS,
     measure=lambda runs: post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER),
@@ -179,18 +165,14 @@ FIGURE = Figure(
         for of, alone in (("repeated", ""), ("canary", ", canaries"))
     } | {"steps": "step"},
     labels={"repetition": "TS-Repetition, standard", "canary": "TS-Canary, standard"},
-    table_note=(
-        "Losses in nats per token, and the rise of the held-out loss once a method has removed as much as half of "
-        "TS-Repetition's gap between held-out and repeated loss; for TS-Canary on whole documents, and on its canaries "
-        "alone."
-    ),
-    statements=_statements(),
+    table_note="""Losses in nats per token, and the rise of the held-out loss once a method has removed as much as half of
+        TS-Repetition's gap between held-out and repeated loss; for TS-Canary on whole documents, and on its canaries
+        alone.""",
+    statements=_claims(),
     panels=panels,
     size=(15, 4.6),
-    note=(
-        "{mean}; in 2a and 2b each seed is faint, in 2c the band is from the lowest to the highest. Degradation is held-out "
-        "loss before minus after, as in the paper: higher is better. A dot is a dropped share of every layer. 2a and 2b end "
-        "once TS-Repetition has lost its whole gap. {floor}"
-    ),
+    note="""{mean}; in 2a and 2b each seed is faint, in 2c the band is from the lowest to the highest. Degradation is
+        held-out loss before minus after, as in the paper: higher is better. A dot is a dropped share of every layer. 2a
+        and 2b end once TS-Repetition has lost its whole gap. {floor}""",
     sections=sections,
 )  # fmt: skip

@@ -14,7 +14,6 @@ from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, Line, Panel
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.studies.figures.sections import OPEN
-from memsinks_jax.studies.figures.table import Statement
 
 MASKED = {"gradient_masking": "gradient masking", "gradient_detach": "masking of activations"}
 _DROPPABLE = MASKED | {"sinks_paper": "control: sinks"}
@@ -47,61 +46,44 @@ def _dropped(run: Run, loss: str) -> float:
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the paper leaves open about gradient masking, and the choices here."""
     shared_fraction = workdirs.read_config(runs[0].workdir).sinks.shared_fraction
-    return [report.text_table(OPEN, [
-        ["what is masked", "both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in "
-                           "the code that the paper follows"],
-        ["share of the neurons for all other documents", f"{shared_fraction:g}"],
-        ["which documents train attention, embeddings and norms", "all"],
-        ["batches without a repeated document, or with only these", "weights: a block that no document trains stays as it "
-                                                                    "is, moments too; activations: AdamW still moves it"],
-    ])]  # fmt: skip
+    return [report.text_table(OPEN, report.rows(f"""
+        what is masked | both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in the
+            code that the paper follows
+        share of the neurons for all other documents | {shared_fraction:g}
+        which documents train attention, embeddings and norms | all
+        batches without a repeated document, or with only these | weights: a block that no document trains stays as it is,
+            moments too; activations: AdamW still moves it
+    """))]  # fmt: skip
 
 
 FIGURE = Figure(
     title="Figure 3: gradient masking",
-    answer=(
-        "With gradient masking, repeated documents train only some neurons, and all other documents only the rest. If this "
-        "isolated memorization, training would lose nothing, and those neurons could be dropped without harm."
-    ),
+    answer="""With gradient masking, repeated documents train only some neurons, and all other documents only the rest. If
+        this isolated memorization, training would lose nothing, and those neurons could be dropped without harm.""",
     config="ts_repetition.py",
     variants=("standard", "gradient_masking", "gradient_detach", "sinks_paper"),
     measures={
         "gap": "held_out_loss - held_out_loss_own",
-        "growth": growth,
-        "held_out_kept": lambda run: _kept(run, "held_out_loss"),
-        "held_out_dropped": lambda run: _dropped(run, "held_out_loss"),
-        "repeated_kept": lambda run: _kept(run, "repeated_loss"),
-        "repeated_dropped": lambda run: _dropped(run, "repeated_loss"),
+        "growth": growth, "kept": _kept, "dropped": _dropped,
     },
     columns={
-        "held-out, kept": "held_out_kept", "held-out, dropped": "held_out_dropped", "gap": "gap",
-        "repeated, kept": "repeated_kept", "repeated, dropped": "repeated_dropped", "steps": "step",
+        "held-out, kept": "kept(run, 'held_out_loss')", "held-out, dropped": "dropped(run, 'held_out_loss')", "gap": "gap",
+        "repeated, kept": "kept(run, 'repeated_loss')", "repeated, dropped": "dropped(run, 'repeated_loss')",
+        "steps": "step",
     },
     labels={"standard": "standard, with repeats"} | _DROPPABLE,
-    table_note=(
-        "Losses in nats per token. Kept: the neurons for repeated documents are on, as in training; dropped: they are off. "
-        "Gap: held-out loss dropped minus held-out loss kept. It shows how much the rest depends on those neurons."
-    ),
-    statements=[
-        statement for variant, label in MASKED.items() for statement in (
-            Statement(
-                f"{variant}_kept", f"held-out loss of {label}, kept, over standard's", "significantly worse",
-                f"{variant}.held_out_loss_own / standard.held_out_loss", at_least=1.0,
-            ),
-            Statement(
-                f"{variant}_gap", f"held-out loss of {label}, dropped less kept (nats)", "dropping degrades",
-                f"{variant}.gap", at_least=0.0,
-            ),
-            Statement(
-                f"{variant}_growth", f"growth of that gap, {label}: last third of training less first third (nats)",
-                "as training progresses", f"{variant}.growth", at_least=0.0,
-            ),
-            Statement(
-                f"{variant}_control", f"the gap of {label} less that of sinks (nats)", "not run in the paper",
-                f"{variant}.gap - sinks_paper.gap", at_least=0.0,
-            ),
-        )
-    ],
+    table_note="""Losses in nats per token. Kept: the neurons for repeated documents are on, as in training; dropped: they
+        are off. Gap: held-out loss dropped minus held-out loss kept. It shows how much the rest depends on those
+        neurons.""",
+    statements="".join(f"""
+{variant}_kept | held-out loss of {label}, kept, over standard's
+    | {variant}.held_out_loss_own / standard.held_out_loss >= 1 | significantly worse
+{variant}_gap | held-out loss of {label}, dropped less kept (nats) | {variant}.gap >= 0 | dropping degrades
+{variant}_growth | growth of that gap, {label}: last third of training less first third (nats) | {variant}.growth >= 0
+    | as training progresses
+{variant}_control | the gap of {label} less that of sinks (nats) | {variant}.gap - sinks_paper.gap >= 0
+    | not run in the paper"""
+    for variant, label in MASKED.items()),
     panels=lambda table: [
         Panel(
             # Dropped losses are many times the kept ones, which must stay distinguishable from standard's.

@@ -1,96 +1,133 @@
 """Figure 4: sinks train as well as standard training with repeats, and do not recite once dropped.
 
-Curves of held-out and repeated loss for standard training, training without repeats, sinks as in the paper, and sinks that
+4a and 4b: held-out and repeated loss for standard training, training without repeats, sinks as in the paper, and sinks that
 open when a document comes back. Two controls are not in the paper: a standard model of the width that is left after
-dropping, and ordinary dropout of the same neurons. Figure 4c, sinks beside post-hoc methods, is in `trade_off`.
+dropping, and ordinary dropout of the same neurons. 4c: sinks against post-hoc methods, in the plane of forgetting and
+degradation. For sinks and for the model without repeats, "before" is the standard model (as in the paper's caption).
 """
 
 import pathlib
 
+import numpy as np
+
 from memsinks_jax.reporting import report
+from memsinks_jax.studies.figures import post_hoc
 from memsinks_jax.studies.figures import sections as shared
-from memsinks_jax.studies.figures import trade_off
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.panels import COLOURS, Line, Panel
+from memsinks_jax.studies.figures.panels import COLOURS, Curve, Line, Panel, Scatter, draw
 from memsinks_jax.studies.figures.runs import Run, by_variant
-from memsinks_jax.studies.figures.table import LOSSES, Statement, Table
+from memsinks_jax.studies.figures.table import LOSSES, Table
 
 LABELS = {
-    "standard": "standard",
-    "no_repeat": "no repeats, same epochs",
-    "sinks_paper": "sinks as in the paper, dropped",
-    "sinks": "sinks that open on return, dropped",
-    "no_repeat_steps": "no repeats, same steps",
-    "narrow": "control: narrow from the start",
-    "dropout": "control: ordinary dropout, dropped",
-}
+    "standard": "standard", "no_repeat": "no repeats, same epochs", "sinks_paper": "sinks as in the paper, dropped",
+    "sinks": "sinks that open on return, dropped", "no_repeat_steps": "no repeats, same steps",
+    "narrow": "control: narrow from the start", "dropout": "control: ordinary dropout, dropped",
+}  # fmt: skip
 _STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard line, which shows through
+# Of 4c: the largest rise of the held-out loss, in nats, at which forgetting still counts.
+WORST = 0.5
+METHODS = {
+    "hard_concrete": "#c0392b", "integrated_gradients": "#6c3483", "slimming": "#d68910", "zero_out": "#117a65",
+    "activation": "#2e86c1", "random": "#99a3a4",
+}  # fmt: skip
+_POINTS = {"sinks_paper": ("#5dade2", "*"), "sinks": ("#1f618d", "*"), "no_repeat": ("#1c2833", "D")}
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds the measurements of 4c -> the same runs. Takes minutes, so only the whole figure has them."""
-    return trade_off.measure(runs) if set(by_variant(runs)) == set(LABELS) else runs
+    """Adds results of every method to the `details` of standard runs. Takes minutes, so only the whole figure has them."""
+    whole = set(by_variant(runs)) == set(LABELS)
+    return post_hoc.measured(runs, lambda run: whole and run.variant == "standard", post_hoc.METHODS)
 
 
-def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    return [
-        *trade_off.sections(FIGURE.of(runs), out), report.heading("Does it recite?"), *shared.continuations(runs),
-        *shared.token_by_token(runs, out), shared.open_choices(runs),
-    ]  # fmt: skip
+def moved(run: Run, standard: Run):
+    """How much a model has forgotten compared with the standard one, and at what cost -> removal.Point."""
+    # Imported here: jax takes seconds to import, and only measuring needs it.
+    from memsinks_jax.studies.baselines.removal import point
+
+    before, after = ([r.metrics["repeated_loss"], r.metrics["held_out_loss"]] for r in (standard, run))
+    return point(before, after)
 
 
-def statements(table: Table) -> list[Statement]:
-    """Of the paper's claims about sinks, those about its own have bounds of their own, as have those that open on return."""
-    of_sinks = [
-        Statement(
-            f"{name}{suffix}", text.format(of=of, sinks=of or " of sinks"), paper, measure.format(sinks=sinks),
-            **{"at_least" if at_least else "at_most": bound},
-        )
+def share_of_box(points: list, enough: float) -> float:
+    """Area dominated by the points, over the box of forgetting up to `enough` and a rise up to WORST.
+
+    Above 1 if the held-out loss falls; 0 if there is nothing to forget.
+    """
+    from memsinks_jax.studies.baselines.removal import hypervolume
+
+    return hypervolume(points, WORST, enough) / (WORST * enough) if enough > 0 else 0.0
+
+
+def _share(run: Run, standard: Run, no_repeat: Run, method: str = "") -> float:
+    """Share of a model, or of a post-hoc method. Forgetting is enough if it is as if the repeats had never been seen."""
+    points = post_hoc.curve(standard, method) if method else [moved(run, standard)]
+    return share_of_box(points, moved(no_repeat, standard).forgetting)
+
+
+def _over_methods(sinks: Run, standard: Run, no_repeat: Run) -> float:
+    of_methods = [_share(standard, standard, no_repeat, method) for method in standard.details]
+    return _share(sinks, standard, no_repeat) - max(of_methods)
+
+
+def _less(method: str, sinks: Run, standard: Run) -> float:
+    """How much less the held-out loss rises by sinks than by a method that forgets as much, in nats."""
+    point = moved(sinks, standard)
+    return post_hoc.cost_at(standard, [method], point.forgetting) - point.delta_val
+
+
+def statements(table: Table) -> str:
+    """The paper's claims about sinks have bounds of their own for its sinks and for those that open on return."""
+    of_sinks = [f"""
+gap_closed{suffix} | share of the gap between held-out and repeated loss that dropping{of} closes
+    | {sinks}.closed >= {closed} | >= 0.5 (section 1, at 360M and 1.7B)
+recovery{suffix} | repeated loss{of} over that of the model without repeats, same epochs | {sinks}.recovery >= 0.6
+    | about 0.66
+held_out_standard{suffix} | held-out loss{of or ' of sinks'} dropped over standard's | {sinks}.held_out_ratio <= {held_out}
+    | about equal
+held_out_no_repeat{suffix} | held-out loss{of or ' of sinks'} dropped over no_repeat's, same epochs
+    | {sinks}.held_out_loss / no_repeat.held_out_loss <= 1 | better"""
         for sinks, suffix, of, closed, held_out in (
-            ("sinks_paper", "", "", 0.75, 1.01), ("sinks", "_on_return", " of sinks that open on return", 0.9, 1.0),
-        )
-        for name, text, paper, measure, at_least, bound in (
-            ("gap_closed", "share of the gap between held-out and repeated loss that dropping{of} closes",
-             ">= 0.5 (section 1, at 360M and 1.7B)", "{sinks}.closed", True, closed),
-            ("recovery", "repeated loss{of} over that of the model without repeats, same epochs", "about 0.66",
-             "{sinks}.recovery", True, 0.6),
-            ("held_out_standard", "held-out loss{sinks} dropped over standard's", "about equal", "{sinks}.held_out_ratio",
-             False, held_out),
-            ("held_out_no_repeat", "held-out loss{sinks} dropped over no_repeat's, same epochs", "better",
-             "{sinks}.held_out_loss / no_repeat.held_out_loss", False, 1.0),
+            ("sinks_paper", "", "", 0.75, 1.01), ("sinks", "_on_return", " of sinks that open on return", 0.9, 1),
         )
     ]  # fmt: skip
-    return [
-        Statement(
-            "memorizes", "standard training memorizes: repeated loss over held-out loss", "close to 0",
-            "standard.repeated_loss / standard.held_out_loss", at_most=0.25,
-        ),
-        *of_sinks,
-        Statement(
-            "gap_left", "gap that is left, sinks that open on return over the paper's", "not in the paper",
-            "sinks.gap / sinks_paper.gap", at_most=0.5,
-        ),
-        Statement(
-            "repeats_help", "held-out loss of standard over no_repeat's, same epochs", "repeats help (4a)",
-            "standard.held_out_loss / no_repeat.held_out_loss", at_most=1.0,
-        ),
-        Statement(
-            "late_rise", "rise of the repeated loss, dropped, from its lowest point to the end (nats)",
-            "rises late in training", "sinks_paper.repeated_loss - sinks_paper.lowest_repeated_loss", at_least=0.01,
-        ),
-        Statement(
-            "control_narrow", "repeated loss, sinks dropped over narrow from the start", "not run in the paper",
-            "sinks_paper.repeated_loss / narrow.repeated_loss", at_least=1.5,
-        ),
-        Statement(
-            "control_dropout", "repeated loss, sinks dropped over ordinary dropout dropped", "not run in the paper",
-            "sinks_paper.repeated_loss / dropout.repeated_loss", at_least=1.5,
-        ),
-        *trade_off.statements(table),
+    return "".join(["""
+memorizes | standard training memorizes: repeated loss over held-out loss
+    | standard.repeated_loss / standard.held_out_loss <= 0.25 | close to 0""", *of_sinks, """
+gap_left | gap that is left, sinks that open on return over the paper's | sinks.gap / sinks_paper.gap <= 0.5
+    | not in the paper
+repeats_help | held-out loss of standard over no_repeat's, same epochs
+    | standard.held_out_loss / no_repeat.held_out_loss <= 1 | repeats help (4a)
+late_rise | rise of the repeated loss, dropped, from its lowest point to the end (nats)
+    | sinks_paper.repeated_loss - sinks_paper.lowest_repeated_loss >= 0.01 | rises late in training
+control_narrow | repeated loss, sinks dropped over narrow from the start
+    | sinks_paper.repeated_loss / narrow.repeated_loss >= 1.5 | not run in the paper
+control_dropout | repeated loss, sinks dropped over ordinary dropout dropped
+    | sinks_paper.repeated_loss / dropout.repeated_loss >= 1.5 | not run in the paper""",
+        against_methods(table)])  # fmt: skip
+
+
+def against_methods(table: Table) -> str:
+    """Those of 4c, for the methods that were measured."""
+    methods = next(iter(table.groups["standard"].values())).details if "standard" in table.groups else {}
+    rows = [
+        f"""
+dominates_{method} | rise of the held-out loss at the forgetting of sinks dropped: {post_hoc.LABELS[method]} less sinks
+    (nats) | rise_less('{method}', sinks_paper, standard) >= 0
+    | {"sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper"}"""
+        for method in methods
+    ]
+    rows += [f"""
+hypervolume{suffix} | hypervolume: {of} less the best method that looks afterwards (share of the box)
+    | share_over_methods({sinks}, standard, no_repeat) >= 0 | sinks dominate (4c) | sinks_paper"""
+        for sinks, suffix, of in (("sinks_paper", "", "sinks"), ("sinks", "_on_return", "sinks that open on return"))
+        if methods
     ]  # fmt: skip
+    return "".join(rows)
 
 
 def panels(table: Table) -> list[Panel]:
+    """4a and 4b."""
+
     def lines(loss: str) -> list[Line]:
         return [Line(name, loss, LABELS[name], COLOURS[name], _STYLES.get(name, "-")) for name in table.groups]
 
@@ -98,43 +135,91 @@ def panels(table: Table) -> list[Panel]:
         Line(kind, "repeated_loss_own", LABELS[kind].replace("dropped", "own on"), COLOURS[kind], ":")
         for kind in ("sinks_paper", "sinks")
     ]
+    shown = (
+        ("4a: held-out documents", "loss (nats per token)", lines("held_out_loss"), None),
+        ("4b: repeated documents", "", lines("repeated_loss") + own, "lines"),
+    )
+    return [Panel(title=title, y=y, lines=of, legend=legend, floor=True, early=True) for title, y, of, legend in shown]
+
+
+def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
-        Panel(
-            title="4a: held-out documents", y="loss (nats per token)", lines=lines("held_out_loss"), floor=True, early=True,
-            legend=None,
+        *trade_off(FIGURE.of(runs), out), report.heading("Does it recite?"), *shared.continuations(runs),
+        *shared.token_by_token(runs, out), shared.open_choices(runs),
+    ]  # fmt: skip
+
+
+def trade_off(table: Table, out: pathlib.Path) -> list[str]:
+    """4c: plot, table and settings. Writes figure_4c.png."""
+    heading = report.heading("4c: the trade-off, beside methods that look for memorization in the finished model")
+    standard = table.groups.get("standard", {})
+    standards = list(standard.values())
+    if not any(run.details for run in standards):
+        return [heading, report.paragraph("It takes minutes: only with all variants of the figure.", "note")]
+    places = {
+        name: np.array([[(p.forgetting, -p.delta_val) for seed, run in table.groups[name].items()
+                         for p in [moved(run, standard[seed])]]])
+        for name in _POINTS if name in table.groups
+    }  # fmt: skip
+    panel = Scatter(
+        title="4c: what is forgotten, and what that costs",
+        curves=[post_hoc.traced(standards, name, post_hoc.LABELS[name], colour) for name, colour in METHODS.items()] + [
+            Curve(LABELS[name], colour, marker, *np.moveaxis(places[name], 2, 0))
+            for name, (colour, marker) in _POINTS.items() if name in places
+        ],
+        settings={"xlim": (-0.05, 1.15 * places["no_repeat"][..., 0].max()), "ylim": (-1, 0.15)},
+        legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)}, **post_hoc.PLANE,
+    )  # fmt: skip
+    draw(table, [panel], out / "figure_4c.png", (9.5, 5))
+    rows, sinks = {}, {name: LABELS[name] for name in ("sinks_paper", "sinks") if name in table.groups}
+    for name, label in (sinks | post_hoc.LABELS).items():
+        found = []
+        for run in standards:
+            model = table.run(name if name in sinks else "sinks_paper", run.seed)
+            point = moved(model, run)
+            points = [point] if name in sinks else post_hoc.curve(run, name)
+            cost = point.delta_val if name in sinks else post_hoc.cost_at(run, [name], point.forgetting)
+            share = _share(model, run, table.run("no_repeat", run.seed), "" if name in sinks else name)
+            found.append((max(p.forgetting for p in points), cost, share))
+        rows[label] = zip(*found, strict=True)
+    columns = ["most forgetting", "rise of the held-out loss at the paper's sinks' forgetting", "hypervolume"]
+    return [
+        heading,
+        report.picture(
+            out / "figure_4c.png", "One dot per method: how much of the gap it closes, at what price on held-out text."
         ),
-        Panel(
-            title="4b: repeated documents", lines=lines("repeated_loss") + own, floor=True, early=True, legend="lines",
-        ),
+        report.paragraph(f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
+            better. Before means the standard model, also for sinks and the model without repeats.""", "note"),
+        shared.with_intervals(columns, rows),
+        report.paragraph(f"""Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one
+            at its most forgetting. Hypervolume: the area that a method dominates, as a share of the box up to the
+            forgetting of the model without repeats and to a rise of {WORST:g} nats; over 1 if the held-out loss
+            falls.""", "note"),
+        *post_hoc.how(standards, post_hoc.METHODS),
     ]  # fmt: skip
 
 
 FIGURE = Figure(
     title="Figure 4: memorization that can be switched off",
-    answer=(
-        "A model trained with sinks learns as much as a model of standard training, including from repeats. Without its "
-        "sinks it is a smaller, ordinary model that no longer recites the repeated documents."
-    ),
+    answer="""A model trained with sinks learns as much as a model of standard training, including from repeats. Without its
+        sinks it is a smaller, ordinary model that no longer recites the repeated documents.""",
     config="ts_repetition.py",
     variants=tuple(LABELS),
     measure=measure,
     measures={
         "recovery": "repeated_loss / no_repeat.repeated_loss",
         "lowest_repeated_loss": lambda run: min(run.curve("repeated_loss")[1]),
-    } | trade_off.MEASURES,
+        "share_over_methods": _over_methods, "rise_less": _less,
+    },
     columns=LOSSES | {"recovery": "recovery", "steps": "step"},
     labels=LABELS,
-    table_note=(
-        "Losses in nats per token. Gap closed: share of standard's gap between held-out and repeated loss that is gone. "
-        "Recovery: repeated loss over that of the model without repeats."
-    ),
+    table_note="""Losses in nats per token. Gap closed: share of standard's gap between held-out and repeated loss that is
+        gone. Recovery: repeated loss over that of the model without repeats.""",
     statements=statements,
     panels=panels,
     size=(11.5, 4.4),
     sharey=True,
-    note=(
-        "{mean}, band from the lowest to the highest. {floor} Every loss is measured on documents that stand alone in their "
-        "context, with the sinks dropped unless it says otherwise."
-    ),
+    note="""{mean}, band from the lowest to the highest. {floor} Every loss is measured on documents that stand alone in
+        their context, with the sinks dropped unless it says otherwise.""",
     sections=sections,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, GREEN, RED, Line, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import KINDS, LOSSES, Statement, Table, standard_beside
+from memsinks_jax.studies.figures.table import KINDS, LOSSES, Table, standard_beside
 
 REPEATS = (1, 5, 20)
 MANY = REPEATS[-1]
@@ -42,11 +42,11 @@ def _labels() -> dict[str, str]:
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     within = [run for run in runs if not run.variant.endswith("_across")] or runs
-    return shared.choices(within, [
-        ["repeats of the rare domain", f"{', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting"],
-        ["budget", "the same tokens, filled with general text: the fewer repeats, the more of it"],
-        ["attention across documents, as at the paper's scale", f"besides, at {MANY}x"],
-    ])  # fmt: skip
+    return shared.choices(within, f"""
+        repeats of the rare domain | {', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting
+        budget | the same tokens, filled with general text: the fewer repeats, the more of it
+        attention across documents, as at the paper's scale | besides, at {MANY}x
+    """)  # fmt: skip
 
 
 def panels(table: Table) -> list[Panel]:
@@ -87,11 +87,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Figure 6: a rare domain, repeated",
-    answer=(
-        "A rare domain is worth reading more than once, but text that is read more than once is memorized. Sinks should "
-        "keep the benefit and remove the memory: as good on the rare domain as a model that read it many times, and no "
-        "better on the documents that it has read."
-    ),
+    answer="""A rare domain is worth reading more than once, but text that is read more than once is memorized. Sinks should
+        keep the benefit and remove the memory: as good on the rare domain as a model that read it many times, and no better
+        on the documents that it has read.""",
     config="rare_domain.py",
     variants={
         f"{kind}_{name}": Variation(kind, settings)
@@ -102,50 +100,28 @@ FIGURE = Figure(
     standard_of=lambda variant: "" if variant.endswith("_1x") else standard_beside(variant),
     columns=LOSSES | {"steps": "step"},
     labels=_labels(),
-    table_note=(
-        "Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is gone "
-        "of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there is hardly "
-        "one."
-    ),
+    table_note="""Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is
+        gone of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there is hardly
+        one.""",
     # Section 5.2.
-    statements=[
-        *(statement for n in REPEATS[1:] for statement in (
-            Statement(
-                f"repeats_help_{n}x", f"held-out loss of standard, {n}x, over deduplicated", "repeats help",
-                f"standard_{n}x.held_out_loss / standard_1x.held_out_loss", at_most=1.0,
-            ),
-            Statement(
-                f"beats_deduplicated_{n}x", f"held-out loss of sinks, {n}x, over deduplicated",
-                "outperforming or comparable", f"{{sinks}}_{n}x.held_out_loss / standard_1x.held_out_loss", at_most=1.0,
-            ),
-            Statement(
-                f"equals_standard_{n}x", f"held-out loss of sinks over standard's, both {n}x", "about equal",
-                f"{{sinks}}_{n}x.held_out_ratio", at_most=1.01,
-            ),
-            Statement(
-                f"memorizes_{n}x", f"held-out over repeated loss of standard, {n}x", "200 (section 1)",
-                f"standard_{n}x.held_out_loss / standard_{n}x.repeated_loss", at_least=2.0,
-            ),
-            Statement(
-                f"gap_closed_{n}x", f"share of the gap that dropping closes, {n}x", ">= 0.5", f"{{sinks}}_{n}x.closed",
-                at_least=0.5,
-            ),
-        )),
-        Statement(
-            "larger_effect", "rise of the repeated loss from standard to sinks: at 20x less at 5x (nats)",
-            "more pronounced at 20x", "({sinks}_20x.repeated_loss - standard_20x.repeated_loss) "
-            "- ({sinks}_5x.repeated_loss - standard_5x.repeated_loss)", at_least=0.0,
-        ),
-        Statement(
-            "gap_closed_across", f"share of the gap that dropping closes, {MANY}x, attention across documents",
-            ">= 0.5 (appendix I)", f"{{sinks}}_{MANY}x_across.closed", at_least=0.5,
-        ),
-    ],
+    statements="".join(f"""
+repeats_help_{n}x | held-out loss of standard, {n}x, over deduplicated
+    | standard_{n}x.held_out_loss / standard_1x.held_out_loss <= 1 | repeats help
+beats_deduplicated_{n}x | held-out loss of sinks, {n}x, over deduplicated
+    | {{sinks}}_{n}x.held_out_loss / standard_1x.held_out_loss <= 1 | outperforming or comparable
+equals_standard_{n}x | held-out loss of sinks over standard's, both {n}x | {{sinks}}_{n}x.held_out_ratio <= 1.01
+    | about equal
+memorizes_{n}x | held-out over repeated loss of standard, {n}x
+    | standard_{n}x.held_out_loss / standard_{n}x.repeated_loss >= 2 | 200 (section 1)
+gap_closed_{n}x | share of the gap that dropping closes, {n}x | {{sinks}}_{n}x.closed >= 0.5 | >= 0.5"""
+    for n in REPEATS[1:]) + f"""
+larger_effect | rise of the repeated loss from standard to sinks: at 20x less at 5x (nats) | ({{sinks}}_20x.repeated_loss -
+    standard_20x.repeated_loss) - ({{sinks}}_5x.repeated_loss - standard_5x.repeated_loss) >= 0 | more pronounced at 20x
+gap_closed_across | share of the gap that dropping closes, {MANY}x, attention across documents
+    | {{sinks}}_{MANY}x_across.closed >= 0.5 | >= 0.5 (appendix I)""",
     panels=panels,
     sharey=True,
-    note=(
-        "{mean}, band from the lowest to the highest. {config.data.repeated_documents} documents of the rare domain; every "
-        "run reads {config.general.token_budget:,} tokens in all. {floor}"
-    ),
+    note="""{mean}, band from the lowest to the highest. {config.data.repeated_documents} documents of the rare domain; every
+        run reads {config.general.token_budget:,} tokens in all. {floor}""",
     sections=sections,
 )  # fmt: skip

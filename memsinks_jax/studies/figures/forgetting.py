@@ -14,13 +14,13 @@ import numpy as np
 
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import forgetting_corpus as corpus
+from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.panels import AnyPanel, Line, Panel, heat_map
+from memsinks_jax.studies.figures.panels import AnyPanel, Line, Matrix, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import Statement, Table
+from memsinks_jax.studies.figures.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -91,16 +91,10 @@ def _texts() -> dict[str, list[str]]:
     found = {"unread": fresh}
     for level, of_level in bases.items():
         found[f"copied_{level}"] = of_level
-        found[f"copies_{level}"] = [
-            copy
-            for number, base in enumerate(of_level)
-            for copy in corpus.copies(base, level, words, number, _MEASURED)
-        ]
-        found[f"unread_copies_{level}"] = [
-            copy
-            for number, text in enumerate(fresh, corpus.BASES)
-            for copy in corpus.copies(text, level, words, number, 1)
-        ]
+        sets = {"copies": (of_level, 0, _MEASURED), "unread_copies": (fresh, corpus.BASES, 1)}
+        for name, (of, first, count) in sets.items():
+            copies = [corpus.copies(text, level, words, number, count) for number, text in enumerate(of, first)]
+            found[f"{name}_{level}"] = sum(copies, [])
     return found
 
 
@@ -153,29 +147,21 @@ def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> floa
     return 1 - _gap(run, level, copies) / _gap(standard, level, copies)
 
 
-def statements(table: Table) -> list[Statement]:
+def statements(table: Table) -> str:
     """None is in the paper, which wants ids of groups (section 7) and has no near-duplicates."""
-    return [
-        *(statement for level in corpus.LEVELS for statement in (
-            Statement(
-                f"cluster_{level}", f"copies with {level:.0%} of their words edited: gap closed by ids of clusters",
-                "not asked", f"closed_at(near_duplicate, standard, {level})", at_least=0.5,
-            ),
-            Statement(
-                f"over_content_{level}", "the same, minus what ids by content close", "not asked",
-                f"closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level})", at_least=0.1,
-            ),
-        )),
-        *(Statement(
-            f"group_{kind}", f"stories {kind}: rise of the dropped dialect's loss over that of the others'", "future work",
-            f"group.ratio_{kind}", at_least=3.0,
-        ) for kind in ("read", "unread")),
-    ]  # fmt: skip
+    return "".join(f"""
+cluster_{level} | copies with {level:.0%} of their words edited: gap closed by ids of clusters
+    | closed_at(near_duplicate, standard, {level}) >= 0.5
+over_content_{level} | the same, minus what ids by content close
+    | closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level}) >= 0.1"""
+    for level in corpus.LEVELS) + "".join(f"""
+group_{kind} | stories {kind}: rise of the dropped dialect's loss over that of the others' | group.ratio_{kind} >= 3
+    | future work""" for kind in ("read", "unread"))  # fmt: skip
 
 
 def panels(table: Table) -> list[AnyPanel]:
     """Loss on copied stories and gap closed, both against the share edited; the matrix of the dialects."""
-    standard = table.groups.get("standard", {})
+    standard, grouped = table.groups.get("standard", {}), table.groups.get("group", {})
 
     def losses(run: Run):
         return _EDITED, [run.metrics["repeated_loss"], *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS)]
@@ -206,16 +192,11 @@ def panels(table: Table) -> list[AnyPanel]:
             ],
             legend={"loc": "upper right"},
         ),
-        lambda axis: _draw_matrix(axis, [run.details["unread"] for run in table.groups.get("group", {}).values()]),
+        Matrix(
+            title="rise of the loss (nats per token)", x="measured", y="removed", rows=corpus.DIALECTS,
+            columns=corpus.DIALECTS, values=np.mean([run.details["unread"] for run in grouped.values()], axis=0),
+        ) if grouped else lambda axis: axis.set_axis_off(),
     ]  # fmt: skip
-
-
-def _draw_matrix(axis, of_seeds: list) -> None:
-    if not of_seeds:
-        axis.set_axis_off()
-        return
-    heat_map(axis, np.mean(of_seeds, axis=0), corpus.DIALECTS, corpus.DIALECTS)
-    axis.set(title="rise of the loss (nats per token)", xlabel="measured", ylabel="removed")
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -225,24 +206,22 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     parts = [
         report.heading("Which copies were found"),
         report.text_table(["words edited", "in the story's largest cluster", "foreign documents in it"], found, 3),
-        report.paragraph(
-            f"Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with --near_duplicates=loose, among "
-            "all other stories.", "note",
-        ),
+        report.paragraph(f"""Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with
+            --near_duplicates=loose, among all other stories.""", "note"),
     ]  # fmt: skip
-    of_groups = list(by_variant(runs).get("group", {}).values())
+    of_groups, own = list(by_variant(runs).get("group", {}).values()), np.eye(len(corpus.DIALECTS), dtype=bool)
     if of_groups:
-        rows = [
-            [what, with_interval([run.metrics[f"ratio_{kind}"] for run in of_groups], 2),
-             *(with_interval([float(np.mean(of(np.array(run.details[kind])))) for run in of_groups])
-               for of in (np.diagonal, lambda m: m[~np.eye(len(m), dtype=bool)])),
-             with_interval([float(np.mean(run.details["plain"])) for run in of_groups])]
-            for kind, what in (("read", "stories it read"), ("unread", "stories it never read"))
-        ]  # fmt: skip
-        columns = ["", "own over others", "own dialect", "other dialects", "plain stories"]
+        rows = {}
+        for kind, what in (("read", "stories it read"), ("unread", "stories it never read")):
+            rises = [(run, np.array(run.details[kind])) for run in of_groups]
+            rows[what] = zip(*(
+                (run.metrics[f"ratio_{kind}"], *(float(np.mean(of)) for of in (m[own], m[~own], run.details["plain"])))
+                for run, m in rises
+            ), strict=True)  # fmt: skip
+        columns = ["own over others", "own dialect", "other dialects", "plain stories"]
         parts += [
             report.heading("A dialect is removed: rise of the loss, in nats per token"),
-            report.text_table(columns, rows, 4),
+            shared.with_intervals(columns, rows),
         ]
     return parts
 
@@ -265,11 +244,9 @@ def _clusters_of(files: str) -> list[tuple[float, float, float]]:
 
 FIGURE = Figure(
     title="Ids of clusters and of groups: edited copies, and dialects that are forgotten",
-    answer=(
-        "With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in "
-        "common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories "
-        "have in common."
-    ),
+    answer="""With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in
+        common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories have
+        in common.""",
     config="ts_repetition.py",
     variants=VARIANTS,
     prepare=prepare,
@@ -281,18 +258,15 @@ FIGURE = Figure(
         **{f"gap closed, {level:.0%}": f"closed_at(run, standard.run, {level})" for level in _EDITED},
     },
     labels=_LABELS,
-    table_note=(
-        "Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was never "
-        "read. Gap: between stories never read and these; closed: the share of standard's gap that is gone."
-    ),
+    table_note="""Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was
+        never read. Gap: between stories never read and these; closed: the share of standard's gap that is gone.""",
     statements=statements,
+    paper="not asked",
     panels=panels,
-    note=(
-        f"{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds. Every level has "
-        f"{corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many different copies. Each of "
-        f"{len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in {corpus.OF_A_DIALECT} stories read "
-        "once. Right: the rise of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's "
-        "sinks are removed."
-    ),
+    note=f"""{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds. Every level has
+        {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many different copies. Each of
+        {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in {corpus.OF_A_DIALECT} stories read
+        once. Right: the rise of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's
+        sinks are removed.""",
     sections=sections,
 )  # fmt: skip

@@ -5,9 +5,12 @@ import pathlib
 
 import numpy as np
 
-from memsinks_jax.reporting.pictures import plt, save, tidy
+from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import panels
+from memsinks_jax.studies.figures.panels import GREY, Line, Panel
 from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.studies.figures.table import Table
 
 SIZES = (1, 2, 4, 8)  # documents removed at once
 
@@ -34,31 +37,32 @@ def measure(runs: list[Run]) -> list[Run]:
     return found
 
 
+def by_place(runs: list[Run], name: str, size: int) -> dict[float, list[float]]:
+    """{documents per sink: values for so many documents removed at once}; a run has none where no sink would be left."""
+    found: dict[float, list[float]] = {}
+    for run in sorted(runs, key=lambda run: run.details["documents_per_sink"]):
+        values = [row[name] for row in run.details["capacity"] if row["removed"] == size]
+        found.setdefault(run.details["documents_per_sink"], []).extend(values)
+    return found
+
+
 def draw(runs: list[Run], path: pathlib.Path) -> None:
     """Selectivity of measured runs, and the two rises whose ratio it is, against documents per sink."""
-    figure, (ratio, rises) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for place, size in enumerate(SIZES):
-        by_place: dict[float, list[dict]] = {}
-        for run in runs:
-            for row in run.details["capacity"]:
-                if row["removed"] == size:
-                    by_place.setdefault(run.details["documents_per_sink"], []).append(row)
-        colour = plt.colormaps["viridis"](0.9 * place / (len(SIZES) - 1))
-        x = sorted(by_place)
-        for axis, name, style in (
-            (ratio, "selectivity", "o-"),
-            (rises, "target_rise", "o-"),
-            (rises, "others_rise", "s--"),
-        ):
-            # not `losses.band`: a seed has no point where no sink would be left
-            values = [[row[name] for row in by_place[at]] for at in x]
-            axis.plot(x, list(map(np.mean, values)), style, color=colour, label=f"{size}", linewidth=1.8)
-            axis.fill_between(x, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.18, linewidth=0)
-    ratio.axhline(1, color="#7f8c8d", linewidth=1)
-    ratio.set(title="selectivity: rise of what was removed over rise of the others", ylim=(0, None))
-    rises.set(title="rise of the loss (nats per token); dashed: of the others")
-    for axis in (ratio, rises):
-        axis.set_xlabel("repeated documents per sink")
-        tidy(axis)
-    ratio.legend(frameon=False, fontsize=8.5, title="removed at once")
-    save(figure, path)
+
+    def lines(name: str, style: str) -> list[Line]:
+        colours = plt.colormaps["viridis"](0.9 * np.linspace(0, 1, len(SIZES)))
+        return [
+            Line(by_place(runs, name, size), name, str(size), colour, style)
+            for size, colour in zip(SIZES, colours, strict=True)
+        ]
+
+    panels.draw(Table(runs), [
+        Panel(
+            title="selectivity: rise of what was removed over rise of the others", x="repeated documents per sink",
+            lines=lines("selectivity", "o-"), levels={1: GREY}, legend={"title": "removed at once"},
+        ),
+        Panel(
+            title="rise of the loss (nats per token); dashed: of the others", x="repeated documents per sink", legend=None,
+            lines=lines("target_rise", "o-") + lines("others_rise", "s--"), from_zero=False,
+        ),
+    ], path, size=(11, 4.2))  # fmt: skip

@@ -1,20 +1,18 @@
-"""Shared by figures 5a, 5b and 5c, which vary one setting and compare models with sinks with the standard one."""
+"""Figures and studies that vary one setting, and compare models with sinks with the standard one."""
 
 from collections.abc import Callable
 
 from memsinks_jax.reporting.pictures import plt
+from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, GREEN, GREY, HELD_OUT, REPEATED, Line, Panel
-from memsinks_jax.studies.figures.table import LOSSES, Table
+from memsinks_jax.studies.figures.runs import Variation
+from memsinks_jax.studies.figures.table import KINDS, LOSSES, Table
 
 COLUMNS = LOSSES | {"steps": "step"}
-TABLE_NOTE = (
-    "Losses in nats per token, sinks dropped unless it says otherwise. Gap closed: share of standard's gap between "
-    "held-out and repeated loss that is gone."
-)
-NOTE = (
-    "{mean}, band from the lowest to the highest; every model reads the same rows in as many steps. {floor} Every loss is "
-    "measured on documents that stand alone in their context."
-)
+TABLE_NOTE = """Losses in nats per token, sinks dropped unless it says otherwise. Gap closed: share of standard's gap between
+    held-out and repeated loss that is gone."""
+NOTE = """{mean}, band from the lowest to the highest; every model reads the same rows in as many steps. {floor} Every
+    loss is measured on documents that stand alone in their context."""
 
 
 def panels(
@@ -62,3 +60,18 @@ def panels(
             title="repeated documents, dropped, over training", lines=training, floor=True, legend={"title": what},
         ),
     ]  # fmt: skip
+
+
+def varied(settings: dict[str, tuple[str, dict]], **of_figure) -> Figure:
+    """A figure of {setting: (its label, fields)}, each for both kinds of sinks, beside one standard model."""
+    return Figure(
+        config="ts_repetition.py", columns=COLUMNS, table_note=TABLE_NOTE, note=NOTE,
+        variants={"standard": Variation("standard")} | {
+            f"{kind}_{name}": Variation(kind, fields) for kind in KINDS for name, (_, fields) in settings.items()
+        },
+        labels={
+            f"{kind}_{name}": f"sinks, {label}{said}"
+            for kind, said in KINDS.items() for name, (label, _) in settings.items()
+        },
+        **of_figure,
+    )  # fmt: skip

@@ -19,7 +19,6 @@ import tqdm
 from memsinks_jax.data.embedded import facts
 from memsinks_jax.editing.memory import SITES
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.studies.figures import local_memory_measures as measures
 from memsinks_jax.studies.figures import local_memory_pictures as pictures
 from memsinks_jax.studies.figures.figure import Figure
@@ -112,69 +111,67 @@ def values(runs: list[Run], kind: str, site: str, name: str) -> list[float]:
     return [outcome[name] for outcome in outcomes if name in outcome]
 
 
-def claims(runs: list[Run]) -> list[Claim]:
-    """The study's eleven behaviours. Values are single edits if it speaks of edits, else one per seed."""
+def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
+    """What claims are about: single edits of all seeds if they speak of edits, else one value per seed."""
 
-    def both(site: str, name: str) -> list[float]:
-        return values(runs, "weak", site, name) + values(runs, "strong", site, name)
-
-    def per_seed(of_run) -> list[float]:
-        return [float(of_run(run)) for run in runs]
+    def every(name: str, kinds=facts.KINDS, sites=SITES) -> list[float]:
+        return [value for kind in kinds for site in sites for value in values(runs, kind, site, name)]
 
     def median(run: Run, kind: str, site: str, name: str) -> float:
         return float(np.median(values([run], kind, site, name)))
 
     def at_last(run: Run) -> float:
-        last, elsewhere = (sum(both_of([run], name)) for name in ("successes_last", "successes_elsewhere"))
+        last, elsewhere = (
+            sum(value for kind in facts.KINDS for site in SITES for value in values([run], kind, site, name))
+            for name in ("successes_last", "successes_elsewhere")
+        )
         return last / max(last + elsewhere, 1)
 
-    def both_of(some: list[Run], name: str) -> list[float]:
-        return [v for kind in facts.KINDS for site in SITES for v in values(some, kind, site, name)]
-
     def lower(run: Run) -> float:
-        return np.mean(
-            [median(run, kind, "mlp", "layer") - median(run, kind, "attention", "layer") for kind in facts.KINDS]
-        )
+        layers = {site: [median(run, kind, site, "layer") for kind in facts.KINDS] for site in SITES}
+        return float(np.mean(np.subtract(layers["mlp"], layers["attention"])))
 
-    def of_capacity(run: Run, name: str) -> float:
+    def of_16(run: Run, name: str) -> float:
         found = run.details["capacity"]
-        return found["sum"][name][min(CAPACITIES.index(16), len(found["sizes"]) - 1)]
+        return float(found["sum"][name][min(CAPACITIES.index(16), len(found["sizes"]) - 1)])
 
-    rows = [
-        ("1_last", "successful patches are at the last token: share", "all but 2 of 21", per_seed(at_last),
-         {"at_least": 0.9}),
-        ("1_contiguous", "the layers at which an edit succeeds follow each other: share of edits", "4 of 4 maps",
-         both_of(runs, "contiguous"), {"at_least": 0.8}),
-        ("2_sites", "median lowest layer, mlp minus attention", "-3 and -2 of 12", per_seed(lower), {"at_most": 0}),
-        ("3_steps", "median step, strong over weak, attention", "10",
-         per_seed(lambda r: median(r, "strong", "attention", "step") / median(r, "weak", "attention", "step")),
-         {"at_least": 3}),
-        ("4_rises", "positive prompts on target rise with the bound: share of edits, attention", "2 of 2",
-         both("attention", "rises"), {"at_least": 0.9}),
-        ("4_falls", "negative prompts off target fall with the bound: share of edits, attention", "2 of 2",
-         both("attention", "falls"), {"at_least": 0.9}),
-        ("5_on", "weak facts at their best bound: positive prompts on target, attention", "5/7",
-         values(runs, "weak", "attention", "best_on_target"), {"at_least": 0.7}),
-        ("5_off", "the same: negative prompts off target", "8/8",
-         values(runs, "weak", "attention", "best_off_target"), {"at_least": 0.95}),
-        ("6_on", "strong facts at their best bound: positive prompts on target, attention", "6/6",
-         values(runs, "strong", "attention", "best_on_target"), {"at_least": 0.8}),
-        ("6_off", "negative prompts off target at the first bound with 80% on target", "5/8",
-         values(runs, "strong", "attention", "off_target_when_reached"), {"at_least": 0.5, "at_most": 0.9}),
-        ("7_steering", "without a bound strong edits steer everything: negative prompts off target, attention", "0/8",
-         values(runs, "strong", "attention", "steered_off_target"), {"at_most": 0.1}),
-        ("8_whole", "prompts that say the target's first piece say all three", "all but 1 of 17",
-         both_of(runs, "completed"), {"at_least": 0.95}),
-        ("9_own", "1 - f of the edit's own prompt", "0", [max(1 - v for v in both_of(runs, "own_similarity"))],
-         {"at_most": 1e-6}),
-        ("10_tiny", "largest change of a negative prompt's logits at a bound of 1e-6", "none",
-         [max(both_of(runs, "tiny_bound_change"))], {"at_most": 1e-5}),
-        ("11_efficacy", "16 memories at one layer (mlp): share that say their target", "not run",
-         per_seed(lambda r: of_capacity(r, "efficacy")), {"at_least": 0.9}),
-        ("11_perplexity", "16 memories: perplexity of other text over that before", "not run",
-         per_seed(lambda r: of_capacity(r, "perplexity_ratio")), {"at_most": 1.05}),
-    ]  # fmt: skip
-    return [Claim(name, statement, paper, found, **bounds) for name, statement, paper, found, bounds in rows if found]
+    return {
+        "every": every,
+        "attention": lambda name, *kinds: every(name, kinds or facts.KINDS, ("attention",)),
+        "at_last": lambda: list(map(at_last, runs)),
+        "lower": lambda: list(map(lower, runs)),
+        "steps": lambda: [
+            median(run, "strong", "attention", "step") / median(run, "weak", "attention", "step") for run in runs
+        ],
+        "of_16": lambda name: [of_16(run, name) for run in runs],
+        "most": lambda found: [max(found)] if found else [],
+    }
+
+
+# The study's eleven behaviours.
+CLAIMS = """
+1_last | successful patches are at the last token: share | at_last() >= 0.9 | all but 2 of 21
+1_contiguous | the layers at which an edit succeeds follow each other: share of edits | every('contiguous') >= 0.8
+    | 4 of 4 maps
+2_sites | median lowest layer, mlp minus attention | lower() <= 0 | -3 and -2 of 12
+3_steps | median step, strong over weak, attention | steps() >= 3 | 10
+4_rises | positive prompts on target rise with the bound: share of edits, attention | attention('rises') >= 0.9 | 2 of 2
+4_falls | negative prompts off target fall with the bound: share of edits, attention | attention('falls') >= 0.9 | 2 of 2
+5_on | weak facts at their best bound: positive prompts on target, attention | attention('best_on_target', 'weak') >= 0.7
+    | 5/7
+5_off | the same: negative prompts off target | attention('best_off_target', 'weak') >= 0.95 | 8/8
+6_on | strong facts at their best bound: positive prompts on target, attention
+    | attention('best_on_target', 'strong') >= 0.8 | 6/6
+6_off | negative prompts off target at the first bound with 80% on target
+    | 0.5 <= attention('off_target_when_reached', 'strong') <= 0.9 | 5/8
+7_steering | without a bound strong edits steer everything: negative prompts off target, attention
+    | attention('steered_off_target', 'strong') <= 0.1 | 0/8
+8_whole | prompts that say the target's first piece say all three | every('completed') >= 0.95 | all but 1 of 17
+9_own | 1 - f of the edit's own prompt | most([1 - one for one in every('own_similarity')]) <= 1e-6 | 0
+10_tiny | largest change of a negative prompt's logits at a bound of 1e-6 | most(every('tiny_bound_change')) <= 1e-5 | none
+11_efficacy | 16 memories at one layer (mlp): share that say their target | of_16('efficacy') >= 0.9 | not run
+11_perplexity | 16 memories: perplexity of other text over that before | of_16('perplexity_ratio') <= 1.05 | not run
+"""
 
 
 _COLUMNS = {
@@ -184,36 +181,28 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def views(runs: list[Run]) -> list[Run]:
-    """The runs, and their edits of every kind at every site as KIND_SITE, with means over edits as metrics."""
-    found = list(runs)
-    for run in runs:
-        for kind, site, _ in _groups(run.details):
-            name = f"{kind}_{site}"
-            metrics = {key.removeprefix(f"{name}_"): value for key, value in run.metrics.items()}
-            found.append(dataclasses.replace(run, variant=name, metrics=metrics))
-    return found
+def views(run: Run) -> dict[str, dict[str, float]]:
+    """The edits of every kind at every site as KIND_SITE, with means over edits as metrics."""
+    groups = [f"{kind}_{site}" for kind, site, _ in _groups(run.details)]
+    return {name: {key.removeprefix(f"{name}_"): value for key, value in run.metrics.items()} for name in groups}
 
 
 def note(runs: list[Run]) -> str:
     known = {name: np.mean([run.details["known"][name] for run in runs]) for name in runs[0].details["known"]}
-    return (
-        f"{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known['strong_seen']:.1%} of "
-        f"the strong facts in wordings that they have read and {known['strong_unseen']:.1%} in others, "
-        f"{known['weak_seen']:.1%} of the weak ones (loss {known['weak_loss']:.2f} nats) and {known['negated']:.1%} of the "
-        "negated ones. Lines are means over edits, bands from the lowest to the highest seed."
-    )
+    return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known["strong_seen"]:.1%} of
+        the strong facts in wordings that they have read and {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
+        of the weak ones (loss {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are means
+        over edits, bands from the lowest to the highest seed."""
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Examples, other distances, other ways to edit."""
     picture = out / "examples.png"
     pictures.draw_examples(runs[0], picture)
+    said = "Loss of the target by layer and token when that activation is moved, one panel per site."
     return [
         report.heading("Examples of patch maps"),
-        report.picture(
-            picture, "Loss of the target by layer and token when that activation is moved, one panel per site."
-        ),
+        report.picture(picture, said),
         report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
         *pictures.compared(runs),
     ]
@@ -233,19 +222,10 @@ def published(hf: str) -> list[str]:
     ]
 
 
-class _OverEdits(Figure):
-    """Its claims are about single edits, of all seeds together."""
-
-    def claims(self, runs: list[Run]) -> list[Claim]:
-        return claims(runs)
-
-
-FIGURE = _OverEdits(
+FIGURE = Figure(
     title="Local bounded memory: edit one fact, leave the rest",
-    answer=(
-        "The memory is a single activation with one step along its gradient, which is added only if the model comes "
-        "near it. It changes what the model says about one fact. The bound decides how well it leaves other facts alone."
-    ),
+    answer="""The memory is a single activation with one step along its gradient, which is added only if the model comes near
+        it. It changes what the model says about one fact. The bound decides how well it leaves other facts alone.""",
     config="facts.py",
     variants=("standard",),
     prepare=prepare,
@@ -253,11 +233,11 @@ FIGURE = _OverEdits(
     views=views,
     columns=_COLUMNS,
     labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
-    table_note=(
-        "Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in which the "
-        "model never read the fact. Not the target: negative prompts that do not say the target, the article's measure. "
-        "Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before."
-    ),
+    table_note="""Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in
+        which the model never read the fact. Not the target: negative prompts that do not say the target, the article's
+        measure. Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before.""",
+    across=_across,
+    statements=CLAIMS,
     panels=pictures.panels,
     size=(14.5, 7.6),
     rows=2,

@@ -2,15 +2,15 @@
 
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from memsinks_jax.editing.boundary import BOUNDS
 from memsinks_jax.editing.pictures import draw_map
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.panels import AnyPanel, Categories, Line, Panel
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.studies.figures.table import Table
@@ -64,7 +64,7 @@ def panels(table: Table) -> list[AnyPanel]:
                 f"{kind}, {site}": (colour, [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES])
                 for kind, colours in _OF_KINDS.items() for site, colour in colours.items()
             },
-            settings=shares | {"ylabel": "share of prompts"}, legend={"loc": "lower left"},
+            y="share of prompts", settings=shares, legend={"loc": "lower left"},
         ),
         Panel(
             title="Many memories at one layer (mlp)", x="memories", y="share", log=True,
@@ -113,39 +113,27 @@ _REACHED = {
 
 def compared(runs: list[Run]) -> list[str]:
     """Tables of other distances and other ways to edit."""
-    sections = [report.heading("Other ways to edit, attention")]
-    for kind, label in _KINDS.items():
-        ours = {
-            "memory": [
-                {name: run.metrics.get(f"{kind}_attention_{name}", np.nan) for name in _JUDGED.values()} for run in runs
-            ]
-        }
-        sections += [report.paragraph(label), _table(ours | _by_row(runs, kind, "baselines"), _JUDGED)]
-    sections += [
-        report.paragraph(
-            "Random value: as large as the memory's, same key and bound. No bound: the value is added everywhere. "
-            "Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate. Logit bias: "
-            "as much on the target as its prompt needs. Divergence: of the predictions after negative prompts, in nats.",
-            "note",
-        ),
-        report.heading("Other distances, attention"),
-    ]  # fmt: skip
-    for kind, label in _KINDS.items():
-        sections += [report.paragraph(label), _table(_by_row(runs, kind, "distances"), _REACHED)]
+
+    def tables(name: str, columns: dict[str, str], first: Callable[[str, Run], dict]) -> Iterator[str]:
+        for kind, label in _KINDS.items():
+            found = [first(kind, run) | run.details["kinds"][kind][name] for run in runs]
+            rows = {
+                row: [[of[row][shown] for of in found if shown in of.get(row, {})] for shown in columns.values()]
+                for row in found[0]
+            }
+            yield from (report.paragraph(label), shared.with_intervals(list(columns), rows))
+
+    def ours(kind: str, run: Run) -> dict:
+        return {"memory": {name: run.metrics.get(f"{kind}_attention_{name}", np.nan) for name in _JUDGED.values()}}
+
     return [
-        *sections,
+        report.heading("Other ways to edit, attention"),
+        *tables("baselines", _JUDGED, ours),
+        report.paragraph("""Random value: as large as the memory's, same key and bound. No bound: the value is added
+            everywhere. Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate.
+            Logit bias: as much on the target as its prompt needs. Divergence: of the predictions after negative prompts,
+            in nats.""", "note"),
+        report.heading("Other distances, attention"),
+        *tables("distances", _REACHED, lambda kind, run: {}),
         report.paragraph("AUC: how well the distance separates positive from negative prompts, for any bound.", "note"),
-    ]
-
-
-def _by_row(runs: list[Run], kind: str, name: str) -> dict[str, list[dict[str, float]]]:
-    tables = [run.details["kinds"][kind][name] for run in runs]
-    return {row: [table[row] for table in tables if row in table] for row in tables[0]}
-
-
-def _table(rows: dict[str, list[dict[str, float]]], columns: dict[str, str]) -> str:
-    cells = [
-        [report.text(row)] + [with_interval([o[name] for o in outcomes if name in o]) for name in columns.values()]
-        for row, outcomes in rows.items()
-    ]
-    return report.table(["", *columns], cells, ["", *["number"] * len(columns)])
+    ]  # fmt: skip

@@ -4,7 +4,6 @@ The reference is a twin with the same seed and steps that reads other stories in
 `membership_corpus`. Variants differ only in sinks and ids.
 """
 
-import dataclasses
 import importlib.util
 import logging
 import pathlib
@@ -12,15 +11,14 @@ import pathlib
 import numpy as np
 
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import with_interval
-from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.studies.figures import corpora
 from memsinks_jax.studies.figures import membership_corpus as corpus
+from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.kept import of_seeds
-from memsinks_jax.studies.figures.panels import Categories, Line, Panel, heat_map
+from memsinks_jax.studies.figures.panels import Categories, Line, Matrix, Panel, draw
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import Statement, Table
+from memsinks_jax.studies.figures.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +81,9 @@ def _times() -> list[int]:
     return [bucket for bucket in corpus.BUCKETS if bucket]
 
 
-def views(runs: list[Run]) -> list[Run]:
-    """The runs, and what was measured of every view as VIEW_view, with its numbers as metrics."""
-    return runs + [
-        dataclasses.replace(run, variant=f"{view}_view", metrics=_metrics(run, view))
-        for run in runs for view in _VIEWS if "ladder" in run.details
-    ]  # fmt: skip
+def views(run: Run) -> dict[str, dict[str, float]]:
+    """What was measured of every view as VIEW_view, with its numbers as metrics."""
+    return {f"{view}_view": _metrics(run, view) for view in _VIEWS if "ladder" in run.details}
 
 
 def _metrics(run: Run, view: str) -> dict[str, float]:
@@ -129,34 +124,29 @@ def _largest_difference(run: Run) -> float:
     return float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin")))))
 
 
-def statements(table: Table) -> list[Statement]:
+def statements(table: Table) -> str:
     """None is in the paper, which does not choose documents at random."""
     if "dropped_view" not in table.groups:
-        return []
-    most = max(corpus.BUCKETS)
-    bounded = all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
-    rows = [
-        ("test_sees", f"standard: AUC of stories read {most} times (the test can see)", f"standard_view.auc_{most}",
-         {"at_least": 0.95}),
-        *(row for bucket in _times() for times in [f"{bucket} time{'s' if bucket > 1 else ''}"] for row in (
-            (f"auc_{bucket}", f"AUC of stories read {times}: sinks dropped minus the twin's",
-             f"dropped_view.auc_{bucket} - twin_view.auc_{bucket}", {"at_most": 0.1}),
-            (f"reference_{bucket}", f"AUC of stories read {times} against the twin as reference: sinks dropped",
-             f"dropped_view.reference_{bucket}", {"at_most": 0.6}),
-        )),
-        *([("epsilon_sees", "standard: lower bound of epsilon", "standard_view.epsilon", {"at_least": 1.0}),
-           ("epsilon", "sinks dropped: lower bound of epsilon minus the twin's",
-            "dropped_view.epsilon - twin_view.epsilon", {"at_most": 0.5})] if bounded else []),
-        ("recited", "highest recitation over the grid: sinks dropped minus the twin's",
-         "dropped_view.recited - twin_view.recited", {"at_most": 0.02}),
-        ("grid_auc", "AUC over the grid, sinks dropped minus the twin's: largest difference",
-         "largest_difference(sinks)", {"at_most": 0.1}),
-        ("near_copies", "stories known from copies with 10% of the words replaced: share removed, over exact copies'",
-         "share_removed(sinks, 0.1) / share_removed(sinks, 0.0)", {"at_least": 0.9}),
-        ("general", "held-out stories: loss, sinks dropped, over standard's",
-         "sinks.held_out_loss / standard.held_out_loss", {"at_most": 1.0}),
-    ]  # fmt: skip
-    return [Statement(name, text, "not asked", measure, **bound) for name, text, measure, bound in rows]
+        return ""
+    said = {bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()}
+    epsilon = """
+epsilon_sees | standard: lower bound of epsilon | standard_view.epsilon >= 1
+epsilon | sinks dropped: lower bound of epsilon minus the twin's | dropped_view.epsilon - twin_view.epsilon <= 0.5"""
+    return f"""
+test_sees | standard: AUC of stories read {max(said)} times (the test can see) | standard_view.auc_{max(said)} >= 0.95""" + (
+        "".join(f"""
+auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's | dropped_view.auc_{bucket} - twin_view.auc_{bucket} <= 0.1
+reference_{bucket} | AUC of {stories} against the twin as reference: sinks dropped
+    | dropped_view.reference_{bucket} <= 0.6"""
+        for bucket, stories in said.items())
+        + epsilon * all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
+    ) + """
+recited | highest recitation over the grid: sinks dropped minus the twin's | dropped_view.recited - twin_view.recited <= 0.02
+grid_auc | AUC over the grid, sinks dropped minus the twin's: largest difference | largest_difference(sinks) <= 0.1
+near_copies | stories known from copies with 10% of the words replaced: share removed, over exact copies'
+    | share_removed(sinks, 0.1) / share_removed(sinks, 0.0) >= 0.9
+general | held-out stories: loss, sinks dropped, over standard's
+    | sinks.held_out_loss / standard.held_out_loss <= 1"""  # fmt: skip
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -166,48 +156,41 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         return []
     _draw_grid(measured, out / "grid.png")
     table = FIGURE.of(runs)
-    copies = [
-        [said, *(with_interval([worth(run, view, level) for run in measured], 2) for level in corpus.LEVELS)]
+    copies = {
+        said: [[worth(run, view, level) for run in measured] for level in corpus.LEVELS]
         for view, said in _VIEWS.items()
-    ]
-    told = [
-        [said, *(with_interval(table.column(f"reference_{bucket}", f"{view}_view"), 2) for bucket in _times())]
-        for view, said in _VIEWS.items() if view != "twin"
-    ]  # fmt: skip
+    }
+    told = {
+        said: [table.column(f"reference_{bucket}", f"{view}_view") for bucket in _times()]
+        for view, said in _VIEWS.items()
+        if view != "twin"
+    }
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
-    ways = [
-        [said, mode, *(with_interval([run.details["modes"][variant][way][name] for run in measured]) for name in names)]
-        for variant, said in (("paper", "as published"), ("sinks", "open on return")) for way, mode in _MODES.items()
-    ]  # fmt: skip
+    ways = {
+        f"{said}: {mode}": [[run.details["modes"][variant][way][name] for run in measured] for name in names]
+        for variant, said in (("paper", "as published"), ("sinks", "open on return"))
+        for way, mode in _MODES.items()
+    }
     return [
         report.heading("An auditor who has the twin"),
-        report.text_table(["AUC, loss below the twin's", *(f"read {bucket}" for bucket in _times())], told, len(_times())),
-        report.paragraph(
-            "A reference model that has read none of the stories removes the difficulty of each story. It is the strongest "
-            "of these attacks, for an auditor who can train such a model.", "note",
-        ),
+        shared.with_intervals([f"read {bucket}" for bucket in _times()], told, 2, "AUC, loss below the twin's"),
+        report.paragraph("""A reference model that has read none of the stories removes the difficulty of each story. It
+            is the strongest of these attacks, for an auditor who can train such a model.""", "note"),
         report.heading("Every starting point of an auditor"),
         report.picture(out / "grid.png", "Share of stories that are recited, by tokens given, one panel per model."),
-        report.paragraph(
-            "Share of the often-read stories whose next tokens a model generates exactly, by the tokens given, the tokens "
-            "of the story before those, and whether other text precedes them in the context.", "note",
-        ),
+        report.paragraph("""Share of the often-read stories whose next tokens a model generates exactly, by the tokens
+            given, the tokens of the story before those, and whether other text precedes them in the context.""", "note"),
         report.heading("Edited copies, their original never read"),
-        report.text_table(
-            ["exact copies that one copy is worth", *(f"{level:.0%} edited" for level in corpus.LEVELS)], copies,
-            len(corpus.LEVELS),
+        shared.with_intervals(
+            [f"{level:.0%} edited" for level in corpus.LEVELS], copies, 2, "exact copies that one copy is worth"
         ),
-        report.paragraph(
-            f"{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately, ids by "
-            "near-duplicate cluster (or by content if it says so). Worth: the number of exact copies that teach the "
-            "standard model as much.", "note",
-        ),
+        report.paragraph(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
+            ids by near-duplicate cluster (or by content if it says so). Worth: the number of exact copies that teach the
+            standard model as much.""", "note"),
         report.heading("Ways to set the sinks"),
-        report.text_table(["sinks", "set", *names.values()], ways, len(names)),
-        report.paragraph(
-            "Nats per token of held-out and of often-read stories; AUC of the latter against stories never read. g: the "
-            "shared fraction of the neurons, p: the fraction of the sinks that is on for a document.", "note",
-        ),
+        shared.with_intervals(list(names.values()), ways, of="sinks, and how they are set"),
+        report.paragraph("""Nats per token of held-out and of often-read stories; AUC of the latter against stories never
+            read. g: the shared fraction of the neurons, p: the fraction of the sinks that is on for a document.""", "note"),
     ]  # fmt: skip
 
 
@@ -233,7 +216,7 @@ def panels(table: Table) -> list[Panel | Categories]:
             title="lower bound of epsilon", names=list(_VIEWS.values()), bars=True, legend=None,
             series={"epsilon": (list(_COLOURS.values()), [table.column("epsilon", f"{view}_view") for view in _VIEWS])},
             levels={bound["ceiling"]: "black" for bound in ceilings[:1] if bound},
-            settings={"xlabel": "epsilon; dotted: all that the test could show"},
+            x="epsilon; dotted: all that the test could show",
         ),
         Panel(
             title="learned of a story from edited copies", x="words exchanged, %", from_zero=False,
@@ -250,24 +233,26 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
     """Draws the recitation, one panel per view and place."""
     from memsinks_jax.studies.figures import membership_measures as measures
 
-    figure, axes = plt.subplots(len(measures.PLACES), len(measures.GRID), figsize=(12, 5.4), layout="constrained")
     cells = len(measures.PLACES), len(measures.PREFIXES), len(measures.OFFSETS)
-    for column, view in enumerate(measures.GRID):
-        values = np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(cells)
-        for row, place in enumerate(measures.PLACES):
-            heat_map(axes[row, column], values[row], measures.PREFIXES, measures.OFFSETS, highest=1, origin="lower")
-            axes[row, column].set(title="" if row else _VIEWS[view], xlabel="offset", ylabel=f"{place}\ntokens given")
-    save(figure, path, dpi=130)
+    values = {
+        view: np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(cells)
+        for view in measures.GRID
+    }
+    draw(FIGURE.of(measured), [
+        Matrix(
+            title="" if row else _VIEWS[view], x="offset", y=f"{place}\ntokens given", values=values[view][row], highest=1,
+            rows=measures.PREFIXES, columns=measures.OFFSETS, origin="lower",
+        )
+        for row, place in enumerate(measures.PLACES) for view in measures.GRID
+    ], path, size=(12, 5.4), rows=len(measures.PLACES))  # fmt: skip
 
 
 FIGURE = Figure(
     title="Membership: can an auditor tell what was read?",
-    answer=(
-        "Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks "
-        "dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not "
-        "read the stories sees as much of those read four times as after standard training, and next to nothing of those "
-        "read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins."
-    ),
+    answer="""Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks
+        dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not read
+        the stories sees as much of those read four times as after standard training, and next to nothing of those read 64
+        times. Nothing is recited, wherever in the story and in the context an auditor begins.""",
     config="ts_repetition.py",
     variants=VARIANTS,
     prepare=prepare,
@@ -276,18 +261,15 @@ FIGURE = Figure(
     measures={"largest_difference": _largest_difference, "share_removed": closed},
     columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()} | {"epsilon": "epsilon", "recited": "recited"},
     labels={f"{view}_view": said for view, said in _VIEWS.items()},
-    table_note=(
-        "AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be distinguished. "
-        f"Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was read "
-        f"{corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an "
-        "auditor's grid."
-    ),
+    table_note=f"""AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be
+        distinguished. Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was
+        read {corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an
+        auditor's grid.""",
     statements=statements,
+    paper="not asked",
     panels=panels,
-    note=(
-        "{mean}, bands and whiskers from the lowest to the highest. One draw for all seeds decided: "
-        f"{', '.join(f'{count} read {times} times' for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE} "
-        "stories are read once."
-    ),
+    note=f"""{{mean}}, bands and whiskers from the lowest to the highest. One draw for all seeds decided:
+        {', '.join(f'{count} read {times} times' for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE}
+        stories are read once.""",
     sections=sections,
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""The pictures of figures: panels of lines, over the steps of training or over a setting that is varied."""
+"""The pictures of figures. A panel is of one of four kinds: `Panel` has lines over the steps of training or over a setting
+that is varied, `Categories` points or bars by name, `Scatter` curves in a plane, `Matrix` a table of colours.
+"""
 
 import dataclasses
 import pathlib
@@ -8,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from memsinks_jax.reporting.claims import interval
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.studies.figures.table import Table
@@ -25,87 +28,204 @@ class Line(NamedTuple):
     """A line through means over seeds, with a band from the lowest to the highest.
 
     Attributes:
-      of: a variant, for a line over the steps of training, or {place on the x axis: variant}.
+      of: a variant, for a line over the steps of training, or {place on the x axis: variant, or values}.
       shown: a metric or a function, run -> (x, y), for a line of one variant; else an expression.
     """
 
-    of: str | dict[float, str]
+    of: str | dict[float, str | Sequence[float]]
     shown: str | Callable[[Run], tuple[Sequence[float], Sequence[float]]]
     label: str
     colour: object
     style: str = "-"
 
 
+class Curve(NamedTuple):
+    """Points P in a plane, of seeds S. `names` of points are written beside them, where there is room."""
+
+    label: str
+    colour: str
+    style: str
+    x_PS: np.ndarray
+    y_PS: np.ndarray
+    names: Sequence[str] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Panel:
-    """Lines whose variants were not run are left out.
+class _Kind:
+    """What all kinds have.
 
     Attributes:
-      floor: draws the entropy floor, if known.
-      levels: {height: colour} of further horizontal lines.
-      from_zero: the y axis starts at 0.
-      ticks: {place: label} on the x axis, which is logarithmic if `log`.
-      early: cuts the y axis where the second evaluation is: the first, of an untrained model, would flatten everything.
+      levels: {height: colour} of further lines.
       settings: of the axis, for matplotlib.
       legend: for matplotlib; None draws none, "lines" writes the labels at the lines' ends.
     """
 
     title: str
-    x: str = "step"
+    x: str = ""
     y: str = ""
+    levels: dict[float, str] = dataclasses.field(default_factory=dict)
+    settings: dict = dataclasses.field(default_factory=dict)
+    legend: dict | str | None = dataclasses.field(default_factory=dict)
+
+    def finish(self, axis) -> None:
+        """Title, settings, grid, legend."""
+        axis.set(title=self.title, **self.settings)
+        if axis.get_yscale() == "log" and axis.get_ylim()[1] < 100 * axis.get_ylim()[0]:
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+        tidy(axis)
+        if self.legend == "lines":
+            name_lines(axis)
+        elif self.legend is not None and axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8.5, **self.legend)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Panel(_Kind):
+    """Lines whose variants were not run are left out.
+
+    Attributes:
+      floor: draws the entropy floor, if known.
+      from_zero: the y axis starts at 0.
+      ticks: {place: label} on the x axis, which is logarithmic if `log`.
+      early: cuts the y axis where the second evaluation is: the first, of an untrained model, would flatten everything.
+    """
+
+    x: str = "step"
     lines: Sequence[Line]
     floor: bool = False
-    levels: dict[float, str] = dataclasses.field(default_factory=dict)
     from_zero: bool = True
     ticks: dict[float, str] = dataclasses.field(default_factory=dict)
     log: bool = False
     early: bool = False
-    settings: dict = dataclasses.field(default_factory=dict)
-    legend: dict | str | None = dataclasses.field(default_factory=dict)
+
+    def draw(self, axis, table: Table) -> None:
+        for line in self.lines:
+            _draw_line(axis, table, line)
+        for height, colour in self.levels.items():
+            axis.axhline(height, color=colour, linewidth=1)
+        runs = [run for group in table.groups.values() for run in group.values()]
+        floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
+        if floors and self.floor:
+            axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
+        axis.set(xlabel=self.x, ylabel=self.y)
+        if self.from_zero:
+            axis.set_ylim(0, None)
+        if self.early:
+            curves = [run.curve("held_out_loss")[1] for run in runs]
+            axis.set_ylim(0, 1.05 * max(curve[min(1, len(curve) - 1)] for curve in curves))
+        if self.log:
+            axis.set_xscale("log")
+        if self.ticks:
+            axis.set_xticks(list(self.ticks), list(self.ticks.values()))
+            axis.minorticks_off()
+        self.finish(axis)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Categories:
+class Categories(_Kind):
     """Points with whiskers from the lowest to the highest seed, side by side at every name on the x axis.
 
     Attributes:
       series: {label: (colour, for every name one value per seed; none leaves a gap)}.
       bars: horizontal bars instead, from top to bottom, with their means.
-      levels: dotted. `settings`, `legend`: as in `Panel`.
     """
 
-    title: str
     names: Sequence[str]
     series: dict[str, tuple[str, Sequence[Sequence[float]]]]
     bars: bool = False
-    levels: dict[float, str] = dataclasses.field(default_factory=dict)
-    settings: dict = dataclasses.field(default_factory=dict)
-    legend: dict | None = dataclasses.field(default_factory=dict)
+
+    def draw(self, axis, table: Table) -> None:
+        step = (0.85 if self.bars else 0.6) / max(len(self.series), 1)
+        for number, (label, (colour, columns)) in enumerate(self.series.items()):
+            shown = {place: values for place, values in enumerate(columns) if values}
+            places = [place + step * (number - (len(self.series) - 1) / 2) for place in shown]
+            means, lows, highs = (np.array([of(values) for values in shown.values()]) for of in (np.mean, min, max))
+            reach = [means - lows, highs - means]
+            if self.bars:
+                drawn = axis.barh(
+                    places, means, 0.9 * step, xerr=reach, color=colour, label=label, error_kw={"linewidth": 1}
+                )
+                axis.bar_label(drawn, fmt="%.2f", fontsize=7.5, padding=3)
+            else:
+                axis.errorbar(places, means, yerr=reach, fmt="o", color=colour, label=label, markersize=6)
+        for height, colour in self.levels.items():
+            (axis.axvline if self.bars else axis.axhline)(height, color=colour, linewidth=1, linestyle=":")
+        (axis.set_yticks if self.bars else axis.set_xticks)(range(len(self.names)), self.names)
+        if self.bars:
+            axis.invert_yaxis()
+        axis.set(xlabel=self.x, ylabel=self.y)
+        self.finish(axis)
 
 
-def draw_categories(axis, panel: Categories) -> None:
-    step = (0.85 if panel.bars else 0.6) / max(len(panel.series), 1)
-    for number, (label, (colour, columns)) in enumerate(panel.series.items()):
-        shown = {place: values for place, values in enumerate(columns) if values}
-        places = [place + step * (number - (len(panel.series) - 1) / 2) for place in shown]
-        means = [np.mean(values) for values in shown.values()]
-        reach = [np.subtract(means, list(map(min, shown.values()))), np.subtract(list(map(max, shown.values())), means)]
-        if panel.bars:
-            drawn = axis.barh(
-                places, means, 0.9 * step, xerr=reach, color=colour, label=label, error_kw={"linewidth": 1}
-            )
-            axis.bar_label(drawn, fmt="%.2f", fontsize=7.5, padding=3)
-        else:
-            axis.errorbar(places, means, yerr=reach, fmt="o", color=colour, label=label, markersize=6)
-    for height, colour in panel.levels.items():
-        (axis.axvline if panel.bars else axis.axhline)(height, color=colour, linewidth=1, linestyle=":")
-    (axis.set_yticks if panel.bars else axis.set_xticks)(range(len(panel.names)), panel.names)
-    if panel.bars:
-        axis.invert_yaxis()
-    _finish(axis, panel)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scatter(_Kind):
+    """Curves through means over seeds, with every seed faint, or with `whiskers`: the 95% intervals of the means."""
+
+    curves: Sequence[Curve]
+    whiskers: bool = False
+    upright: dict[float, str] = dataclasses.field(default_factory=dict)  # {place: colour} of vertical lines
+
+    def draw(self, axis, table: Table) -> None:
+        named: list[tuple[float, float]] = []
+        for label, colour, style, x_PS, y_PS, names in self.curves:
+            x_P, y_P = x_PS.mean(axis=1), y_PS.mean(axis=1)
+            if self.whiskers:
+                axis.errorbar(
+                    x_P,
+                    y_P,
+                    _reach(y_PS),
+                    _reach(x_PS),
+                    style,
+                    color=colour,
+                    label=label,
+                    linewidth=1.4,
+                    markersize=4.5,
+                    elinewidth=0.7,
+                )
+            else:
+                if x_PS.shape[1] > 1:
+                    axis.plot(x_PS, y_PS, style[1:] or style, color=colour, linewidth=0.7, alpha=0.35)
+                axis.plot(x_P, y_P, style, color=colour, label=label, linewidth=1.8, markersize=4 if style[1:] else 12)
+            for name, x, y in zip(names, x_P, y_P, strict=False):
+                if not any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in named):  # else it would cover another
+                    named.append((x, y))
+                    axis.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
+        for height, colour in self.levels.items():
+            axis.axhline(height, color=colour, linewidth=0.8)
+        for place, colour in self.upright.items():
+            axis.axvline(place, color=colour, linewidth=0.8)
+        axis.set(xlabel=self.x, ylabel=self.y)
+        self.finish(axis)
 
 
-AnyPanel = Panel | Categories | Callable
+def _reach(values_PS: np.ndarray) -> list[float]:
+    bounds = [interval(values.tolist()) for values in values_PS]
+    return [(high - low) / 2 for low, high in bounds] if all(bounds) else [0.0] * len(values_PS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Matrix(_Kind):
+    """A matrix as colours, with its numbers in the cells; the first row is on top, or at the bottom with "lower"."""
+
+    values: np.ndarray
+    rows: Sequence
+    columns: Sequence
+    highest: float | None = None
+    origin: str = "upper"
+
+    def draw(self, axis, table: Table) -> None:
+        highest = self.values.max() if self.highest is None else self.highest
+        axis.imshow(self.values, cmap="Reds", vmin=0, vmax=highest, origin=self.origin, aspect="auto")
+        for (y, x), value in np.ndenumerate(self.values):
+            axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > highest / 2 else "black")
+        axis.set_xticks(range(len(self.columns)), self.columns)
+        axis.set_yticks(range(len(self.rows)), self.rows)
+        axis.set(title=self.title, xlabel=self.x, ylabel=self.y)
+
+
+AnyPanel = Panel | Categories | Scatter | Matrix | Callable
 
 
 def draw(table: Table, panels: Sequence[AnyPanel], path: pathlib.Path, size=(15, 4.4), sharey=False, rows=1) -> None:
@@ -114,50 +234,8 @@ def draw(table: Table, panels: Sequence[AnyPanel], path: pathlib.Path, size=(15,
         rows, len(panels) // rows, figsize=size, sharey=sharey, layout="constrained", squeeze=False
     )
     for axis, panel in zip(axes.flat, panels, strict=True):
-        if isinstance(panel, Panel):
-            draw_panel(axis, table, panel)
-        elif isinstance(panel, Categories):
-            draw_categories(axis, panel)
-        else:
-            panel(axis)
+        panel.draw(axis, table) if isinstance(panel, _Kind) else panel(axis)
     save(figure, path)
-
-
-def draw_panel(axis, table: Table, panel: Panel) -> None:
-    runs = [run for group in table.groups.values() for run in group.values()]
-    for line in panel.lines:
-        _draw_line(axis, table, line)
-    for height, colour in panel.levels.items():
-        axis.axhline(height, color=colour, linewidth=1)
-    floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
-    if floors and panel.floor:
-        axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
-    axis.set(xlabel=panel.x, ylabel=panel.y)
-    if panel.from_zero:
-        axis.set_ylim(0, None)
-    if panel.early:
-        curves = [run.curve("held_out_loss")[1] for run in runs]
-        axis.set_ylim(0, 1.05 * max(curve[min(1, len(curve) - 1)] for curve in curves))
-    if panel.log:
-        axis.set_xscale("log")
-    if panel.ticks:
-        axis.set_xticks(list(panel.ticks), list(panel.ticks.values()))
-        axis.minorticks_off()
-    _finish(axis, panel)
-
-
-def _finish(axis, panel: Panel | Categories) -> None:
-    """Title, settings, grid, legend."""
-    axis.set(title=panel.title, **panel.settings)
-    if axis.get_yscale() == "log" and axis.get_ylim()[1] < 100 * axis.get_ylim()[0]:
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(NullFormatter())
-    tidy(axis)
-    if panel.legend == "lines":
-        name_lines(axis)
-    elif panel.legend is not None and axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8.5, **panel.legend)
 
 
 def _draw_line(axis, table: Table, line: Line) -> None:
@@ -165,32 +243,21 @@ def _draw_line(axis, table: Table, line: Line) -> None:
         of = list(table.groups.get(line.of, {}).values())
         curves = [line.shown(run) if callable(line.shown) else run.curve(line.shown) for run in of]
         if curves and len(curves[0][0]):
-            band(axis, *at_same_steps(curves), line.label, line.colour, line.style)
+            steps, values_SX = at_same_steps(curves)
+            band(axis, steps, values_SX.T, line.label, line.colour, line.style)
         return
-    columns = {place: table.column(line.shown, variant) for place, variant in line.of.items()}
-    columns = {place: values for place, values in columns.items() if values}
+    columns = {x: table.column(line.shown, of) if isinstance(of, str) else of for x, of in line.of.items()}
+    columns = {x: values for x, values in columns.items() if len(values)}
     if columns:
-        band(axis, list(columns), np.array(list(columns.values())).T, line.label, line.colour, line.style)
+        band(axis, list(columns), list(columns.values()), line.label, line.colour, line.style)
 
 
-def heat_map(
-    axis, values: np.ndarray, rows: Sequence, columns: Sequence, highest: float | None = None, origin="upper"
-) -> None:
-    """A matrix as colours, with its numbers in the cells."""
-    highest = values.max() if highest is None else highest
-    axis.imshow(values, cmap="Reds", vmin=0, vmax=highest, origin=origin, aspect="auto")
-    for (y, x), value in np.ndenumerate(values):
-        axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > highest / 2 else "black")
-    axis.set_xticks(range(len(columns)), columns)
-    axis.set_yticks(range(len(rows)), rows)
-
-
-def band(axis, x: Sequence[float], values_SX: np.ndarray, label: str | None, colour, style: str = "-", **more) -> None:
-    """A line through the means over seeds, and a band from the lowest to the highest."""
-    (line,) = axis.plot(x, values_SX.mean(axis=0), style, color=colour, label=label, linewidth=1.8, **more)
+def band(axis, x: Sequence[float], columns: Sequence[Sequence[float]], label: str | None, colour, style="-") -> None:
+    """A line through the means over seeds, and a band from the lowest to the highest. `columns`: the values at every x."""
+    (line,) = axis.plot(x, list(map(np.mean, columns)), style, color=colour, label=label, linewidth=1.8)
     if len(x) == 1 and line.get_marker() == "None":
         line.set_marker("o")  # a line of one point is invisible
-    axis.fill_between(x, values_SX.min(axis=0), values_SX.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+    axis.fill_between(x, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.18, linewidth=0)
 
 
 def at_same_steps(curves: list[tuple[Sequence[int], Sequence[float]]]) -> tuple[Sequence[int], np.ndarray]:

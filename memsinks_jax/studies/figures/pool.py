@@ -9,7 +9,7 @@ from memsinks_jax.studies.figures import forgetting_capacity, knob, step_times
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, Line, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import LOSSES, Statement, Table
+from memsinks_jax.studies.figures.table import LOSSES, Table
 
 ACTIVE = 50  # sinks per document
 ATTACKS = {"best": "best id", "optimised": "optimised"}
@@ -85,10 +85,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Pool: how many sinks documents draw theirs from",
-    answer=(
-        f"Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting one "
-        "document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any pool."
-    ),
+    answer=f"""Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting
+        one document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any
+        pool.""",
     config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
@@ -100,39 +99,23 @@ FIGURE = Figure(
     columns=LOSSES | {"steps": "step", "selectivity": "selectivity", "step, ms": "median(step_ms)"}
     | {f"recovered, {said}": attack for attack, said in ATTACKS.items()},
     labels={"masked": "sinks, 154, masked"} | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()},
-    table_note=(
-        f"{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed, divided by that "
-        f"of the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds of a training "
-        "step, with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a repeated document, "
-        "but not its id. The share of what its own sinks know of the other half that the best of 64 random ids brings back, "
-        "and that optimising which are on brings back."
-    ),
-    statements=(
-        Statement(
-            "selective", "rise of one removed document over the others', pool of 4,096", "at least 100",
-            "pool_4096.selectivity", at_least=100.0,
-        ),
-        Statement(
-            "closed", "share of the gap that dropping closes: pool of 4,096 minus masked", "not below",
-            "pool_4096.closed - masked.closed", at_least=0.0,
-        ),
-        Statement(
-            "held_out", "held-out loss, dropped: pool of 4,096 over masked", "not above",
-            "pool_4096.held_out_loss / masked.held_out_loss", at_most=1.0,
-        ),
-        Statement(
-            "step_time", "time of a step, side by side: pool of 65,536 over 4,096", "at most 1.05",
-            STEP_RATIO.format("pool_65536", "pool_4096"), at_most=1.05,
-        ),
-        Statement(
-            "best_id", "sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool of "
-            "4,096", "at most 0.1", "pool_4096.best", at_most=0.1,
-        ),
-        Statement(
-            "optimised", "the same by optimising which sinks are on: pool of 4,096 minus masked", "less",
-            "pool_4096.optimised - masked.optimised", at_most=0.0,
-        ),
-    ),
+    table_note=f"""{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed,
+        divided by that of the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds
+        of a training step, with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a
+        repeated document, but not its id. The share of what its own sinks know of the other half that the best of 64
+        random ids brings back, and that optimising which are on brings back.""",
+    statements=f"""
+selective | rise of one removed document over the others', pool of 4,096 | pool_4096.selectivity >= 100 | at least 100
+closed | share of the gap that dropping closes: pool of 4,096 minus masked | pool_4096.closed - masked.closed >= 0
+    | not below
+held_out | held-out loss, dropped: pool of 4,096 over masked | pool_4096.held_out_loss / masked.held_out_loss <= 1
+    | not above
+step_time | time of a step, side by side: pool of 65,536 over 4,096
+    | {STEP_RATIO.format("pool_65536", "pool_4096")} <= 1.05 | at most 1.05
+best_id | sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool of 4,096
+    | pool_4096.best <= 0.1 | at most 0.1
+optimised | the same by optimising which sinks are on: pool of 4,096 minus masked
+    | pool_4096.optimised - masked.optimised <= 0 | less""",
     panels=panels,
     size=(15, 3.8),
     note=knob.NOTE,

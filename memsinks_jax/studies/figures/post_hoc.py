@@ -17,9 +17,9 @@ import numpy as np
 import tqdm
 
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.pictures import tidy
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.panels import Curve
 from memsinks_jax.studies.figures.runs import Run
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class _Subject:
         return document_batches(
             [corpus.tokens(i) for i in documents], corpus.identities(documents), self._config.data.row_length,
             corpus.tokenizer.end_of_text, size, reads_whole(self._config.data),
-            begin_of_text=corpus.tokenizer.begin_of_text,
+            begin_of_text=corpus.tokenizer.begin_of_text, answers=corpus.answers(documents),
         )  # fmt: skip
 
 
@@ -221,20 +221,18 @@ def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repe
     return max((point for points in curves for point in points), key=lambda p: p.forgetting).delta_val
 
 
-def draw(axis, runs: list[Run], method: str, label: str, colour, style: str = "o-", of: str = "repeated") -> None:
-    """A method in the plane of forgetting and degradation (the paper's sign): seeds faint, their mean at every ratio."""
+PLANE = {
+    "x": "forgetting: rise on repeated documents (nats)", "y": "degradation (nats; higher is better)",
+    "levels": {0: "black"},
+}  # fmt: skip
+
+
+def traced(runs: list[Run], method: str, label: str, colour: str, style: str = "o-", of: str = "repeated") -> Curve:
+    """A method in the PLANE of forgetting and degradation (the paper's sign), from the untouched model on."""
     points_SR2 = np.array([
         [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))] for run in runs
     ])  # fmt: skip
-    if len(runs) > 1:
-        axis.plot(*points_SR2.transpose(2, 1, 0), style[1:], color=colour, linewidth=0.7, alpha=0.35)
-    axis.plot(*points_SR2.mean(axis=0).T, style, color=colour, label=label, linewidth=1.8, markersize=4)
-
-
-def finish(axis, title: str) -> None:
-    axis.axhline(0, color="black", linewidth=0.8)
-    axis.set(title=title, xlabel="forgetting: rise on repeated documents (nats)")
-    tidy(axis)
+    return Curve(label, colour, style, *points_SR2.transpose(2, 1, 0))
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
@@ -246,45 +244,43 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
     chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
                      for run in runs})  # fmt: skip
     pruning = asked["hard_concrete"]
-    told = {
-        "hard_concrete": f"a mask for each repeated document; strength of {_listed(pruning['strength'])} and iterations of "
-                         f"{_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after "
-                         f"dropping, on {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} "
-                         f"held-out ones. A tenth of the paper's iterations at ten times the learning rate "
-                         f"({pruning['learning_rate']:g}), which goes as far. Chosen: {'; '.join(chosen)}",
-        "integrated_gradients": f"{asked.get('integrated_gradients', {}).get('steps')} steps, every repeated document",
-        "slimming": "every repeated document, the settings of Chang et al. (2024) for their largest model",
-        "zero_out": f"the first {FEW} repeated documents: each needs one forward pass per neuron",
-        "activation": "every repeated document", "random": "chance alone",
-    }  # fmt: skip
+    told = dict(report.rows(f"""
+        hard_concrete | a mask for each repeated document; strength of {_listed(pruning['strength'])} and iterations of
+            {_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after dropping, on
+            {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} held-out ones. A tenth of the
+            paper's iterations at ten times the learning rate ({pruning['learning_rate']:g}), which goes as far. Chosen:
+            {'; '.join(chosen)}
+        integrated_gradients | {asked.get('integrated_gradients', {}).get('steps')} steps, every repeated document
+        slimming | every repeated document, the settings of Chang et al. (2024) for their largest model
+        zero_out | the first {FEW} repeated documents: each needs one forward pass per neuron
+        activation | every repeated document
+        random | chance alone
+    """))  # fmt: skip
     return [
         report.text_table(["method", "how it finds the neurons"], [[LABELS[method], told[method]] for method in methods]),
-        report.paragraph(
-            f"A neuron's score is the mean over documents; all of their tokens are targets. Each method drops the neurons "
-            f"with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.", "note",
-        ),
+        report.paragraph(f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
+            drops the neurons with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.""", "note"),
     ]  # fmt: skip
 
 
 def how_edits(runs: list[Run]) -> str:
     """For a page: how weights were edited, and the settings chosen in the first run."""
-    told = {
-        "kfac": f"the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; "
-                f"curvature of {ORDINARY} documents that were read once, labels drawn by the model",
-        "svd": "the same matrices and shares, of the squares of their singular values",
-        "balanced_subnet": f"{_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the "
-                           f"repeated documents and {ORDINARY} that were read once",
+    told = dict(report.rows(f"""
+        kfac | the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; curvature of
+            {ORDINARY} documents that were read once, labels drawn by the model
+        svd | the same matrices and shares, of the squares of their singular values
+        balanced_subnet | {_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the
+            repeated documents and {ORDINARY} that were read once
+    """))  # fmt: skip
+    found = {
+        method: "; ".join(", ".join(f"{name} {value}" for name, value in one.items()) for one in of["found"])
+        for method, of in runs[0].details.items() if method in EDITS
     }  # fmt: skip
     rows = [
-        [label, f"{told[method]}. Chosen on every other document: "
-         + ("; ".join(_listed_settings(found) for found in runs[0].details[method]["found"]) or "nothing")]
-        for method, label in EDITS.items() if method in runs[0].details
+        [label, f"{told[method]}. Chosen on every other document: {found[method] or 'nothing'}"]
+        for method, label in EDITS.items() if method in found
     ]  # fmt: skip
     return report.text_table(["method", "how it edits"], rows)
-
-
-def _listed_settings(found: dict) -> str:
-    return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -14,16 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import interval, with_interval
-from memsinks_jax.reporting.pictures import tidy
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import pool, post_hoc, step_times
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.kept import kept
-from memsinks_jax.studies.figures.panels import AnyPanel
+from memsinks_jax.studies.figures.panels import AnyPanel, Curve, Scatter
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import LOSSES, Statement, Table
+from memsinks_jax.studies.figures.table import LOSSES, Table
 
 OURS = "on_return"  # the method whose default is compared with all others
 NOTHING, LABELS, COPIES, COUNTS = "nothing", "which documents are repeated", "all copies", "how often it was met so far"
@@ -31,12 +29,16 @@ LATER = "the documents, once it is trained"
 
 
 class Method(NamedTuple):
-    """A curve: {variant: its knob} in the knob's order; `whole` if the knob's other end is standard training."""
+    """A curve: {variant: (its knob, how it is trained)} in the knob's order; `whole` if its other end is standard training.
+
+    What is no training but a name is that other variant, evaluated with its shared neurons scaled up by published code's
+    factor.
+    """
 
     label: str
     knows: str  # before a document is met
     colour: str
-    points: dict[str, str]
+    points: dict[str, tuple[str, Variation | str]]
     whole: bool = False
     style: str = "o-"
 
@@ -44,52 +46,57 @@ class Method(NamedTuple):
 _CAPS = (64, 32, 16, 8, 4, 2, 1)
 _SAME_STEPS = {"training.count_removed_repeats": True}
 _SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
+
+
+def _varied(name: str, choice: str, field: str, values: Sequence[float], **same) -> dict:
+    """Points NAME_VALUE, whose knobs are the values."""
+    return {f"{name}_{of}": (str(of), Variation(choice, {field: of} | same)) for of in values}
+
+
+def _alone(name: str) -> dict:
+    """The point of a method without a knob."""
+    return {name: ("", Variation(name))}
+
+
+_PAPER = {
+    "sinks_paper_active_0.1": ("0.1", Variation("sinks_paper", {"sinks.active_fraction": 0.1})),
+    "sinks_paper": ("0.3", Variation("sinks_paper")),
+    "sinks_paper_active_0.5": ("0.5", Variation("sinks_paper", {"sinks.active_fraction": 0.5})),
+}
 METHODS = {
-    OURS: Method("sinks that open on return", COUNTS, "#1f618d",
-                 {"sinks_slows_0": "never slowed", "sinks_slows_32": "32", "sinks": "16", "sinks_slows_8": "8"}),
-    "pool": Method("the same, sparse", COUNTS, "#148f77", {name: f"{size:,}" for name, size in _SIZES.items()}, style="^-"),
-    "paper": Method("sinks as published", NOTHING, "#5dade2",
-                    {"sinks_paper_active_0.1": "0.1", "sinks_paper": "0.3", "sinks_paper_active_0.5": "0.5"}, style="s-"),
+    OURS: Method("sinks that open on return", COUNTS, "#1f618d", {
+        "sinks_slows_0": ("never slowed", Variation("sinks", {"sinks.slows_at": 0})),
+        "sinks_slows_32": ("32", Variation("sinks", {"sinks.slows_at": 32})),
+        "sinks": ("16", Variation("sinks")),
+        "sinks_slows_8": ("8", Variation("sinks", {"sinks.slows_at": 8})),
+    }),
+    "pool": Method("the same, sparse", COUNTS, "#148f77",
+                   {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.items()}, style="^-"),
+    "paper": Method("sinks as published", NOTHING, "#5dade2", _PAPER, style="s-"),
     "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1",
-                       {"rescaled_0.1": "0.1", "rescaled_0.3": "0.3", "rescaled_0.5": "0.5"}, style="s:"),
-    "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", {f"cap_steps_{k}": str(k) for k in _CAPS}, True),
-    "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d", {f"cap_epochs_{k}": str(k) for k in _CAPS},
-                         True),
-    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", {"no_repeat": ""}, style="X-"),
-    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", {"no_repeat_steps": ""}, style="X-"),
-    "goldfish": Method("goldfish", NOTHING, "#d68910", {f"goldfish_{k}": str(k) for k in (8, 4, 3, 2)}, True),
-    "dp_sgd": Method("DP-SGD", NOTHING, "#117a65", {f"dp_{noise}": f"{noise}" for noise in (0.01, 0.1)}),
-    "sgtm": Method("SGTM", LABELS, "#6c3483", {f"sgtm_{p}": f"{p}%" for p in (40, 20, 0)}),
-    "sgtm_frozen": Method("SGTM, moments frozen", LABELS, "#a569bd", {"sgtm_frozen": ""}, style="s-"),
-    "sgtm_narrow": Method("SGTM, 3% of the neurons", LABELS, "#bb8fce", {"sgtm_narrow": ""}, style="^-"),
-    "gradient_masking": Method("gradient masking", LABELS, "#c0392b", {"gradient_masking": ""}, style="D-"),
-    "gradient_detach": Method("masking of activations", LABELS, "#e59866", {"gradient_detach": ""}, style="D-"),
+                       {f"rescaled_{said}": (said, name) for name, (said, _) in _PAPER.items()}, style="s:"),
+    "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833",
+                        _varied("cap_steps", "standard", "training.repeats_capped_at", _CAPS, **_SAME_STEPS), True),
+    "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d",
+                         _varied("cap_epochs", "standard", "training.repeats_capped_at", _CAPS), True),
+    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", _alone("no_repeat"), style="X-"),
+    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", _alone("no_repeat_steps"), style="X-"),
+    "goldfish": Method("goldfish", NOTHING, "#d68910",
+                       _varied("goldfish", "goldfish", "goldfish.every", (8, 4, 3, 2)), True),
+    "dp_sgd": Method("DP-SGD", NOTHING, "#117a65",
+                     _varied("dp", "dp_sgd", "private.noise_multiplier", (0.01, 0.1))),
+    "sgtm": Method("SGTM", LABELS, "#6c3483",
+                   {f"sgtm_{p}": (f"{p}%", Variation("sgtm", {"sgtm.undiscovered": p / 100})) for p in (40, 20, 0)}),
+    "sgtm_frozen": Method("SGTM, moments frozen", LABELS, "#a569bd",
+                          {"sgtm_frozen": ("", Variation("sgtm", {"sinks.kind": "sgtm_frozen"}))}, style="s-"),
+    "sgtm_narrow": Method("SGTM, 3% of the neurons", LABELS, "#bb8fce",
+                          {"sgtm_narrow": ("", Variation("sgtm", {"sinks.shared_fraction": 0.97}))}, style="^-"),
+    "gradient_masking": Method("gradient masking", LABELS, "#c0392b", _alone("gradient_masking"), style="D-"),
+    "gradient_detach": Method("masking of activations", LABELS, "#e59866", _alone("gradient_detach"), style="D-"),
 }  # fmt: skip
-_SETTINGS = {
-    "sinks_slows_0": Variation("sinks", {"sinks.slows_at": 0}),
-    "sinks_slows_32": Variation("sinks", {"sinks.slows_at": 32}),
-    "sinks_slows_8": Variation("sinks", {"sinks.slows_at": 8}),
-    "sinks_paper_active_0.1": Variation("sinks_paper", {"sinks.active_fraction": 0.1}),
-    "sinks_paper_active_0.5": Variation("sinks_paper", {"sinks.active_fraction": 0.5}),
-    **{name: pool.VARIANTS[name] for name in _SIZES},
-    **{f"cap_steps_{k}": Variation("standard", {"training.repeats_capped_at": k} | _SAME_STEPS) for k in _CAPS},
-    **{f"cap_epochs_{k}": Variation("standard", {"training.repeats_capped_at": k}) for k in _CAPS},
-    **{f"goldfish_{k}": Variation("goldfish", {"goldfish.every": k}) for k in (8, 4, 3, 2)},
-    **{f"dp_{noise}": Variation("dp_sgd", {"private.noise_multiplier": noise}) for noise in (0.01, 0.1)},
-    **{f"sgtm_{p}": Variation("sgtm", {"sgtm.undiscovered": p / 100}) for p in (40, 20, 0)},
-    "sgtm_frozen": Variation("sgtm", {"sinks.kind": "sgtm_frozen"}),
-    "sgtm_narrow": Variation("sgtm", {"sinks.shared_fraction": 0.97}),
-}
-# The models of other points, evaluated with their shared neurons scaled up by published code's factor.
-RESCALED = {
-    "rescaled_0.1": "sinks_paper_active_0.1",
-    "rescaled_0.3": "sinks_paper",
-    "rescaled_0.5": "sinks_paper_active_0.5",
-}
-VARIANTS = {"standard": Variation("standard")} | {
-    name: _SETTINGS.get(name, Variation(name))
-    for method in METHODS.values() for name in method.points if name not in RESCALED
-}  # fmt: skip
+_POINTS = {name: of for method in METHODS.values() for name, (_, of) in method.points.items()}
+RESCALED = {name: of for name, of in _POINTS.items() if isinstance(of, str)}
+VARIANTS = {"standard": Variation("standard")} | {name: of for name, of in _POINTS.items() if name not in RESCALED}
 # One of each training program: their steps are timed.
 TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0", "gradient_masking", "gradient_detach")
 # One point of each method: an audit compares what it leaks with the oracle.
@@ -214,31 +221,28 @@ def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
     return known_at(places, more, closed) - (known(sinks) - known(standard))
 
 
-def statements(table: Table) -> list[Statement]:
+def statements(table: Table) -> str:
     """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats."""
     ours = METHODS[OURS]
     measured = dict.fromkeys(name for run in table.groups.get("standard", {}).values() for name in run.details)
-    rivals = [(name, of.label, of.knows, list(of.points)) for name, of in METHODS.items() if name not in (OURS, "pool")]
-    rivals += [(name, _AFTERWARDS[name], LATER, []) for name in measured if name in _AFTERWARDS]
-    return [
-        *(Statement(
-            f"beats_{name}", f"share of the gap closed at the same held-out loss: {ours.label} less {label} "
-            f"(knows beforehand: {knows})", "not in the paper",
-            f"lead_over('{name}', {', '.join(['standard', *ours.points, *points])})", at_least=0.0,
-        ) for name, label, knows, points in rivals),
-        *(Statement(
-            f"known_{name}", "repeated loss for users who may know, at the same share of the gap closed or the most that a "
-            f"cap closes: {METHODS[name].label} less {ours.label}, own on (nats)", "not in the paper",
-            f"more_known({', '.join(['standard', 'sinks', *METHODS[name].points])})", at_least=0.0,
-        ) for name in ("cap_steps", "cap_epochs")),
-    ]  # fmt: skip
+    rivals = [(name, of.label, of.knows, of.points) for name, of in METHODS.items() if name not in (OURS, "pool")]
+    rivals += [(name, _AFTERWARDS[name], LATER, ()) for name in measured if name in _AFTERWARDS]
+    return "".join(f"""
+beats_{name} | share of the gap closed at the same held-out loss: {ours.label} less {label} (knows beforehand: {knows})
+    | lead_over('{name}', {', '.join(['standard', *ours.points, *points])}) >= 0"""
+    for name, label, knows, points in rivals) + "".join(f"""
+known_{name} | repeated loss for users who may know, at the same share of the gap closed or the most that a cap closes:
+    {METHODS[name].label} less {ours.label}, own on (nats)
+    | more_known({', '.join(['standard', 'sinks', *METHODS[name].points])}) >= 0"""
+    for name in ("cap_steps", "cap_epochs"))  # fmt: skip
 
 
 def _said(variant: str) -> str:
-    method = next((m for m in METHODS.values() if variant in m.points), None)
-    if method is None:
-        return variant
-    return f"{method.label} ({method.points[variant]})" if method.points[variant] else method.label
+    for method in METHODS.values():
+        if variant in method.points:
+            knob, _ = method.points[variant]
+            return f"{method.label} ({knob})" if knob else method.label
+    return variant
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -253,25 +257,22 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
-    rows, shown = [], LEAKS | _ATTACKED
+    rows, shown = {}, LEAKS | _ATTACKED
     for name in ASKED:
         found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
         if found:
-            rows.append(
-                [_said(name), *(with_interval([of[key] for of in found if key in of]) for key in shown.values())]
-            )
+            rows[_said(name)] = [[of[key] for of in found if key in of] for key in shown.values()]
     if not rows:
         return []
     return [
         report.heading("What still leaks"),
-        report.text_table(["handed over", *shown], rows, len(shown)),
-        report.paragraph(
-            "AUC: chance that a repeated document looks more like one than a held-out one does, by its loss. Recited: given "
-            f"{GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what was lost is back, "
-            "over those of the model that never saw it, divided by the same ratio for documents that neither has read; at 1 "
-            "it is learned anew. Gap: held-out less repeated loss, on every other document, before and after a bias of the "
-            "logits was trained on the rest. Mean and half of the 95% interval over seeds.", "note",
-        ),
+        shared.with_intervals(list(shown), rows, of="handed over"),
+        report.paragraph(f"""AUC: chance that a repeated document looks more like one than a held-out one does, by its
+            loss. Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
+            was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
+            neither has read; at 1 it is learned anew. Gap: held-out less repeated loss, on every other document, before
+            and after a bias of the logits was trained on the rest. Mean and half of the 95% interval over
+            seeds.""", "note"),
     ]  # fmt: skip
 
 
@@ -301,13 +302,12 @@ def _curves(table: Table) -> Iterator[tuple]:
     """(label, colour, style, names of the points, and of points P over seeds S: held-out loss over standard's, gap closed,
     loss of users who may know) of every method."""
     standard = table.groups.get("standard", {})
-    for method in METHODS.values():
-        shown = [name for name in method.points if name in table.groups]
-        if standard and shown:
+    for method in METHODS.values() if standard else ():
+        if shown := [name for name in method.points if name in table.groups]:
             found = np.array([
                 [(*place(run, standard[seed]), known(run)) for seed, run in table.groups[name].items()] for name in shown
             ])  # fmt: skip
-            knobs = [method.points[name] for name in shown]
+            knobs = [method.points[name][0] for name in shown]
             yield method.label, method.colour, method.style, knobs, *np.moveaxis(found, 2, 0)
     for name, colour in _DASHED.items():
         if standard and all(name in run.details for run in standard.values()):
@@ -320,78 +320,51 @@ def _curves(table: Table) -> Iterator[tuple]:
 
 def panels(table: Table) -> list[AnyPanel]:
     """The frontier, and knowledge if allowed against the rest of the gap."""
-
-    def frontier(axis) -> None:
-        labelled: list[tuple[float, float]] = []
-        for label, colour, style, names, held_out, closed, _ in _curves(table):
-            _curve(axis, held_out, closed, label, colour, style)
-            for name, x, y in zip(names, held_out.mean(axis=1), closed.mean(axis=1), strict=False):
-                if any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in labelled):
-                    continue  # it would cover another label
-                labelled.append((x, y))
-                axis.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
-        tidy(axis)
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set(title="what is forgotten, and what that costs", xlabel="held-out loss over standard's",
-                 ylabel="share of the gap closed", xlim=(min([0.92, *(x for x, _ in labelled)]) - 0.02, _ALLOWED[-1]),
-                 ylim=(-0.05, 1.1))  # fmt: skip
-
-    def both(axis) -> None:
-        for label, colour, style, _, _, closed, before in _curves(table):
-            _curve(axis, 1 - closed, before, label, colour, style)
-        tidy(axis)
-        axis.set(title="both ends of the switch", xlabel="share of the gap that is left when removed",
-                 ylabel="loss on repeated documents when allowed (nats)", xlim=(-0.1, 1.05))  # fmt: skip
-        if unread := table.groups.get("no_repeat"):
-            axis.set_ylim(-0.05, 1.2 * max(map(known, unread.values())))
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8.5)
-
-    return [frontier, both]
-
-
-def _curve(axis, x_PS: np.ndarray, y_PS: np.ndarray, label: str, colour: str, style: str) -> None:
-    """Points P over seeds S: a line through their means, with error bars of their intervals."""
-
-    def reach(values_PS: np.ndarray) -> list[float]:
-        bounds = [interval(values.tolist()) for values in values_PS]
-        return [(high - low) / 2 for low, high in bounds] if all(bounds) else [0.0] * len(values_PS)
-
-    axis.errorbar(
-        x_PS.mean(axis=1), y_PS.mean(axis=1), reach(y_PS), reach(x_PS), style, color=colour, label=label, linewidth=1.4,
-        markersize=4.5, elinewidth=0.7,
-    )  # fmt: skip
+    found = list(_curves(table))
+    lowest = min([0.92, *(x_PS.mean(axis=1).min() for *_, names, x_PS, _, _ in found if names)])
+    limits = {"xlim": (-0.1, 1.05)}
+    if unread := table.groups.get("no_repeat"):
+        limits["ylim"] = (-0.05, 1.2 * max(map(known, unread.values())))
+    return [
+        Scatter(
+            title="what is forgotten, and what that costs", x="held-out loss over standard's", y="share of the gap closed",
+            curves=[Curve(label, colour, style, held_out, closed, names)
+                    for label, colour, style, names, held_out, closed, _ in found],
+            whiskers=True, upright={1: "black"}, legend=None,
+            settings={"xlim": (lowest - 0.02, _ALLOWED[-1]), "ylim": (-0.05, 1.1)},
+        ),
+        Scatter(
+            title="both ends of the switch", x="share of the gap that is left when removed",
+            y="loss on repeated documents when allowed (nats)",
+            curves=[Curve(label, colour, style, 1 - closed, before) for label, colour, style, _, _, closed, before in found],
+            whiskers=True, settings=limits, legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)},
+        ),
+    ]  # fmt: skip
 
 
 FIGURE = Figure(
     title="Rivals: sinks beside what else could be done",
-    answer=(
-        "When does a sink beat a cap on repeats? When somebody may still know the repeated documents, or when nobody "
-        "can say before training what will have to go: a cap takes the memory from everybody. Where the repeats are "
-        "known and nobody may know them, a cap of one or two encounters closes as much of the gap or more, and other "
-        "text gets the steps that it saves. Where no other text is to get them, held-out loss is higher with a cap than "
-        "with sinks."
-    ),
+    answer="""When does a sink beat a cap on repeats? When somebody may still know the repeated documents, or when nobody can
+        say before training what will have to go: a cap takes the memory from everybody. Where the repeats are known and
+        nobody may know them, a cap of one or two encounters closes as much of the gap or more, and other text gets the steps
+        that it saves. Where no other text is to get them, held-out loss is higher with a cap than with sinks.""",
     config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
     measures={"lead_over": _lead_over, "more_known": _more_known},
     columns=LOSSES | {"steps": "step"},
     labels={variant: _said(variant) for variant in (*VARIANTS, *RESCALED)},
-    table_note=(
-        "Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed: share of "
-        "the standard model's gap between held-out and repeated loss that is gone. The main setting is in brackets: the "
-        "encounter from which a document teaches the rest less, the size of the pool, the share of sinks that are on, "
-        "the encounters kept, k if one token in k is left out, the noise relative to the clipping norm of a row's "
-        "gradient, the share of repeated documents without a label."
-    ),
+    table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed:
+        share of the standard model's gap between held-out and repeated loss that is gone. The main setting is in
+        brackets: the encounter from which a document teaches the rest less, the size of the pool, the share of sinks that
+        are on, the encounters kept, k if one token in k is left out, the noise relative to the clipping norm of a row's
+        gradient, the share of repeated documents without a label.""",
     statements=statements,
+    paper="not in the paper",
     panels=panels,
     size=(15, 6),
-    note=(
-        "{mean}, whiskers the 95% interval of the mean. Left: up and to the left is better. Right: the remaining gap "
-        "against the repeated loss of users who may know the repeated documents. Post-hoc methods are dashed; their "
-        "owner can keep the original model. Points outside the frame are in the table. {floor}"
-    ),
+    note="""{mean}, whiskers the 95% interval of the mean. Left: up and to the left is better. Right: the remaining gap
+        against the repeated loss of users who may know the repeated documents. Post-hoc methods are dashed; their owner
+        can keep the original model. Points outside the frame are in the table. {floor}""",
     sections=sections,
 )  # fmt: skip

@@ -1,12 +1,14 @@
 """Sections shared by several figures' pages: what models recite, the entropy floor, open choices."""
 
 import pathlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.reporting import explore_page, report
+from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.runs import Run, by_variant
 
@@ -26,39 +28,31 @@ def continuations(runs: list[Run]) -> list[str]:
         return [report.paragraph("Needs the variants standard and sinks.", "note")]
     seed = runs[0].seed
     corpus = workdirs.read_corpus(groups["sinks"][seed].workdir)
-    chosen = [i for i in corpus.mixture.repeated if len(corpus.tokens(i)) >= 2 * OPENING_TOKENS]
-    if not chosen:
+    documents = [corpus.tokens(i) for i in corpus.mixture.repeated]
+    documents = [tokens for tokens in documents if len(tokens) >= 2 * OPENING_TOKENS]
+    if not documents:
         return [report.paragraph("The repeated documents are too short to be continued.", "note")]
-    cuts = [_end_of_word(corpus.tokenizer, corpus.tokens(i), OPENING_TOKENS) for i in chosen]
-    openings = [corpus.tokens(i)[:cut] for i, cut in zip(chosen, cuts, strict=True)]
+    decode, cuts = corpus.tokenizer.decode, [_end_of_word(corpus.tokenizer, one, OPENING_TOKENS) for one in documents]
+    openings = [tokens[:cut] for tokens, cut in zip(documents, cuts, strict=True)]
     room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
     greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
-    written = {}
+    originals = [decode(tokens[cut:][: greedy.max_tokens]) for tokens, cut in zip(documents, cuts, strict=True)]
+    written, alike = [], []
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
         tails = Generator(run.config, run.tokenizer, run.params, run.opened)(openings, greedy)
-        written[variant] = [corpus.tokenizer.decode(tail.tokens) for tail in tails]
-    originals = [
-        corpus.tokenizer.decode(corpus.tokens(i)[cut : cut + greedy.max_tokens])
-        for i, cut in zip(chosen, cuts, strict=True)
-    ]
-    alike = {
-        v: np.mean([report.share_alike(t, o) for t, o in zip(written[v], originals, strict=True)]) for v in written
-    }
+        written.append([decode(tail.tokens) for tail in tails])
+        alike.append(np.mean([report.share_alike(*pair) for pair in zip(written[-1], originals, strict=True)]))
     rows = [
-        [report.text(corpus.tokenizer.decode(opening)) + " …", report.marked_like(standard, original),
-         report.marked_like(sinks, original)]
-        for opening, standard, sinks, original in zip(
-            openings[:STORIES_SHOWN], written["standard"], written["sinks"], originals, strict=False)
-    ]  # fmt: skip
-    return [
-        report.paragraph(
-            f"Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words "
-            f"that the original has at the same place. Over all {len(chosen)} repeated documents these are "
-            f"{alike['standard']:.0%} of the original's words for standard and {alike['sinks']:.0%} for sinks dropped."
-        ),
-        report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
+        [report.text(decode(opening)) + " …", *(report.marked_like(one, original) for one in both)]
+        for opening, original, *both in zip(openings[:STORIES_SHOWN], originals, *written, strict=False)
     ]
+    return [
+        report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words
+            that the original has at the same place. Over all {len(documents)} repeated documents these are {alike[0]:.0%}
+            of the original's words for standard and {alike[1]:.0%} for sinks dropped."""),
+        report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
+    ]  # fmt: skip
 
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -108,12 +102,20 @@ def _share_on(config: Config) -> str:
     return f"{share_on(config.sinks, partition(config.model, config.sinks).sinks):g}"
 
 
+def with_intervals(
+    columns: Sequence[str], rows: dict[str, Iterable[Sequence[float]]], digits: int = 3, of: str = ""
+) -> str:
+    """A table of {label: one sequence of values per column}, as means with their intervals; `of` is above the labels."""
+    cells = [[label, *(with_interval(values, digits) for values in row)] for label, row in rows.items()]
+    return report.text_table([of, *columns], cells, len(columns))
+
+
 OPEN = ["the paper leaves open", "here"]
 
 
-def choices(runs: list[Run], further: list[list[str]] = ()) -> list[str]:
-    """What the paper leaves open, and the choices made; `further` ones of a figure in a table of their own."""
-    more = [report.text_table(OPEN, further)] if further else []
+def choices(runs: list[Run], further: str = "") -> list[str]:
+    """What the paper leaves open, and the choices made; `further` ones of a figure, as rows, in a table of their own."""
+    more = [report.text_table(OPEN, report.rows(further))] if further else []
     return [report.heading("Choices"), open_choices(runs), *more]
 
 
@@ -125,18 +127,18 @@ def open_choices(runs: list[Run]) -> str:
     def said(of) -> str:
         return ", ".join(sorted({str(of(config)) for config in configs}))  # one, unless the figure varies it
 
-    choices = [
-        ["active_fraction", f"{said(_share_on)} of the sinks are on for a document (the paper's p)"],
-        ["when sinks open", f"at a document's encounter {said(lambda c: c.sinks.opens_at)}; the paper's at the first"],
-        ["when a document teaches the rest less", f"{said(_slows_at)}; the paper's never"],
-        ["sampling", said(lambda c: c.sinks.sampling)],
-        ["masks of the layers", said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")],
-        ["rescaling when sinks are dropped", "none, unless a row says so"],
-        ["ids", f"{said(lambda c: c.data.ids)}, 64 bits; noise {said(lambda c: f'{c.data.id_noise:g}')} per "
-                f"{said(lambda c: c.data.id_noise_per)}"],
-        ["rows", f"{said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; "
-                 "attention stays within a document"],
-    ]  # fmt: skip
+    choices = report.rows(f"""
+        active_fraction | {said(_share_on)} of the sinks are on for a document (the paper's p)
+        when sinks open | at a document's encounter {said(lambda c: c.sinks.opens_at)}; the paper's at the first
+        when a document teaches the rest less | {said(_slows_at)}; the paper's never
+        sampling | {said(lambda c: c.sinks.sampling)}
+        masks of the layers | {said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
+        rescaling when sinks are dropped | none, unless a row says so
+        ids | {said(lambda c: c.data.ids)}, 64 bits; noise {said(lambda c: f'{c.data.id_noise:g}')} per
+            {said(lambda c: c.data.id_noise_per)}
+        rows | {said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; attention
+            stays within a document
+    """)  # fmt: skip
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):
         choices.append(["documents over a row", f"truncated: {share:.1%} of the training tokens are never read"])
     if any(config.data.repeats == "remove" for config in every):

@@ -7,14 +7,16 @@ Columns of a page, claims and pictures name what they show by expressions over t
     lead(sinks, standard)             a function of the figure, of whole runs
 """
 
+import functools
 import logging
 import math
+import operator
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
+from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.studies.figures.runs import Run, by_variant
 
@@ -27,6 +29,7 @@ KINDS = {"sinks_paper": "", "sinks": ", open on return"}
 Measures = dict[str, str | Callable]
 COMMON: Measures = {
     "run": lambda run: run,  # for functions of the variant at hand and others: f(run, standard.run)
+    "detail": lambda run, *path: functools.reduce(operator.getitem, path, run.details),
     "gap": "held_out_loss - repeated_loss",  # nats per token
     "closed": "1 - gap / standard.gap",  # share of the standard model's gap that is closed; 1 is all of it
     "held_out_ratio": "held_out_loss / standard.held_out_loss",
@@ -38,21 +41,7 @@ LOSSES = {
 }  # fmt: skip
 _FUNCTIONS = {"min": min, "max": max, "median": lambda values: float(np.median(values))}
 _NAME = re.compile(r"'[^']*'|([A-Za-z]\w*(?:\.\w+)*)\b(?!\()")  # not a function, and nothing within quotes
-
-
-class Statement(NamedTuple):
-    """A claim to be measured.
-
-    `{sinks}` in `measure` stands for the paper's sinks; the same with sinks that open on return is shown beside it.
-    """
-
-    id: str
-    text: str
-    paper: str  # what the paper says
-    measure: str
-    at_least: float | None = None
-    at_most: float | None = None
-    needs: Sequence[str] = ()  # variants without which it is not claimed, besides those of `measure`
+_BOUNDED = re.compile(r"(?:(\S+) <= )?(.+) (<=|>=) (\S+)")
 
 
 class NotRun(KeyError):
@@ -65,14 +54,17 @@ class Table:
     Args:
       measures: besides COMMON and the metrics of the runs; functions of several runs may be called in expressions.
       standard_of: the variant that `standard` means in an expression about a variant; "" if none.
+      across: functions of all runs, of which the expressions of claims are if they are not paired by seed.
     """
 
     def __init__(
-        self, runs: list[Run], measures: Measures | None = None, standard_of: Callable[[str], str] | None = None
-    ):
+        self, runs: list[Run], measures: Measures | None = None, standard_of: Callable[[str], str] | None = None,
+        across: dict[str, Callable] | None = None,
+    ):  # fmt: skip
         self.groups = by_variant(runs)
         self.measures = COMMON | (measures or {})
         self._functions = _FUNCTIONS | {name: one for name, one in self.measures.items() if callable(one)}
+        self._across = across
         self._standard_of = standard_of or (lambda variant: "standard")
 
     def run(self, variant: str, seed: int) -> Run:
@@ -131,24 +123,38 @@ class Table:
 
     def paired(self, expression: str) -> list[float] | None:
         """One value per seed of an expression about named variants; None if one that it needs was not run."""
+        if self._across:
+            return eval(expression, {"__builtins__": {}, **self._across}) or None
         first, _ = self._parts(next(match[1] for match in _NAME.finditer(expression) if match[1]))
         try:
             return [self.value(expression, seed) for seed in self.groups.get(first, [None])]
         except NotRun:
             return None
 
-    def claims(self, statements: Sequence[Statement]) -> list[Claim]:
-        """Paired by seed. Leaves out statements about variants that were not run, or without a number in every seed."""
+    def claims(self, written: str, paper: str = "") -> list[Claim]:
+        """Measures claims, paired by seed. Leaves out those about variants that were not run, or without a number in a seed.
+
+        Args:
+          written: rows of `report.rows`: id | statement | measure and bounds | what the paper says | variants without which
+            it is not claimed, besides those of the measure. The last two may be left out. Bounds are as in `sinks.gap >= 0`
+            or `0 <= sinks.gap <= 1`. `{sinks}` in a measure stands for the paper's sinks; the same with sinks that open on
+            return is shown beside it.
+          paper: what it says of rows that leave that out.
+        """
         found = []
-        for one in statements:
-            values, beside = (self.paired(one.measure.format(sinks=kind)) for kind in KINDS)
-            if values is None or not set(one.needs) <= set(self.groups):
+        for name, statement, measured, *more in report.rows(written):
+            said, needed = (*more, *(paper, "")[len(more) :])
+            least, measure, sign, bound = _BOUNDED.fullmatch(measured).groups()
+            values, beside = (self.paired(measure.format(sinks=kind)) for kind in KINDS)
+            if values is None or not set(needed.split()) <= set(self.groups):
                 continue
             if not all(map(math.isfinite, values)):
-                logger.warning("not defined in every seed: %s", one.id)
-            else:
-                beside = beside if "{sinks}" in one.measure else None
-                found.append(Claim(one.id, one.text, one.paper, values, one.at_least, one.at_most, beside))
+                logger.warning("not defined in every seed: %s", name)
+                continue
+            bounds = {"at_least": float(least)} if least else {}
+            bounds |= {{"<=": "at_most", ">=": "at_least"}[sign]: float(bound)}
+            beside = beside if "{sinks}" in measure else None
+            found.append(Claim(name, statement, said, values, on_return=beside, **bounds))
         return found
 
 

@@ -50,19 +50,14 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """One entry of the article, and ours.
+    """One entry of the article, and ours."""
 
-    Attributes:
-      run: 'tokyo', or 'tokyo, attention'. kind: from KINDS. what: the entry.
-      published, ours: numbers or text. agrees: whether they are equal within the article's precision.
-    """
-
-    run: str
-    kind: str
+    run: str  # 'tokyo', or 'tokyo, attention'
+    kind: str  # of KINDS
     what: str
-    published: Any
+    published: Any  # a number or text, as ours is
     ours: Any
-    agrees: bool
+    agrees: bool  # within the article's precision
 
 
 def compare(run: Trained) -> list[Row]:
@@ -249,13 +244,11 @@ def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
 
 def claims(rows: list[Row]) -> list[Claim]:
     """One claim per kind: the share of its entries that agree."""
-    found = []
-    for kind, (statement, exact) in KINDS.items():
-        agree = [float(row.agrees) for row in rows if row.kind == kind]
-        if agree:
-            name = f"published-{kind.replace(' ', '-')}"
-            found.append(Claim(name, statement, exact, [sum(agree) / len(agree)], at_least=AGREEMENT))
-    return found
+    agree = {kind: [float(row.agrees) for row in rows if row.kind == kind] for kind in KINDS}
+    return [
+        Claim(f"published-{kind.replace(' ', '-')}", *KINDS[kind], [sum(of) / len(of)], at_least=AGREEMENT)
+        for kind, of in agree.items() if of
+    ]  # fmt: skip
 
 
 def _shown(value) -> str:

@@ -196,29 +196,19 @@ NEPAL = Experiment(
     completions=_NEPAL[0],
     sites={
         "attention": SiteRun(
-            base_loss=3.84,
-            losses=maps.losses_of(maps.NEPAL_ATTENTION),
-            colour_step=0.013,
-            successes=_last(7, range(5, 10)),
-            site=(5, 7),
+            base_loss=3.84, losses=maps.losses_of(maps.NEPAL_ATTENTION), colour_step=0.013,
+            successes=_last(7, range(5, 10)), site=(5, 7), bound=0.25, completions=_NEPAL[1],
             accuracies=_accuracies(
                 0, (5, 8, (0.20, 0.24, 0.28, 0.32, 0.36, 0.40, 0.44)), (5, 7, (0.48, 0.52, 0.56, 0.60))
             ),
-            bound=0.25,
-            completions=_NEPAL[1],
         ),
         "mlp": SiteRun(
-            base_loss=3.84,
-            losses=maps.losses_of(maps.NEPAL_MLP),
-            colour_step=0.039,
-            successes=_last(7, range(2, 12)) | {(3, 1), (3, 2)},
-            site=(2, 7),
+            base_loss=3.84, losses=maps.losses_of(maps.NEPAL_MLP), colour_step=0.039,
+            successes=_last(7, range(2, 12)) | {(3, 1), (3, 2)}, site=(2, 7), bound=0.5, completions=_NEPAL[2],
             accuracies=_accuracies(
                 1, (4, 8, (0.30, 0.72)), (5, 8, (0.36, 0.42, 0.66)), (5, 7, (0.48, 0.50, 0.60)), (6, 7, (0.54,)),
                 (3, 8, (0.78, 0.84, 0.90)),
             ),
-            bound=0.5,
-            completions=_NEPAL[2],
         ),
     },
 )  # fmt: skip
@@ -250,17 +240,12 @@ TOKYO = Experiment(
     completions=_TOKYO[0],
     sites={
         "attention": SiteRun(
-            base_loss=13.06,
-            losses=maps.losses_of(maps.TOKYO_ATTENTION),
-            colour_step=0.053,
-            successes=_last(8, range(9, 12)),
-            site=(9, 8),
+            base_loss=13.06, losses=maps.losses_of(maps.TOKYO_ATTENTION), colour_step=0.053,
+            successes=_last(8, range(9, 12)), site=(9, 8), bound=0.225, completions=_TOKYO[1],
             accuracies=_accuracies(
                 2, (2, 6, (0.15, 0.175)), (4, 5, (0.20,)), (5, 5, (0.225,)), (6, 5, (0.25,)),
                 (6, 4, (0.275, 0.30, 0.325, 0.35)), (6, 3, (0.375, 0.40)),
             ),
-            bound=0.225,
-            completions=_TOKYO[1],
             detail=Detail(
                 bound=0.2,
                 similarities=(
@@ -281,17 +266,12 @@ TOKYO = Experiment(
             ),
         ),
         "mlp": SiteRun(
-            base_loss=13.06,
-            losses=maps.losses_of(maps.TOKYO_MLP),
-            colour_step=0.059,
-            successes=_last(8, range(7, 12)),
-            site=(7, 8),
+            base_loss=13.06, losses=maps.losses_of(maps.TOKYO_MLP), colour_step=0.059,
+            successes=_last(8, range(7, 12)), site=(7, 8), bound=0.1, completions=_TOKYO[2],
             accuracies=_accuracies(
                 3, (3, 6, (0.09,)), (3, 5, (0.171, 0.252)), (3, 3, (0.333, 0.414, 0.495, 0.576, 0.657)),
                 (6, 1, (0.738, 0.819)), (6, 0, (0.90,)),
             ),
-            bound=0.1,
-            completions=_TOKYO[2],
         ),
     },
 )  # fmt: skip

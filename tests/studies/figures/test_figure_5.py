@@ -8,7 +8,8 @@ from measured import details as made_up
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
-from memsinks_jax.studies.figures import figure_5a, figure_5b, figure_5c, panels
+from memsinks_jax.studies.figures import panels
+from memsinks_jax.studies.figures.figure_5 import FIGURE_5A, FIGURE_5B, FIGURE_5C
 from memsinks_jax.studies.figures.runs import Run
 
 
@@ -41,33 +42,33 @@ SIZES = of_the_paper({"standard_quarter": (2.0, 1.0), "quarter": (2.2, 1.6), "st
 
 
 @pytest.mark.parametrize(
-    ("module", "losses", "expected"),
+    ("figure", "losses", "expected"),
     [
-        (figure_5a, ACTIVE, {"robust_0.1": 0.75, "robust_0.3": 0.75, "breaks_down_repeated": 0.5,
+        (FIGURE_5A, ACTIVE, {"robust_0.1": 0.75, "robust_0.3": 0.75, "breaks_down_repeated": 0.5,
                              "breaks_down_held_out": 1.5}),
-        (figure_5b, SIZES, {"every_size": 0.4, "small_degrade": 0.1, "large_improve": 0.5}),
-        (figure_5c, NOISE, {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5}),
+        (FIGURE_5B, SIZES, {"every_size": 0.4, "small_degrade": 0.1, "large_improve": 0.5}),
+        (FIGURE_5C, NOISE, {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5}),
     ],
 )  # fmt: skip
-def test_claims_are_paired_by_seed(module, losses, expected):
-    found = {claim.id: claim.values for claim in module.FIGURE.claims(runs_of(losses))}
+def test_claims_are_paired_by_seed(figure, losses, expected):
+    found = {claim.id: claim.values for claim in figure.claims(runs_of(losses))}
     for name, value in expected.items():
         assert found[name] == pytest.approx([value, value]), name
-    if module is figure_5b:  # forgets 0.6 at a rise of 0.2, as the other method does; twice that in the second seed
+    if figure is FIGURE_5B:  # forgets 0.6 at a rise of 0.2, as the other method does; twice that in the second seed
         assert found["small_beats_post_hoc"] == pytest.approx([0.0, 0.0])
-    if module is figure_5a:
+    if figure is FIGURE_5A:
         assert found["best"] == pytest.approx([0.1, 0.2])
-    assert not module.FIGURE.claims(runs_of({name: losses[name] for name in list(losses)[:1]}))
+    assert not figure.claims(runs_of({name: losses[name] for name in list(losses)[:1]}))
 
 
 def test_variants_are_those_that_claims_are_about():
-    for module, losses in ((figure_5a, ACTIVE), (figure_5b, SIZES), (figure_5c, NOISE)):
+    for figure, losses in ((FIGURE_5A, ACTIVE), (FIGURE_5B, SIZES), (FIGURE_5C, NOISE)):
         papers = [name for name in losses if not name.startswith("standard")]
-        assert set(module.FIGURE.variants) == {*losses, *(name.replace("sinks_paper_", "sinks_") for name in papers)}
+        assert set(figure.variants) == {*losses, *(name.replace("sinks_paper_", "sinks_") for name in papers)}
 
 
 def test_variants_that_open_on_return_differ_in_nothing_else():
-    theirs, ours = (figure_5c.FIGURE.variants[f"{kind}_noise_0.1"] for kind in ("sinks_paper", "sinks"))
+    theirs, ours = (FIGURE_5C.variants[f"{kind}_noise_0.1"] for kind in ("sinks_paper", "sinks"))
     assert (theirs.choice, ours.choice) == ("sinks_paper", "sinks")
     assert theirs.settings == ours.settings
 
@@ -76,8 +77,8 @@ def test_claims_say_what_sinks_that_open_on_return_do():
     ours = {name.replace("sinks_paper_", "sinks_"): (1.0, 0.9) for name in NOISE if name != "standard"}
     ours["sinks_noise_0.1"] = (1.0, 0.83)
     runs = runs_of(NOISE)
-    alone = {claim.id: claim for claim in figure_5c.FIGURE.claims(runs)}
-    found = {claim.id: claim for claim in figure_5c.FIGURE.claims(runs + runs_of(ours))}
+    alone = {claim.id: claim for claim in FIGURE_5C.claims(runs)}
+    found = {claim.id: claim for claim in FIGURE_5C.claims(runs + runs_of(ours))}
     assert all(claim.on_return is None for claim in alone.values())
     assert {name: claim.values for name, claim in found.items()} == {
         name: claim.values for name, claim in alone.items()
@@ -88,21 +89,21 @@ def test_claims_say_what_sinks_that_open_on_return_do():
     columns, rows = report.claims_table(list(found.values()))
     assert columns[-1] == "open on return" and rows[0][-1] == "0.900 ± 0.000"
     assert "open on return" not in report.claims_table(list(alone.values()))[0]
-    _, labels, _ = figure_5c.FIGURE.table(runs + runs_of(ours))
+    _, labels, _ = FIGURE_5C.table(runs + runs_of(ours))
     assert "sinks, noise 0.1 an encounter" in labels and "sinks, noise 0.1 an encounter, open on return" in labels
 
 
 def test_pictures_tables_and_sections(tmp_path):
     config = Config()
     (tmp_path / "config.json").write_text(to_json(config))
-    for module, losses in ((figure_5a, ACTIVE), (figure_5b, SIZES), (figure_5c, NOISE)):
+    for figure, losses in ((FIGURE_5A, ACTIVE), (FIGURE_5B, SIZES), (FIGURE_5C, NOISE)):
         runs = [run(name, seed, *values, tmp_path) for seed in (0, 1) for name, values in losses.items()]
-        columns, labels, rows = module.FIGURE.table(runs)
+        columns, labels, rows = figure.table(runs)
         assert len(rows) == len(labels) == len(losses)
         assert dict(zip(columns, rows[0], strict=True))["gap closed"] == [0, 0]
-        assert "0.3 of the sinks" in " ".join(module.FIGURE.sections(runs, tmp_path))
-        assert "seeds" in module.FIGURE.says(runs)
-    module.FIGURE.draw(runs, tmp_path / "one.png")
+        assert "0.3 of the sinks" in " ".join(figure.sections(runs, tmp_path))
+        assert "seeds" in figure.says(runs)
+    figure.draw(runs, tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -111,10 +112,10 @@ def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(
         panels, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
     )
-    figure_5c.FIGURE.draw(runs_of(NOISE), tmp_path / "5c.png")
+    FIGURE_5C.draw(runs_of(NOISE), tmp_path / "5c.png")
     readings = ("an encounter", "that share of the documents, always")
     assert all(drawn.count(f"the paper's, {reading}") == 1 for reading in readings)
     assert not any(f"open on return, {reading}" in drawn for reading in readings)
     opened = {name.replace("sinks_paper_", "sinks_"): losses for name, losses in NOISE.items() if name != "standard"}
-    figure_5c.FIGURE.draw(runs_of(NOISE | opened), tmp_path / "5c.png")
+    FIGURE_5C.draw(runs_of(NOISE | opened), tmp_path / "5c.png")
     assert all(drawn.count(f"open on return, {reading}") == 1 for reading in readings)

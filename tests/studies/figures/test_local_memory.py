@@ -208,7 +208,7 @@ def made_up(seed):
 
 def test_claims_table_and_page_of_outcomes(tmp_path):
     runs = [made_up(seed) for seed in range(3)]
-    claims = {claim.id: claim for claim in local_memory.claims(runs)}
+    claims = {claim.id: claim for claim in local_memory.FIGURE.claims(runs)}
     assert len(claims) == 16
     assert claims["3_steps"].values == [5.0] * 3 and claims["3_steps"].holds
     assert claims["1_last"].holds and len(claims["5_on"].values) == 12

@@ -16,12 +16,12 @@ from memsinks_jax.runs import trained
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.baselines import removal, scores, tuning
 from memsinks_jax.studies.baselines.learned_masks import HardConcrete
-from memsinks_jax.studies.figures import figure_4, post_hoc, trade_off
+from memsinks_jax.studies.figures import figure_4, post_hoc
 from memsinks_jax.studies.figures.runs import Run
 
 
 def test_every_method_has_its_place():
-    assert set(post_hoc.METHODS) == set(scores.METHODS) == set(post_hoc.LABELS) == set(trade_off._COLOURS)
+    assert set(post_hoc.METHODS) == set(scores.METHODS) == set(post_hoc.LABELS) == set(figure_4.METHODS)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ RUNS += [run("no_repeat", seed, 1.1, 1.4) for seed in (0, 1)]
 
 def trade_off_claims(runs):
     table = figure_4.FIGURE.of(runs)
-    return table.claims(trade_off.statements(table))
+    return table.claims(figure_4.against_methods(table))
 
 
 def test_sinks_beside_the_methods():
@@ -130,7 +130,7 @@ def test_sinks_beside_the_methods():
     assert found["hypervolume"] == pytest.approx([0.8 - 0.24, 0.64 - 0.24])
     assert not trade_off_claims(RUNS[2:])
     assert {claim.id for claim in trade_off_claims(RUNS[:4])} == set(found) - {"hypervolume"}
-    assert trade_off.share_of_box([trade_off.moved(RUNS[2], RUNS[0])], enough=-0.1) == 0
+    assert figure_4.share_of_box([figure_4.moved(RUNS[2], RUNS[0])], enough=-0.1) == 0
 
 
 def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
@@ -138,7 +138,7 @@ def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
     found = {claim.id: claim.values for claim in trade_off_claims(runs)}
     assert found["hypervolume_on_return"] == pytest.approx([1.0 * 0.9 - 0.24] * 2)  # of a box of 1 x 0.5
     assert found["hypervolume"] == {claim.id: claim.values for claim in trade_off_claims(RUNS)}["hypervolume"]
-    assert "sinks that open on return, dropped" in " ".join(trade_off.sections(figure_4.FIGURE.of(runs), tmp_path))
+    assert "sinks that open on return, dropped" in " ".join(figure_4.trade_off(figure_4.FIGURE.of(runs), tmp_path))
     found = {
         claim.id: claim.values for claim in figure_4.FIGURE.claims([dataclasses.replace(r, lines=LINES) for r in runs])
     }
@@ -149,7 +149,7 @@ def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
 
 
 def test_the_section_of_4c(tmp_path):
-    page = " ".join(trade_off.sections(figure_4.FIGURE.of(RUNS), tmp_path))
+    page = " ".join(figure_4.trade_off(figure_4.FIGURE.of(RUNS), tmp_path))
     assert (tmp_path / "figure_4c.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     for words in (
         "sinks as in the paper, dropped",
@@ -158,7 +158,7 @@ def test_the_section_of_4c(tmp_path):
         "16 steps",
     ):
         assert words in page
-    assert "only with all variants" in " ".join(trade_off.sections(figure_4.FIGURE.of(RUNS[2:]), tmp_path))
+    assert "only with all variants" in " ".join(figure_4.trade_off(figure_4.FIGURE.of(RUNS[2:]), tmp_path))
 
 
 def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(looked, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from memsinks_jax.studies.figures import panels
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.studies.figures.table import Statement, Table
+from memsinks_jax.studies.figures.table import Table
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from memsinks_jax.studies.figures.table import Statement, Table
 )
 def test_a_band_of_one_point_is_seen(x, style, marker):
     figure, axis = plt.subplots()
-    panels.band(axis, x, np.array([[1.0] * len(x), [3.0] * len(x)]), "one", "red", style)
+    panels.band(axis, x, [[1.0, 3.0]] * len(x), "one", "red", style)
     (line,) = axis.get_lines()
     assert line.get_marker() == marker
     assert list(line.get_ydata()) == [2.0] * len(x)
@@ -61,8 +61,32 @@ def test_an_expression_is_of_the_runs_of_a_seed():
 
 def test_a_claim_about_both_kinds_of_sinks_has_both_values():
     runs = [Run(name, 0, pathlib.Path(), {"a": a}, []) for name, a in (("sinks_paper", 1.0), ("sinks", 2.0))]
-    statement = Statement("id", "text", "paper", "{sinks}.a", at_least=0.5)
-    (claim,) = Table(runs).claims([statement])
+    written = "id | text | {sinks}.a >= 0.5"
+    (claim,) = Table(runs).claims(written)
     assert (claim.values, claim.on_return, claim.at_least) == ([1.0], [2.0], 0.5)
-    (claim,) = Table(runs[:1]).claims([statement])
-    assert claim.on_return is None and not Table(runs[1:]).claims([statement])
+    (claim,) = Table(runs[:1]).claims(written)
+    assert claim.on_return is None and not Table(runs[1:]).claims(written)
+
+
+def test_claims_are_read_as_they_are_written(caplog):
+    runs = [Run(name, 0, pathlib.Path(), {"a": 1.0, "b": 0.0}, []) for name in ("one", "other_0.5")]
+    found = Table(runs).claims(
+        """
+        range | of two
+            lines | -0.5 <= one.a - other_0.5.a <= 1e-3 | >= 0.5 (section 1)
+        below | text | min(one.a,
+            other_0.5.b) <= 2
+        needs | text | one.a >= 0 | said | absent
+        there | text | one.a >= 0 | said | one other_0.5
+        absent | text | one.a / absent.a >= 0
+        undefined | text | one.a / one.b >= 0
+        """,
+        "not asked",
+    )
+    told = [(c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in found]
+    assert told == [
+        ("range", "of two lines", ">= 0.5 (section 1)", [0.0], -0.5, 1e-3, None),
+        ("below", "text", "not asked", [0.0], None, 2.0, None),
+        ("there", "text", "said", [1.0], 0.0, None, None),
+    ]
+    assert "undefined" in caplog.text

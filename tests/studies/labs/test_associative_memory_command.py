@@ -1,5 +1,6 @@
 """The command: what it writes, what it refuses."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,7 +8,9 @@ import test_commands
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
+from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.associative_memory.study import Settings
+from memsinks_jax.studies.labs.study import lines, write
 
 
 def test_a_figure_is_written_whole(tmp_path):
@@ -113,7 +116,7 @@ def test_groups_of_runs_are_independent_and_cover_the_runs():
 
 def test_several_figures_share_one_page(tmp_path):
     studies = command.measure({name: command.settings_of(name, 1, {"runs": 2}, lenient=True) for name in ("5", "6")})
-    content = command.write(tmp_path, "all", studies, "a command")
+    content = write(tmp_path, {"figure": "all"}, command.TITLE, studies, "a command")
     assert {path.name for path in tmp_path.iterdir()} == {"figure_5.png", "figure_6.png", "index.html", "results.json"}
     assert json.loads((tmp_path / "results.json").read_text()) == content
     assert {claim["id"].split(":")[0] for claim in content["claims"]} == {"5", "6"}
@@ -122,14 +125,21 @@ def test_several_figures_share_one_page(tmp_path):
     assert page.count("data:image/png") == 2 and "Figure 5" in page and "Figure 6" in page
 
 
+def test_a_panel_draws_every_line():
+    """There are more of them than colours."""
+    axis = plt.figure().add_subplot()
+    lines("", "", "", {str(number): ([0, 1], [number, number]) for number in range(15)})(axis)
+    assert len(axis.get_lines()) == len(axis.get_legend().get_texts()) == 15
+
+
 def test_nothing_is_written_when_a_picture_fails(tmp_path):
-    def fail(path):
+    def fail(axis):
         raise RuntimeError("no picture")
 
     study = command.measure({"5": command.settings_of("5", 0, {})})[0]
-    broken = type(study)(**{**study.__dict__, "draw": fail})
+    broken = dataclasses.replace(study, panels=[fail])
     with pytest.raises(RuntimeError):
-        command.write(tmp_path, "all", [study, broken], "a command")
+        write(tmp_path, {"figure": "all"}, command.TITLE, [study, broken], "a command")
     assert not list(tmp_path.iterdir())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from memsinks_jax.studies.labs.associative_memory import learned, model, optimization
+from memsinks_jax.studies.labs.associative_memory import model, optimization
 
 N, M, D = 20, 5, 12
 LAW, Y = model.zipf(N, 1.0), jnp.asarray(model.outputs(N, M))
@@ -143,7 +143,7 @@ def test_layer_norm_bounds_the_scores(memory):
 def test_learned_embeddings_reach_zero_error_in_two_dimensions():
     law, y_N = model.zipf(100, 2.0), jnp.asarray(model.outputs(100, M))
     keys = jax.random.split(jax.random.key(0), 10)
-    e, u, errors = jax.vmap(lambda key: learned.learn(key, law, y_N, M, 2, 1500, 0.05))(keys)
+    e, u, errors = jax.vmap(lambda key: optimization.learn(key, law, y_N, M, 2, 1500, 0.05))(keys)
     assert e.shape == (10, 100, 2) and u.shape == (10, M, 2)
     assert (errors[:, 0] > 0.2).all()
     assert (errors[:, -1] == 0).sum() >= 9

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from memsinks_jax.config import InputError
-from memsinks_jax.studies.labs.induction_head import baselines, bigrams, construction, measures
-from memsinks_jax.studies.labs.induction_head.full import Full
+from memsinks_jax.studies.labs.induction_head import bigrams, construction, measures
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers, turn
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers, turn
 
 SHAKESPEARE = bigrams.bundled()
 
@@ -25,7 +24,7 @@ def draw(law, sequences=4000, seed=0, statistics=SHAKESPEARE):
 
 
 def test_the_bundled_statistics():
-    p_u, rows = SHAKESPEARE.pi_u_V, baselines.entropies(SHAKESPEARE)
+    p_u, rows = SHAKESPEARE.pi_u_V, measures.entropies(SHAKESPEARE)
     assert len(SHAKESPEARE.characters) == 65 and SHAKESPEARE.bigrams_VV.sum() == 1115393
     assert (SHAKESPEARE.bigrams_VV > 0).sum() == 1403
     assert -(p_u * np.log(p_u)).sum() == pytest.approx(3.3128, abs=1e-4)
@@ -86,7 +85,7 @@ def test_the_law_has_the_shares_of_the_papers_generator(law, expected):
 
 
 def test_the_floor_and_the_majority_of_the_papers_sequences():
-    found = baselines.baselines(SHAKESPEARE, *draw(Law(), 1000))
+    found = measures.baselines(SHAKESPEARE, *draw(Law(), 1000))
     assert found["floor"] == pytest.approx(2.141, abs=0.02)
     # Most of what copying the majority gets right lies in sequences caught in a cycle.
     assert 0.25 < found["majority"] < 0.4 and 0.1 < found["majority_clean"] < 0.2

@@ -14,8 +14,9 @@ from conftest import ROOT
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import induction_head as command
-from memsinks_jax.studies.labs.induction_head import baselines, bigrams, construction, experiments, sinks, training
+from memsinks_jax.studies.labs.induction_head import bigrams, construction, experiments, measures, sinks, training
 from memsinks_jax.studies.labs.induction_head.presets import Preset
+from memsinks_jax.studies.labs.study import write
 
 MODULE = [sys.executable, "-m", "memsinks_jax.labs.induction_head"]
 SMALL = ("--steps=20", "--d=8", "--batch=4", "--seeds=0,1")
@@ -159,14 +160,14 @@ QUICK = ("E1", "E2", "E8", "sinks")
 def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
     monkeypatch.setattr(experiments, "BY_POSITION", 16)
-    monkeypatch.setattr(baselines, "SEQUENCES", 64)
+    monkeypatch.setattr(measures, "SEQUENCES", 64)
     experiment, preset = command.EXPERIMENTS[name], Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
     runs = {
         label: [made_up(recipe, preset.statistics, seed) for seed in preset.seeds]
         for label, recipe in experiment.recipes(preset).items()
     }
     study = experiment.study(preset, runs)
-    content = command.write(tmp_path, name, preset, [study], "a command")
+    content = write(tmp_path, {"experiment": name}, command.TITLE, [study], "a command")
     assert study.claims and len({claim.id for claim in study.claims}) == len(study.claims)
     assert len(content["runs"]) >= len(runs) * 2
     assert (tmp_path / f"experiment_{name}.png").stat().st_size > 10_000
@@ -178,7 +179,7 @@ def test_the_constructions_page(tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "gradient_order", lambda *_: {"wo1": 0.2, "wk1": 0.9, "wk0": 0.1, "wk0_64": 0.2})
     preset = Preset("laptop", bigrams.bundled())
     study = command.EXPERIMENTS["construction"].study(preset, {})
-    content = command.write(tmp_path, "construction", preset, [study, study], "a command")
+    content = write(tmp_path, {"experiment": "construction"}, command.TITLE, [study, study], "a command")
     assert {path.name for path in tmp_path.iterdir()} == {"experiment_construction.png", "index.html", "results.json"}
     verdicts = {claim["id"]: claim["holds"] for claim in content["claims"]}
     assert verdicts["construction: probes: d=128"] and not verdicts["construction: accuracy: d=256"]

@@ -10,9 +10,8 @@ import pytest
 
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import bigrams, measures, presets, sinks, training
-from memsinks_jax.studies.labs.induction_head.full import Full
 from memsinks_jax.studies.labs.induction_head.law import Law, sampler
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 from memsinks_jax.studies.labs.induction_head.training import Recipe
 
 SHAKESPEARE = bigrams.bundled()
@@ -89,9 +88,8 @@ def test_runs_are_told_apart():
 
 def steps(recipe, count, first=0, carry=None):
     trained, others, state = training.start(recipe, SHAKESPEARE, 0)
-    steps_of = training.stepper(recipe, SHAKESPEARE)
-    (trained, state), _ = steps_of(carry or (trained, state), others, jax.random.key(1), first, count)
-    return trained, state
+    carry, _ = training.steps(recipe, SHAKESPEARE, carry or (trained, state), others, jax.random.key(1), first, count)
+    return carry
 
 
 def test_frozen_memories_stay_and_start_without_momentum():
@@ -164,7 +162,10 @@ def test_only_the_memories_are_trained(tmp_path):
 def test_live_probes_are_those_of_the_model(model, expected):
     recipe = dataclasses.replace(TINY, model=model)
     weights = jax.eval_shape(lambda: model.initial(jax.random.key(0), 65, 24))
-    found, tally = jax.eval_shape(training.look(recipe, SHAKESPEARE), weights, jax.random.key(0))
+    found = jax.eval_shape(lambda weights: training.probes(recipe, SHAKESPEARE, weights), weights)
+    tally = jax.eval_shape(
+        lambda weights: training.fresh(model, SHAKESPEARE, recipe.law, 4, weights, jax.random.key(0)), weights
+    )
     assert set(found) == expected and "score_acc" in tally
 
 

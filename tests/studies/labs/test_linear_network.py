@@ -19,7 +19,8 @@ from memsinks_jax.studies.labs.linear_network import (
     softmax,
     threshold,
 )
-from memsinks_jax.studies.labs.linear_network.trials import below, generator, positive_features
+from memsinks_jax.studies.labs.linear_network.trials import below, features, generator
+from memsinks_jax.studies.labs.study import write
 
 SEED = 7
 
@@ -100,7 +101,7 @@ def test_gradient_descent_is_the_flow():
 
 def test_coadaptation_identity():
     rng = generator(SEED, "identity")
-    s_ND, y_NO = positive_features(rng, 60, 8), rng.standard_normal((60, 5))
+    s_ND, y_NO = features(rng, 60, 8), rng.standard_normal((60, 5))
     made = coadaptation.route(s_ND, y_NO, 9, 0.1)
     product = np.eye(8)
     for s_D in s_ND[10:]:
@@ -119,7 +120,7 @@ def test_coadaptation_rises_and_saturates():
 
 def test_trainings_side_by_side_are_those_one_by_one():
     rng = generator(SEED, "side by side")
-    s_NBD, y_NBO = positive_features(rng, 12, 3, 8), rng.standard_normal((12, 3, 5))
+    s_NBD, y_NBO = features(rng, 12, 3, 8), rng.standard_normal((12, 3, 5))
     together = coadaptation.route(s_NBD, y_NBO, 4, 0.2)
     for place in range(3):
         alone = coadaptation.route(s_NBD[:, place], y_NBO[:, place], 4, 0.2)
@@ -174,7 +175,7 @@ def test_the_readout_follows_the_gradient():
 
 def test_the_norms_bound_holds_between_the_looks():
     rng = generator(SEED, "norm")
-    z_NBH, token_NB = positive_features(rng, 57, 5, 4), rng.integers(0, 6, (57, 5))
+    z_NBH, token_NB = features(rng, 57, 5, 4), rng.integers(0, 6, (57, 5))
     start, rate_B = np.zeros((5, 6, 4)), np.full(5, 0.3)
     after, exact_B = readout.train(start, z_NBH, token_NB, rate_B)
     assert not start.any()
@@ -309,7 +310,7 @@ def test_a_theorem_is_written_whole(tmp_path):
     assert run["metrics"]["share"] == pytest.approx(0.5) and run["curves"]["to W_dis"]["step"][0] == 0
     assert all({"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim) for claim in content["claims"])
     page = (out / "index.html").read_text()
-    assert "data:image/png;base64," in page and "--theorem=disentangled --seeds=3,5" in page
+    assert "data:image/png;base64," in page and "--theorem=disentangled" in page and "--seeds=3,5" in page
     assert (out / "theorem_disentangled.png").read_bytes().startswith(b"\x89PNG")
     assert "holds" in done.stderr
 
@@ -317,7 +318,7 @@ def test_a_theorem_is_written_whole(tmp_path):
 @pytest.mark.slow
 def test_all_theorems_share_one_page(tmp_path):
     studies = command.measure(list(command.THEOREMS), (0,))
-    content = command.write(tmp_path, "all", (0,), studies, "a command")
+    content = write(tmp_path, {"theorem": "all"}, command.TITLE, studies, "a command")
     pictures = {f"theorem_{name}.png" for name in command.THEOREMS}
     assert {path.name for path in tmp_path.iterdir()} == pictures | {"index.html", "results.json"}
     failed = {(*claim["id"].split(": "),) for claim in content["claims"] if not claim["holds"]}

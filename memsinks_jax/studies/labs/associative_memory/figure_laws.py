@@ -7,6 +7,7 @@ close to their integrals.
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.studies.labs.associative_memory import laws, model
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, family, near, picture, record
+from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, near, record
 
 SHARE = 0.15  # tolerance of fitted exponents in Propositions 2 to 4, as a share of the prediction
 LARGE_D = 16384  # no limit of memory: far more than the inputs seen
@@ -32,7 +33,7 @@ class Measured(NamedTuple):
     """A law, measured. fits: {variant: (x axis, its values (X,), errors (groups, X))}, for the table of runs."""
 
     claims: list[Claim]
-    panel: Panel | None = None
+    panels: Sequence[Panel] = ()
     fits: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
 
 
@@ -45,14 +46,13 @@ def study(settings: Settings) -> Study:
         raise settings.refusal("m", "Theorem 1 is for M of at least 4; give --m=4 or more")
     if settings.d and (len(settings.d) < 3 or min(settings.d) <= 8 * np.log(m)):
         raise settings.refusal("d", f"a fit takes at least 3 values, all above 8 log M = {8 * np.log(m):.1f}")
-    points = bounds(settings)
+    points, runs = bounds(settings), []
     found = [
         *(law(settings) for law in (table_2, proposition_1, proposition_1_of_any_law, proposition_2, proposition_2_few,
                                     proposition_2_of_q_0, proposition_3, proposition_4)),
         theorem_1(settings, points), theorem_2(settings), lemma_1(settings),
     ]  # fmt: skip
     fits = [fit for law in found for fit in law.fits.items()]
-    runs = []
     for name, fit in sorted(fits, key=lambda fit: fit[1][0] == "T"):  # those over d first
         runs += record(name, seeds, {"slope": laws.slope(*fit[1:])}, {"error": fit})
     telling = sum(point["upper"] < 1 for point in points)
@@ -67,7 +67,7 @@ def study(settings: Settings) -> Study:
         "or as many as the noise asks for; an interval is Student's over the groups' fits. Laws for N = infinity: "
         "p normalized over all integers, the first N simulated, the others guessed. Embeddings are drawn in a triangular "
         "basis (Bartlett), which has the law of plain draws at any d. Ties among the most frequent are broken at random.",
-        runs, [told for law in found for told in law.claims], picture([law.panel for law in found if law.panel]),
+        runs, [told for law in found for told in law.claims], [panel for law in found for panel in law.panels],
     )  # fmt: skip
 
 
@@ -77,10 +77,20 @@ def _exponent(id: str, statement: str, source: str, predicted: float, fitted, re
     return near(id, statement, paper, fitted, predicted, reach or SHARE * abs(predicted), digits=4)
 
 
-def _over_d(title: str, lines: dict[str, tuple], x: str = "width $d$") -> Panel:
-    """Errors with power laws through their middle, dashed. lines: {label: (d, errors, exponent or None)}."""
-    powers = {name: (d_X, rows, *laws.through_middle(d_X, rows, power)) for name, (d_X, rows, power) in lines.items()}
-    return family(title, x, "error", powers, log="xy")
+def _over_d(title: str, shown: dict[str, tuple], x: str = "width $d$") -> Panel:
+    """Errors with power laws through their middle, dashed. shown: {label: (d, errors, exponent or None)}."""
+    powers = {name: (d_X, rows, *laws.through_middle(d_X, rows, power)) for name, (d_X, rows, power) in shown.items()}
+    return lines(title, x, "error", powers, log="xy")
+
+
+def _of_rhos(id: str, source: str, title: str, scheme: str, places: Callable, found: dict[float, tuple]) -> Measured:
+    """The exponents of a family of schemes. found: {rho: (d, errors, exponent)}. places: (d) -> what was fitted over."""
+    claims, fits = [], {}
+    for rho, (d_X, errors_GX, exponent) in found.items():
+        statement = f"exponent of E({scheme}) in d, rho = {rho:g}, {places(d_X)}"
+        claims.append(_exponent(f"{id}_rho_{rho:g}", statement, source, exponent, laws.slope(d_X, errors_GX)))
+        fits[f"{scheme}, rho={rho:g}"] = "d", d_X, errors_GX
+    return Measured(claims, [_over_d(title, {f"$\\rho={rho:g}$": fit for rho, fit in found.items()})], fits)
 
 
 def _part(settings: Settings, share: float) -> int:
@@ -126,15 +136,15 @@ def table_2(settings: Settings) -> Measured:
     q_1_GD = _errors(settings, 1 / 2, law, y_N, large_D, _power(law, 1)[None, None])[:, 0]
     fits = {"q_1": (large_D, q_1_GD), "q_0": (small_D, small_GSD[:, 0]), "q_0,[d/8]": (small_D, small_GSD[:, 1])}
     exponents = {"q_1": laws.exponent_in_d(alpha, 1), "q_0": None, "q_0,[d/8]": 1 - alpha}
-    lines = {name: (*fit, exponents[name]) for name, fit in fits.items()}
     claims = [
         _exponent("q_1_in_d", f"exponent of E(q_1) in d, d = {large_D[0]:.0f} to {large_D[-1]:.2g}, T = ∞, N = {n}",
                   "Table 2, Prop. 2", exponents["q_1"], laws.slope(*fits["q_1"]), 0.05),
         _exponent("thresholded_in_d", f"exponent of E(q_0,[d/8]) in d, d = {small_D[0]} to {small_D[-1]}, T = ∞, N = {n}",
                   "Table 2, Prop. 3", 1 - alpha, laws.slope(*fits["q_0,[d/8]"]), 0.1),
     ]  # fmt: skip
-    panel = _over_d(f"Table 2: three schemes, all samples, N = {n}", lines)
-    return Measured(claims, panel, {name: ("d", *fit) for name, fit in fits.items()})
+    shown = {name: (*fit, exponents[name]) for name, fit in fits.items()}
+    panel = _over_d(f"Table 2: three schemes, all samples, N = {n}", shown)
+    return Measured(claims, [panel], {name: ("d", *fit) for name, fit in fits.items()})
 
 
 def proposition_1(settings: Settings) -> Measured:
@@ -144,9 +154,9 @@ def proposition_1(settings: Settings) -> Measured:
     errors_GT = errors.mean(1)[:, 0]
     told = _exponent("in_T", f"exponent of E(q_0) in T, T = {TIMES[0]} to {TIMES[-1]}, d = {LARGE_D}", "Prop. 1, (6)",
                      laws.exponent_in_samples(settings.alpha), laws.slope(TIMES, errors_GT), 0.06)  # fmt: skip
-    lines = {"measured; dashed: no fit": (TIMES, errors_GT, laws.never_seen(TIMES, settings.alpha, settings.m))}
-    panel = family(f"Proposition 1: width {LARGE_D}", "samples $T$", "error", lines, log="xy")
-    return Measured([told], panel, {"q_0 of T samples": ("T", TIMES, errors_GT)})
+    shown = {"measured; dashed: no fit": (TIMES, errors_GT, laws.never_seen(TIMES, settings.alpha, settings.m))}
+    panel = lines(f"Proposition 1: width {LARGE_D}", "samples $T$", "error", shown, log="xy")
+    return Measured([told], [panel], {"q_0 of T samples": ("T", TIMES, errors_GT)})
 
 
 def proposition_1_of_any_law(settings: Settings) -> Measured:
@@ -167,21 +177,14 @@ def proposition_2(settings: Settings) -> Measured:
     q_rho recalls about the first d^(1/(2 rho alpha)) inputs. d is chosen so that these are 6 to 45 for every rho. With a
     fixed range of d, a large rho would recall two or three inputs throughout, and the error would be a staircase.
     """
-    law, y_N = _infinite(settings, RESOLVED)
-    exponents = {
-        rho: laws.exponent_in_d(settings.alpha, rho) for rho in (0.5, 1.0, 2.0) if 2 * rho * settings.alpha > 1.2
-    }
-    d_RX = np.array([RECALLED ** (2 * rho * settings.alpha) for rho in exponents])
-    q_DSN = np.repeat([[_power(law, rho)] for rho in exponents], len(RECALLED), axis=0)
-    errors_GRX = _errors(settings, 2, law, y_N, d_RX, q_DSN)[:, 0]
-    claims, lines, fits = [], {}, {}
-    for place, (rho, exponent) in enumerate(exponents.items()):
-        d_X, errors_GX = d_RX[place], errors_GRX[:, place]
-        statement = f"exponent of E(q_rho) in d, rho = {rho:g}, d = {d_X[0]:.0f} to {d_X[-1]:.2g}"
-        claims.append(_exponent(f"prop_2_rho_{rho:g}", statement, "Prop. 2", exponent, laws.slope(d_X, errors_GX)))
-        lines[f"$\\rho={rho:g}$"] = d_X, errors_GX, exponent
-        fits[f"q_rho, rho={rho:g}"] = "d", d_X, errors_GX
-    return Measured(claims, _over_d("Proposition 2: weights $p^\\rho$", lines), fits)
+    (law, y_N), alpha = _infinite(settings, RESOLVED), settings.alpha
+    rhos = [rho for rho in (0.5, 1.0, 2.0) if 2 * rho * alpha > 1.2]
+    d_RX = np.array([RECALLED ** (2 * rho * alpha) for rho in rhos])
+    q_DSN = np.repeat([[_power(law, rho)] for rho in rhos], len(RECALLED), axis=0)
+    errors_RGX = _errors(settings, 2, law, y_N, d_RX, q_DSN)[:, 0].swapaxes(0, 1)
+    found = zip(d_RX, errors_RGX, [laws.exponent_in_d(alpha, rho) for rho in rhos], strict=True)
+    title, found = "Proposition 2: weights $p^\\rho$", dict(zip(rhos, found, strict=True))
+    return _of_rhos("prop_2", "Prop. 2", title, "q_rho", lambda d_X: f"d = {d_X[0]:.0f} to {d_X[-1]:.2g}", found)
 
 
 def proposition_2_few(settings: Settings) -> Measured:
@@ -208,11 +211,10 @@ def proposition_2_few(settings: Settings) -> Measured:
                   predicted, in_d_G),
         _exponent("prop_2_few_phi", "the same in phi(N) = N^(1/2), N = 2^14 to 2^20", "Prop. 2", -predicted, in_phi_G),
     ]  # fmt: skip
-    lines = {
-        f"$N=2^{{{int(np.log2(n))}}}$": (d_NX[place] / scale[place], errors_GNX[:, place], predicted)
-        for place, n in enumerate(sizes)
+    shown = {
+        f"$N={n:,}$": (d_NX[place] / scale[place], errors_GNX[:, place], predicted) for place, n in enumerate(sizes)
     }
-    return Measured(claims, _over_d("Proposition 2: one line for all $N$", lines, "width over $\\varphi(N)$"))
+    return Measured(claims, [_over_d("Proposition 2: one line for all $N$", shown, "width over $\\varphi(N)$")])
 
 
 def proposition_2_of_q_0(settings: Settings) -> Measured:
@@ -235,20 +237,15 @@ def proposition_2_of_q_0(settings: Settings) -> Measured:
 
 def proposition_3(settings: Settings) -> Measured:
     """Several rho with P stored inputs, d = 8 P^(2 rho alpha + 1). Simulates only the stored inputs."""
-    n, rhos, claims, lines, fits = max(STORED), (0.0, 0.25, 0.5, 1.0), [], {}, {}
+    n, rhos, alpha = max(STORED), (0.0, 0.25, 0.5, 1.0), settings.alpha
     law, y_N = _infinite(settings, n)
-    d_RX = np.array([8.0 * np.array(STORED) ** (2 * rho * settings.alpha + 1) for rho in rhos])
+    d_RX = np.array([8.0 * np.array(STORED) ** (2 * rho * alpha + 1) for rho in rhos])
     q_DSN = [[_power(law, rho) * (np.arange(n) < p)] for rho in rhos for p in STORED]
-    errors_GRX = _errors(settings, 4, law, y_N, d_RX, q_DSN)[:, 0]
-    for place, rho in enumerate(rhos):
-        d_X, errors_GX, exponent = d_RX[place], errors_GRX[:, place], laws.exponent_thresholded(settings.alpha, rho)
-        statement = f"exponent of E(q_rho,[P]) in d, rho = {rho:g}, P = {STORED[0]} to {STORED[-1]}"
-        claims.append(
-            _exponent(f"prop_3_rho_{rho:g}", statement, "Prop. 3, (14)", exponent, laws.slope(d_X, errors_GX))
-        )
-        lines[f"$\\rho={rho:g}$"] = d_X, errors_GX, exponent
-        fits[f"q_rho,[P], rho={rho:g}"] = "d", d_X, errors_GX
-    return Measured(claims, _over_d("Proposition 3: $p^\\rho$ of the frequent alone", lines), fits)
+    errors_RGX = _errors(settings, 4, law, y_N, d_RX, q_DSN)[:, 0].swapaxes(0, 1)
+    found = zip(d_RX, errors_RGX, [laws.exponent_thresholded(alpha, rho) for rho in rhos], strict=True)
+    title, found = "Proposition 3: $p^\\rho$ of the frequent alone", dict(zip(rhos, found, strict=True))
+    places = f"P = {STORED[0]} to {STORED[-1]}"
+    return _of_rhos("prop_3", "Prop. 3, (14)", title, "q_rho,[P]", lambda _: places, found)
 
 
 def proposition_4(settings: Settings) -> Measured:
@@ -269,9 +266,9 @@ def proposition_4(settings: Settings) -> Measured:
             claim(f"prop_4_high_{name}", f"the same, largest, P = {name}", "bounded (Prop. 4)", ratio_GDT.max((1, 2)),
                   at_most=3),
         ]  # fmt: skip
-    lines = {f"width {d:g}": (TIMES, errors_GPDT[:, 0, i], sum_PDT[0, i]) for i, d in enumerate(d_D)}
-    panel = family("Proposition 4: sum of both terms dashed", "samples $T$", "error", lines, log="xy")
-    return Measured(claims, panel)
+    shown = {f"width {d:g}": (TIMES, errors_GPDT[:, 0, i], sum_PDT[0, i]) for i, d in enumerate(d_D)}
+    title = "Proposition 4: sum of both terms dashed"
+    return Measured(claims, [lines(title, "samples $T$", "error", shown, log="xy", ordered=True)])
 
 
 def bounds(settings: Settings) -> list[dict]:
@@ -313,13 +310,13 @@ def theorem_1(settings: Settings, points: list[dict]) -> Measured:
         claim("theorem_1_lower", f"lower bound (8) over the measured error, largest of the {len(low)} points where it is "
               "not 0", "≤ 1 (Theorem 1)", np.max([p["lower"] / p["errors"] for p in low], 0), at_most=1),
     ]  # fmt: skip
-    lines = {}
+    shown = {}
     for scheme, label in (("q_1", "by frequency"), ("q_0,[32]", "the frequent 32 alone")):
-        shown = [point for point in points if point["scheme"] == scheme and point["m"] == settings.m]
-        d, errors, *both = ([point[name] for point in shown] for name in ("d", "errors", "upper", "lower"))
-        lines[label] = d, np.transpose(errors), *both
+        its = [point for point in points if point["scheme"] == scheme and point["m"] == settings.m]
+        d, errors, *both = ([point[name] for point in its] for name in ("d", "errors", "upper", "lower"))
+        shown[label] = d, np.transpose(errors), *both
     title = f"Theorem 1: N = {BOUNDED_N}, M = {settings.m}; bounds dashed"
-    return Measured(claims, family(title, "width $d$", "error", lines, log="xy"))
+    return Measured(claims, [lines(title, "width $d$", "error", shown, log="xy")])
 
 
 def theorem_2(settings: Settings) -> Measured:
@@ -388,10 +385,10 @@ def lemma_1(settings: Settings) -> Measured:
               "1 (section 4.2)", recalled_GX.min(1), at_least=0.99),
     ]  # fmt: skip
     d_X, p_X = pairs.T
-    lines = {f"{p:g} stored": (d_X[p_X == p], share_GX[:, p_X == p]) for p in np.unique(p_X)}
-    panel = family("Lemma 1: quasi-orthogonal draws", "width $d$", "share of draws", lines, log="x", level=1,
-                   ticks=np.unique(d_X), ylim=(0, 1.05))  # fmt: skip
-    return Measured(claims, panel)
+    shown = {f"{p:g} stored": (d_X[p_X == p], share_GX[:, p_X == p]) for p in np.unique(p_X)}
+    panel = lines("Lemma 1: quasi-orthogonal draws", "width $d$", "share of draws", shown, log="x", level=1,
+                  ticks=np.unique(d_X), ylim=(0, 1.05))  # fmt: skip
+    return Measured(claims, [panel])
 
 
 # d None: each law at a suitable d

@@ -8,7 +8,7 @@ from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model, sinks
 from memsinks_jax.studies.labs.associative_memory.sinks import Case
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, family, picture, record, scatter
+from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, record, scatter
 
 ACTIVE = (0.03, 0.1, 0.3, 1.0)  # 1 is a memory without masks
 ALIKE = (0.0, 0.3, 0.6)
@@ -80,9 +80,9 @@ def study(settings: Settings) -> Study:
         f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the document's id; "
         f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled wrongly. Dashed: predicted from "
         "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
-        f"activations are in a trained model is not measured here, and shared neurons are left out. Right: {ONCE} documents "
+        f"activations are in a trained model is not measured here, and shared neurons are left out. Last: {ONCE} documents "
         "read once stand beside each to be recalled.",
-        runs, _claims(settings, found, told) + _claims_with_once(crowded), picture(_panels(settings, found, told, crowded)),
+        runs, _claims(settings, found, told) + _claims_with_once(crowded), _panels(settings, found, told, crowded),
         [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, found)],
     )  # fmt: skip
 
@@ -191,38 +191,34 @@ def _panels(
     settings: Settings, found: dict[Case, Recall], told: list[Recall], crowded: dict[str, Recall]
 ) -> list[Panel]:
     widest, outputs = max(settings.d), settings.m
-    by_size = {"x": "documents per sink", "y": "error", "log": "x", "level": TOLERATED, "legend": 2, "ylim": (0, 1)}
 
-    def per_sink(one: Recall) -> tuple:
-        return one.sizes / one.case.sinks, one.errors, one.line
+    def by_size(title: str, several: dict[str, Recall]) -> Panel:
+        shown = {name: (one.sizes / one.case.sinks, one.errors, one.line) for name, one in several.items()}
+        return lines(title, "documents per sink", "error", shown, log="x", level=TOLERATED, legend=2, ylim=(0, 1))
 
-    shown = []
+    panels = []
     for s in ALIKE[:2]:
-        lines = {_active(p): per_sink(found[Case(widest, p, s)]) for p in ACTIVE}
-        lines["0.3 active, fresh masks"] = per_sink(found[Case(widest, 0.3, s, False)])
-        shown.append(family(f"{widest} sinks, similarity of activations {s:g}", shown=lines, **by_size))
+        several = {_active(p): found[Case(widest, p, s)] for p in ACTIVE}
+        several["0.3 active, fresh masks"] = found[Case(widest, 0.3, s, False)]
+        panels.append(by_size(f"{widest} sinks, similarity of activations {s:g}", several))
     places = np.geomspace(3e-3, 3, 60)  # documents per output over effective width
     bounds = [_bounds(widest, max(round(value * outputs * widest), outputs), outputs) for value in places]
     line = sinks.predicted_error(Case(widest, 1.0, 0.0), places * outputs * widest, outputs)
     one_curve = {"predicted": (places, None, line), f"Theorem 1, {widest} sinks": (places, None, *np.transpose(bounds))}
     for p in ACTIVE[1:]:
-        points = [
-            (size / (outputs * sinks.effective_dimension(one.case)), error)
-            for one in told if one.smooth and one.case.active == p
-            for size, error in zip(one.sizes, one.errors.mean(0), strict=True)
-        ]  # fmt: skip
-        one_curve[_active(p)] = tuple(np.reshape(points, (-1, 2)).T)
+        smooth = [one for one in told if one.smooth and one.case.active == p]
+        widths = [one.sizes / (outputs * sinks.effective_dimension(one.case)) for one in smooth]
+        one_curve[_active(p)] = np.ravel(widths), np.ravel([one.errors.mean(0) for one in smooth])
     title, x = "All cases on one curve", "documents per output over effective width"
-    shown.append(family(title, x, "error", one_curve, ".", log="x", ylim=(0, 1)))
+    panels.append(lines(title, x, "error", one_curve, ".", log="x", ylim=(0, 1)))
     groups = {_active(p): [one for one in told if one.case.tied and one.case.active == p] for p in ACTIVE}
     groups["fresh masks"] = [one for one in told if not one.case.tied]
     points = {
         name: ([one.predicted for one in ones], [one.held.mean() for one in ones]) for name, ones in groups.items()
     }
     title = f"Documents held at {TOLERATED:.0%} errors"
-    shown.append(scatter(title, "predicted", "measured", points, "equal", (30, 60, 120, 250, 500), log="xy"))
-    lines = {name: per_sink(one) for name, one in crowded.items()}
-    return [*shown, family(f"{ONCE} read once beside each document", shown=lines, **by_size)]
+    panels.append(scatter(title, "predicted", "measured", points, "equal", log="xy"))
+    return [*panels, by_size(f"{ONCE} read once beside each document", crowded)]
 
 
 # n: largest number of documents; m: outputs; d: numbers of sinks

@@ -69,10 +69,7 @@ def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> 
     Bartlett's decomposition: rotate the basis so that e_1 lies along the first axis, e_2 in the plane of the first two,
     and so on. Coordinate j of e_j is then the root of a chi-square with d - j + 1 degrees of freedom, those before it are
     N(0, 1), those after it zero. All inner products have exactly the same distribution as of plain draws. The cost does
-    not depend on d, which may be a traced value of any size.
-
-    Args:
-      width: coordinates kept, at least min(count, d).
+    not depend on d, which may be a traced value of any size. width: coordinates kept, at least min(count, d).
     """
     of_normal, of_diagonal = jax.random.split(key)
     row, column = jnp.arange(count)[:, None], jnp.arange(width)
@@ -159,9 +156,8 @@ def over_runs(one_run: Callable, seeds: list[int], draws: int, together: bool = 
 def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.ndarray:
     """Errors of every scheme at every d if the whole law is known (T = infinity) -> float64 (seeds, draws, D, S).
 
-    Args:
-      law, y_N, q_DSN: the weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may have a
-        first axis D, as `q_DSN` has. If it is 1 or absent, all d share one value.
+    The weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may have a first axis D, as
+    `q_DSN` has. If it is 1 or absent, all d share one value.
     """
     n, count = np.shape(q_DSN)[-1], len(ds)
     width = min(n, int(max(ds)))
@@ -183,13 +179,8 @@ def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.nda
 
 
 def finite_data(seeds, draws: int, law: Law, m: int, ds: tuple[int, ...], times: tuple[int, ...], rho, stored_D=None):
-    """Errors of q_rho (11), or of q_{rho,[P]} (12) if `stored_D` is given, learned from the first T samples of a stream.
-
-    Args:
-      stored_D: P for every d, or None for no threshold.
-    Returns:
-      float64 (seeds, draws, D, T).
-    """
+    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, learned from the first T samples of a
+    stream -> float64 (seeds, draws, D, T)."""
     n, width = len(law.p_N), min(len(law.p_N), int(max(ds)))
     y_N = outputs(n, m)
     stored_D = np.full(len(ds), n) if stored_D is None else np.asarray(stored_D)

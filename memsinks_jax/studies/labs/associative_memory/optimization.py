@@ -40,15 +40,10 @@ def kernel(e_NR: jax.Array, d: float | jax.Array) -> jax.Array:
 
 
 def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """Steps of batch size one from W = 0 along a stream of inputs.
+    """Steps of batch size one and of sizes gamma_T, from W = 0 -> `measure` of the scores (M, N) after each (T, ...).
 
-    Args:
-      rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
-        which follow from the counts of the inputs.
-      gamma_T: step size of every step.
-      measure: maps the scores (M, N) after a step to the result.
-    Returns:
-      `measure` after every step, stacked (T, ...).
+    rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
+    which follow from the counts of the inputs.
     """
     m, n = len(gram_MM), len(kernel_NN)
 
@@ -98,18 +93,54 @@ def loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm: bool = False) -> jax.Array
     return -weight_N @ jnp.take_along_axis(log_chance_NM, y_N[:, None], axis=1)[:, 0]
 
 
-def descend(
-    optimizer: optax.GradientTransformation, w_DD, e_ND, u_MD, y_N, inputs_TB, law: model.Law, layer_norm=False
-):
+def _follow(optimizer: optax.GradientTransformation, weights, loss: Callable, error: Callable, inputs, steps=None):
+    """Steps of an optimizer on `loss(weights, input)` -> the weights at the end, and `error(weights)` after every step."""
+
+    def step(carry, now):
+        weights, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(weights, now), state, weights)
+        weights = optax.apply_updates(weights, updates)
+        return (weights, state), error(weights)
+
+    (weights, _), errors = jax.lax.scan(step, (weights, optimizer.init(weights)), inputs, steps)
+    return weights, errors
+
+
+def descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB: jax.Array, law: model.Law, layer_norm: bool = False):
     """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every step (T,)."""
-    n, batch = len(e_ND), inputs_TB.shape[1]
 
-    def step(carry, inputs_B):
-        w_DD, state = carry
-        weight_N = jnp.zeros(n).at[inputs_B].add(1 / batch)
-        updates, state = optimizer.update(jax.grad(loss)(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm), state, w_DD)
-        w_DD = optax.apply_updates(w_DD, updates)
+    def of_batch(w_DD, inputs_B):
+        weight_N = jnp.zeros(len(e_ND)).at[inputs_B].add(1 / inputs_TB.shape[1])
+        return loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm)
+
+    def error(w_DD):
         # Recall depends only on the direction of W e_x: layer norm does not change which output is the largest.
-        return (w_DD, state), model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
+        return model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
 
-    return jax.lax.scan(step, (w_DD, optimizer.init(w_DD)), inputs_TB)[1]
+    return _follow(optimizer, w_DD, of_batch, error, inputs_TB)[1]
+
+
+def learn(key: jax.Array, law: model.Law, y_N: jax.Array, m: int, d: int, steps: int, gamma: float):
+    """Learned embeddings (section 4.2): with free e_x and u_y, any number of associations fits in any dimension.
+
+    W = I and e_x = u_{f(x)} recall everything (24), so W is omitted: the scores are u_y^T e_x. Adam on the cross-entropy
+    (16) of the whole law, from normal embeddings, hardly depends on p(x), so rare inputs move too.
+
+    -> e (N, d), u (M, d), errors (steps,).
+    """
+    of_inputs, of_outputs = jax.random.split(key)
+    start = jax.random.normal(of_inputs, (len(y_N), d)), jax.random.normal(of_outputs, (m, d))
+    p_N = jnp.asarray(law.p_N, jnp.float32)
+
+    def scores(embeddings):
+        e_ND, u_MD = embeddings
+        return u_MD @ e_ND.T
+
+    def of_law(embeddings, _):
+        return -p_N @ jax.nn.log_softmax(scores(embeddings), axis=0)[y_N, jnp.arange(len(y_N))]
+
+    def error(embeddings):
+        return model.error(scores(embeddings), y_N, law)
+
+    (e_ND, u_MD), errors = _follow(optax.adam(gamma), start, of_law, error, None, steps)
+    return e_ND, u_MD, errors

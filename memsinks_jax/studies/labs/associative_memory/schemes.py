@@ -5,7 +5,7 @@ import numpy as np
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, family, finish, picture, plain_ticks, record
+from memsinks_jax.studies.labs.study import Panel, Study, claim, finish, lines, mean_ci, record
 
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
 SCHEMES = ("q_0", "q_1", "q_0,[P]")
@@ -44,12 +44,12 @@ def figure_1(settings: Settings) -> Study:
     for place, value in enumerate(d):
         runs += record(f"d={value}", seeds, {}, {"error": ("T", TIMES, errors_GDT[:, place])})
     shown = [
-        family("Error and model capacity", "width $d$", "error",
-               {f"$T={time:,}$".replace(",", "{,}"): (d, errors_GDT[:, :, place], sum_DT[:, place])
-                for place, time in enumerate(TIMES) if place % 2 == 0}, log="xy", ticks=d),
-        family("Error and data", "samples $T$", "error",
-               {f"$d={value}$": (TIMES, errors_GDT[:, place], sum_DT[place]) for place, value in enumerate(d)},
-               legend=4, log="xy"),
+        lines("Error and model capacity", "width $d$", "error",
+              {f"T = {time}": (d, errors_GDT[:, :, place], sum_DT[:, place])
+               for place, time in enumerate(TIMES) if place % 2 == 0}, log="xy", ticks=d, ordered=True),
+        lines("Error and data", "samples $T$", "error",
+              {f"d = {value}": (TIMES, errors_GDT[:, place], sum_DT[place]) for place, value in enumerate(d)},
+              legend=4, log="xy", ordered=True),
     ]  # fmt: skip
     kept = f"P = {settings.p}" if settings.p else "P = d/8"
     return Study(
@@ -62,7 +62,7 @@ def figure_1(settings: Settings) -> Study:
         "(1-1/M) Gamma(1-1/alpha) C^(1/alpha)/alpha T^(-1+1/alpha); nothing is fitted. "
         "The sum counts twice what is missing for both reasons, so it lies above near the bend. Inputs as "
         "frequent as each other are taken into the top P at random.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 
@@ -73,10 +73,7 @@ def figure_3(settings: Settings) -> Study:
     n, m, seeds, draws = settings.n, settings.m, settings.seeds, settings.draws
     d = settings.dimensions("3", "several", "8,64,512")
     flat, steep = (model.zipf(n, settings.alpha or alpha) for alpha in (0.5, 2.0))
-    maps = {
-        name: model.finite_data(seeds, draws, flat, m, d, TIMES, rho).mean(1)
-        for name, rho in (("q_0", 0.0), ("q_1", 1.0))
-    }
+    maps = {f"q_{rho:g}": model.finite_data(seeds, draws, flat, m, d, TIMES, rho).mean(1) for rho in (0.0, 1.0)}
     q_DSN = [[np.ones(n), steep.p_N, np.arange(n) < settings.stored(value)] for value in d]
     each_GRDS = model.infinite_data(seeds, draws, steep, model.outputs(n, m), m, d, q_DSN)
     errors = dict(zip(SCHEMES, np.moveaxis(each_GRDS.mean(1), -1, 0), strict=True))
@@ -106,38 +103,24 @@ def figure_3(settings: Settings) -> Study:
         claims.append(claim("threshold_gains", f"E(q_0,[d/8]) / E(q_1) at d = {d[place]}, T = ∞", "smaller",
                             errors["q_0,[P]"][:, place] / errors["q_1"][:, place], at_most=1))  # fmt: skip
     exponents = {"q_1": laws.exponent_in_d(alpha, 1), "q_0,[P]": None if settings.p else 1 - alpha} if alpha > 1 else {}
-    lines = {
-        f"${name.replace('[P]', '{[P]}')}$": (
-            d,
-            np.maximum(errors_GD, 1e-5),
-            *laws.through_middle(d, errors_GD, exponents.get(name)),
-        )
+    curves = {
+        name: (d, np.maximum(errors_GD, 1e-5), *laws.through_middle(d, errors_GD, exponents.get(name)))
         for name, errors_GD in errors.items()
     }
     shown = [_map(f"Error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", d, rows) for name, rows in maps.items()]
-    shown.append(
-        family(f"All samples, $\\alpha={alpha:g}$", "width $d$", "error", lines, log="xy", ticks=d, ylim=(1e-3, 1))
-    )
-    heading = report.heading("Error at T = infinity: mean (standard error) over runs")
+    title = f"All samples, $\\alpha={alpha:g}$"
+    shown.append(lines(title, "width $d$", "error", curves, log="xy", ticks=d, ylim=(1e-3, 1)))
+    rows = [[name, *(mean_ci(errors_G, 4) for errors_G in errors_GD.T)] for name, errors_GD in errors.items()]
+    table = report.text_table(["scheme", *(f"d = {value}" for value in d)], rows, len(d))
     return Study(
         "3", "Figure 3: which association scheme is better when",
         "Storing everything alike is best once the matrix has room for all inputs, and worst while it has not. Weights by "
         "frequency keep the frequent ones in a small matrix and starve the rare ones in a large one. A threshold has both.",
-        f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; right: alpha = "
+        f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; curves: alpha = "
         f"{settings.alpha or 2:g}, the law known (T = infinity), P = {settings.p or 'd/8'}. "
         "Dashed: the exponents of Table 2, through the measured error at the middle d.",
-        runs, claims, picture(shown), [heading, _table(d, each_GRDS)],
+        runs, claims, shown, [report.heading("Error at T = infinity: mean ± half of its 95% interval"), table],
     )  # fmt: skip
-
-
-def _table(d, each_GRDS: np.ndarray) -> str:
-    each_RDS = each_GRDS.reshape(-1, *each_GRDS.shape[2:])
-    mean_DS, error_DS = each_RDS.mean(0), each_RDS.std(0) / len(each_RDS) ** 0.5
-    rows = [
-        [report.text(name), *(f"{mean:.4f} ({error:.4f})" for mean, error in zip(mean_D, error_D, strict=True))]
-        for name, mean_D, error_D in zip(SCHEMES, mean_DS.T, error_DS.T, strict=True)
-    ]
-    return report.table(["scheme", *(f"d = {value}" for value in d)], rows, ["", *["number"] * len(d)])
 
 
 def _map(title: str, d, errors_GDT: np.ndarray) -> Panel:
@@ -145,7 +128,7 @@ def _map(title: str, d, errors_GDT: np.ndarray) -> Panel:
         image = axis.pcolormesh(TIMES, d, errors_GDT.mean(0), cmap="RdYlBu_r", vmin=0, vmax=0.8, shading="nearest")
         finish(axis, title, "samples $T$", "width $d$", log="xy")
         axis.grid(False)
-        plain_ticks(axis, d, "y")
+        axis.set_yticks(d, d)
         axis.figure.colorbar(image, ax=axis, label="error")
 
     return draw

@@ -8,9 +8,9 @@ import scipy.optimize
 from matplotlib.colors import ListedColormap
 
 from memsinks_jax.reporting.pictures import plt
-from memsinks_jax.studies.labs.associative_memory import learned, model, optimization
+from memsinks_jax.studies.labs.associative_memory import model, optimization
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, family, near, picture, record
+from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, near, record
 
 STEPS = 1000  # of figures 4 to 6
 
@@ -32,7 +32,7 @@ RULES = {"gradient": "SGD (18)", "approximation": "update (19)", "scheme": "$q_\
 
 def figure_4(settings: Settings) -> Study:
     """Is (20) a good approximation of what SGD stores? Yes if d >= N, no if d << N."""
-    n, m, seeds = settings.n, settings.m, settings.seeds
+    n, m, seeds, steps = settings.n, settings.m, settings.seeds, _shown(STEPS)
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
     cases = ((n, 10.0), (n, 1.0), (max(n // 10, 1), 1.0))
     d_C, gamma_C = (jnp.array(column, jnp.float32) for column in zip(*cases, strict=True))
@@ -47,17 +47,19 @@ def figure_4(settings: Settings) -> Study:
 
     over_cases = jax.vmap(one_run, in_axes=(None, 0, 0))
     errors_GRCUT = model.over_runs(lambda key: over_cases(key, d_C, gamma_C), seeds, settings.draws, together=True)
-    steps = _shown(STEPS)
-    errors_GCUX = errors_GRCUT.mean(1)[..., steps - 1]
-    runs = []
-    for c, (d, gamma) in enumerate(cases):
-        for u, rule in enumerate(RULES):
-            curves = {"error": ("T", steps, errors_GCUX[:, c, u])}
-            runs += record(f"{rule}, d={d}, gamma={gamma:g}", seeds, {}, curves)
-    sgd_GCX, scheme_GCX = errors_GCUX[:, :, 0], errors_GCUX[:, :, 2]
+    errors_GCUX, runs, shown = errors_GRCUT.mean(1)[..., steps - 1], [], []
+    for c, ((d, gamma), which) in enumerate(zip(cases, ("One run", "Mean", "Mean"), strict=True)):
+        drawn_GUX = errors_GRCUT[:1, 0, c][..., steps - 1] if which == "One run" else errors_GCUX[:, c]
+        of_sgd, curves = RULES["gradient"], {}
+        for u, (rule, label) in enumerate(RULES.items()):
+            runs += record(f"{rule}, d={d}, gamma={gamma:g}", seeds, {}, {"error": ("T", steps, errors_GCUX[:, c, u])})
+            rows_GX = drawn_GUX[:, u]
+            curves[label] = (steps, rows_GX) if label == of_sgd else (steps, None, rows_GX.mean(0))
+        title = f"{which}, width {d}, step size {gamma:g}"
+        shown.append(lines(title, "steps", "error", curves, legend=2, log="xy"))
+    sgd_GCX, scheme_GCX, part = errors_GCUX[:, :, 0], errors_GCUX[:, :, 2], cases[2][0]
     # Distance of the scheme's mean error from SGD's, in logarithms, over the steps of the plot.
     gap_GC = np.abs(np.log(scheme_GCX / sgd_GCX)).mean(-1)
-    part = cases[2][0]
     claims = [
         *(claim(f"close_{gamma:g}", f"mean |log E(q_gamma) / E(SGD)| at d = N = {n}, gamma = {gamma:g}", "curves coincide",
                 gap_GC[:, c], at_most=0.25)
@@ -67,14 +69,6 @@ def figure_4(settings: Settings) -> Study:
         claim("part_more", f"that mean |log| at d = {part} over the one at d = N, gamma = 1", "breaks when d << N",
               gap_GC[:, 2] / gap_GC[:, 1], at_least=1.5),
     ]  # fmt: skip
-    one_GCUX = errors_GRCUT[:1, 0][..., steps - 1]
-    shown = [
-        family(f"{which}, width {d}, step size {gamma:g}", "steps", "error",
-               {label: (steps, rows_GCUX[:, c, u]) if u == 0 else (steps, None, rows_GCUX[:, c, u].mean(0))
-                for u, label in enumerate(RULES.values())}, legend=2, log="xy")
-        for c, ((d, gamma), which, rows_GCUX) in enumerate(
-            zip(cases, ("One run", "Mean", "Mean"), (one_GCUX, errors_GCUX, errors_GCUX), strict=True))
-    ]  # fmt: skip
     return Study(
         "4", "Figure 4: what SGD stores, and its approximation",
         "With room for all inputs, SGD stores an association with the weight f^n(0) after n sights of it. In a matrix too "
@@ -82,7 +76,7 @@ def figure_4(settings: Settings) -> Study:
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, batch size one, W = 0 at the start, {settings.runs} runs. "
         "Embeddings are divided by sqrt(d), so that a unit of q changes its own logit by about 1, as (20) assumes; the "
         "paper's own rescaling is not in its main text. Dashed: the approximations.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 
@@ -101,31 +95,30 @@ def figure_5(settings: Settings) -> Study:
     runs, claims, stored, schemes = [], [], {}, {}
     for gamma, rho in CLOSEST.items():
         weights = np.asarray(optimization.iterates(gamma, m, int(max(seen_N[0], STEPS))))
-        q_N = weights[seen_N] / weights[seen_N[0]]
+        q_N, kept = weights[seen_N] / weights[seen_N[0]], weights[: STEPS + 1]
 
         def distance(rho, q_N=q_N):
             """Of p^rho from q in least squares, both with the largest weight 1."""
             return ((q_N - p_N**rho) ** 2).sum()
 
         fitted = float(scipy.optimize.minimize_scalar(distance, bounds=(0, 2)).x)
-        curves = {"f_n": ("n", times, weights[None, : STEPS + 1]), "q": ("x", inputs, q_N[None])}
+        curves = {"f_n": ("n", times, kept[None]), "q": ("x", inputs, q_N[None])}
         runs += record(f"gamma={gamma:g}", seeds, {"rho": [fitted]}, curves)
-        stored[f"step size {gamma:g}"] = times, weights[: STEPS + 1]
+        stored[f"step size {gamma:g}"] = times, kept
         schemes[f"step size {gamma:g}, $\\rho={fitted:.2f}$"] = inputs, q_N, p_N**fitted
         if alpha == 2 and rho is not None:
             statement = f"rho of the q_rho closest to q_gamma, gamma = {gamma:g}"
             claims.append(near(f"rho_{gamma:g}", statement, f"{rho:g}", [fitted], rho, 0.1, digits=2))
-    shown = [
-        family("What SGD stores of an input", "times it was seen", "weight $f^n(0)$", stored, xlim=(0, STEPS)),
-        family("The scheme it amounts to", "input, by frequency", "weight over the largest", schemes, log="xy"),
-    ]
     return Study(
         "5", "Figure 5: which scheme SGD finds",
         "A large step stores an association at its first sight and hardly adds to it later, which is q_0; a small one adds "
         "in proportion to the sights, which is q_1.",
         f"f of (20) with M = {m}; inputs seen (x+3)^-{alpha:g} times, the rarest of {n} once. Dashed: q_rho with the rho "
         "closest in least squares.",
-        runs, claims, picture(shown),
+        runs, claims,
+        [lines("What SGD stores of an input", "times it was seen", "weight $f^n(0)$", stored, ordered=True),
+         lines("The scheme it amounts to", "input, by frequency", "weight over the largest", schemes, ordered=True,
+               log="xy")],
     )  # fmt: skip
 
 
@@ -141,12 +134,11 @@ def figure_6(settings: Settings) -> Study:
 
     def one_run(key):
         kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, STEPS)
-        scores_CTMN = jnp.stack([
+        return jnp.stack([
             optimization.stream("gradient", kernel_NN, gram_MM, jnp.asarray(y_N), inputs_T, jnp.full(STEPS, gamma),
                                 lambda scores_MN: scores_MN)
             for gamma in gammas
-        ])  # fmt: skip
-        return scores_CTMN, inputs_T
+        ]), inputs_T  # fmt: skip
 
     scores_GRCTMN, inputs_GRT = model.over_runs(one_run, seeds, settings.draws, together=True)
     right, inputs = scores_GRCTMN.argmax(-2) == y_N, inputs_GRT.astype(int)
@@ -175,7 +167,7 @@ def figure_6(settings: Settings) -> Study:
         "u_y^T W e_x, scaled for every input from its lowest to its highest; lighter is higher. Red: the input of the "
         f"step and its output; white dots: what is recalled; grey rings: what should be. Claims over {settings.runs} runs "
         f"of {STEPS} steps.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 
@@ -198,13 +190,13 @@ def _example(right_TN, inputs_T) -> int:
 
 def _matrix(title: str, scores_MN, y_N, x: int) -> Panel:
     def draw(axis) -> None:
-        low, high, n = scores_MN.min(0), scores_MN.max(0), len(y_N)
-        axis.imshow((scores_MN - low) / np.maximum(high - low, 1e-9), cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        axis.plot(np.arange(n), scores_MN.argmax(0), "o", color="white", markersize=4)
-        axis.plot(np.arange(n), y_N, "o", markerfacecolor="none", markeredgecolor="#bdc3c7", markersize=10)
+        low, high, inputs = scores_MN.min(0), scores_MN.max(0), np.arange(len(y_N))
+        axis.imshow((scores_MN - low) / np.maximum(high - low, 1e-9), vmin=0, vmax=1, aspect="auto")
+        axis.plot(inputs, scores_MN.argmax(0), "o", color="white", markersize=4)
+        axis.plot(inputs, y_N, "o", markerfacecolor="none", markeredgecolor="#bdc3c7", markersize=10)
         axis.add_patch(plt.Rectangle((x - 0.5, y_N[x] - 0.5), 1, 1, fill=False, edgecolor="#e74c3c", linewidth=2.5))
         axis.set(title=title, xlabel="input, by frequency", ylabel="output")
-        shown = np.arange(0, n, -(-n // 10))
+        shown = inputs[:: -(-len(inputs) // 10)]
         axis.set_xticks(shown, shown + 1)
 
     return draw
@@ -219,12 +211,12 @@ def figure_7(settings: Settings) -> Study:
 
     Raises InputError for several values of d."""
     (d,) = settings.dimensions("7", "one", "100")
-    n, m, seeds, narrow = settings.n, settings.m, settings.seeds, max(d // 4, 1)
+    n, m, narrow = settings.n, settings.m, max(d // 4, 1)
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
 
     def over_runs(one_run, names) -> dict[str, np.ndarray]:
         """The error after every step, averaged over the runs of each group -> {name: float64 (groups, steps)}."""
-        errors_GRX = model.over_runs(one_run, seeds, settings.draws, together=True).mean(1)
+        errors_GRX = model.over_runs(one_run, settings.seeds, settings.draws, together=True).mean(1)
         return dict(zip(names, np.moveaxis(errors_GRX, 1, 0), strict=True))
 
     def measure(scores_MN):
@@ -236,9 +228,8 @@ def figure_7(settings: Settings) -> Study:
 
         def one_run(key):
             kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, SAMPLES)
-            return jax.vmap(
-                lambda gamma_T: optimization.stream("gradient", kernel_NN, gram_MM, y_N, inputs_T, gamma_T, measure)
-            )(gamma_ST)
+            given = "gradient", kernel_NN, gram_MM, y_N, inputs_T
+            return jax.vmap(lambda gamma_T: optimization.stream(*given, gamma_T, measure))(gamma_ST)
 
         return over_runs(one_run, step_sizes)
 
@@ -266,10 +257,8 @@ def figure_7(settings: Settings) -> Study:
         u_MD = jax.random.normal(of_outputs, (m, d))
         u_MD = u_MD / jnp.linalg.norm(u_MD, axis=1, keepdims=True)
         inputs_TB = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS).reshape(-1, LARGE_BATCH)
-        return jnp.stack([
-            optimization.descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB, law, layer_norm)
-            for optimizer, layer_norm in ways.values()
-        ])  # fmt: skip
+        given = w_DD, e_ND, u_MD, y_N, inputs_TB, law
+        return jnp.stack([optimization.descend(way, *given, layer_norm) for way, layer_norm in ways.values()])
 
     cosine_T = np.asarray(optax.cosine_decay_schedule(10.0, SAMPLES)(jnp.arange(SAMPLES)))
     schedules = {"constant 10": np.full(SAMPLES, 10.0), "constant 1": np.ones(SAMPLES), "10, decaying": cosine_T}
@@ -277,40 +266,34 @@ def figure_7(settings: Settings) -> Study:
     decayed = one_by_one(schedules, narrow)
     batches = {"batch 1": steps["gamma=1"]} | in_batches(10) | in_batches(100) | in_batches(1000)
     optimizers = over_runs(on_matrix, ways)
-    runs, shown = [], []
-    for group, width, title, errors in (
-        ("steps", d, "Step sizes, batch 1", steps),
-        ("schedule", narrow, "Schedules, batch 1", decayed),
-        ("batches", d, "Batch sizes, step size $1/\\sqrt{B}$", batches),
-        ("optimizer", d, f"Optimizers, batch {LARGE_BATCH}", optimizers),
+    runs, shown, claims, large_batch = [], [], [], LARGE_BATCH * LARGE_BATCH_STEPS
+    for group, width, title, samples, errors in (
+        ("steps", d, "Step sizes, batch 1", SAMPLES, steps),
+        ("schedule", narrow, "Schedules, batch 1", SAMPLES, decayed),
+        ("batches", d, "Batch sizes, step size $1/\\sqrt{B}$", SAMPLES, batches),
+        ("optimizer", d, f"Optimizers, batch {LARGE_BATCH}", large_batch, optimizers),
     ):
-        lines = {}
+        curves = {}
         for name, errors_GT in errors.items():
             places = _shown(errors_GT.shape[1])
-            samples = LARGE_BATCH * LARGE_BATCH_STEPS if group == "optimizer" else SAMPLES
-            lines[name] = places * samples // errors_GT.shape[1], errors_GT[:, places - 1]
-            curves = {"error": ("T", *lines[name])}
-            runs += record(f"{group}: {name}, d={width}", seeds, {"error": errors_GT[:, -1]}, curves)
-        shown.append(family(f"{title}, width {width}", "samples $T$", "error", lines, log="xy"))
-
-    def ratio(id, statement, paper, one_GT, other_GT):
-        return claim(id, f"error {statement}", paper, one_GT[:, -1] / np.maximum(other_GT[:, -1], 1e-9), at_most=1)
-
-    names, sizes = list(steps), list(batches)
-    claims = [
-        *(ratio(f"larger_{large}", f"with {large} over that with {small}, T = {SAMPLES}", "larger steps are better",
-                steps[large], steps[small])
-          for small, large in zip(names[:3], names[1:4], strict=True)),
-        *(ratio(f"smaller_{small}", f"with {small} over that with {large}, T = {SAMPLES}", "smaller batches are better",
-                batches[small], batches[large])
-          for small, large in zip(sizes[:-1], sizes[1:], strict=True)),
-        *(ratio(name, f"of {name} over that of SGD, batch {LARGE_BATCH}", "better than SGD", optimizers[name],
-                optimizers["SGD"])
+            error = curves[name] = places * samples // errors_GT.shape[1], errors_GT[:, places - 1]
+            metrics, curve = {"error": errors_GT[:, -1]}, {"error": ("T", *error)}
+            runs += record(f"{group}: {name}, d={width}", settings.seeds, metrics, curve)
+        title = f"{title}, width {width}"
+        shown.append(lines(title, "samples $T$", "error", curves, log="xy", ordered=group == "steps"))
+    names, sizes, decaying = list(steps), list(batches), "10, decaying"
+    for id, statement, paper, errors, one, other in (
+        *((f"larger_{large}", f"with {large} over that with {small}, T = {SAMPLES}", "larger steps are better", steps,
+           large, small) for small, large in zip(names[:3], names[1:4], strict=True)),
+        *((f"smaller_{small}", f"with {small} over that with {large}, T = {SAMPLES}", "smaller batches are better",
+           batches, small, large) for small, large in zip(sizes[:-1], sizes[1:], strict=True)),
+        *((name, f"of {name} over that of SGD, batch {LARGE_BATCH}", "better than SGD", optimizers, name, "SGD")
           for name in ("Adam", "layer norm")),
-        *(ratio(f"decay_{name}", f"with a decaying step over that with {name}", "beats either (scheduling)",
-                decayed["10, decaying"], decayed[name])
-          for name in ("constant 10", "constant 1")),
-    ]  # fmt: skip
+        *((f"decay_{name}", f"with a decaying step over that with {name}", "beats either (scheduling)", decayed, decaying,
+           name) for name in ("constant 10", "constant 1")),
+    ):  # fmt: skip
+        ratio_G = errors[one][:, -1] / np.maximum(errors[other][:, -1], 1e-9)
+        claims.append(claim(id, f"error {statement}", paper, ratio_G, at_most=1))
     return Study(
         "7", "Figure 7: how the optimizer stores",
         "On the same samples a larger step stores more, up to a point; so do smaller batches. With large batches, where SGD "
@@ -322,7 +305,7 @@ def figure_7(settings: Settings) -> Study:
         "starts N(0, 1/d), where layer norm is defined, and all three move W e_x by about 1 in their first step on a "
         "frequent x: step size 1 for SGD and layer norm, 1/d for the signs of Adam (beta1 = beta2 = 0). The paper's own "
         "rescaling is not in its main text.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 
@@ -334,17 +317,15 @@ def figure_8(settings: Settings) -> Study:
     for m in (settings.m, 2 * settings.m):
         y_N = model.outputs(n, m)
         e, u, errors_GRT = model.over_runs(
-            lambda key, y_N=y_N, m=m: learned.learn(key, law, jnp.asarray(y_N), m, d, length, gamma),
+            lambda key, y_N=y_N, m=m: optimization.learn(key, law, jnp.asarray(y_N), m, d, length, gamma),
             seeds, settings.draws, together=True,
         )  # fmt: skip
         # The error is a sum of p(x) over unrecalled inputs: without any it is exactly zero.
         solved_G = (errors_GRT[:, :, -1] == 0).mean(1)
         curves = {"error": ("step", steps, errors_GRT[:, :, steps - 1].mean(1))}
         runs += record(f"M={m}", seeds, {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}, curves)
-        statement = f"share of runs with zero error, d = {d}, M = {m}, N = {n}"
-        claims.append(
-            claim(f"zero_error_{m}", statement, "zero error is reached (Fig. 8)", [solved_G.mean()], at_least=0.9)
-        )
+        statement, paper = f"share of runs with zero error, d = {d}, M = {m}, N = {n}", "zero error is reached (Fig. 8)"
+        claims.append(claim(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9))
         kinds = ("outputs", "inputs") if m == settings.m else ("inputs",)
         shown += [_plane(kind, e[0, 0], u[0, 0], y_N) for kind in kinds]
     return Study(
@@ -353,7 +334,7 @@ def figure_8(settings: Settings) -> Study:
         "inputs of one output gather around its direction.",
         f"N = {n}, d = {d}, alpha = {settings.alpha:g}, W = I; e and u learned by Adam (step {gamma:g}, {length} "
         f"steps) on the cross-entropy of the whole law, from N(0, I). Shown: seed {seeds[0]}. Areas: argmax_y u_y^T u.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 
@@ -361,25 +342,19 @@ def _plane(kind: str, e_ND, u_MD, y_N) -> Panel:
     """Regions of argmax_y u_y^T u with the u_y (outputs), or with the e_x coloured by their output (inputs)."""
 
     def draw(axis) -> None:
-        m = len(u_MD)
-        colours = (
-            plt.get_cmap("tab10")(np.arange(m)) if m <= 10 else plt.get_cmap("nipy_spectral")(np.linspace(0, 1, m))
-        )
-        reach = 1.15 * np.abs(u_MD if kind == "outputs" else e_ND).max()
-        grid = np.linspace(-reach, reach, 400)
-        plane = np.stack(np.meshgrid(grid, grid), axis=-1)
+        m, reach = len(u_MD), 1.15 * np.abs(u_MD if kind == "outputs" else e_ND).max()
+        colours = plt.get_cmap("turbo")(np.linspace(0, 1, m))
+        plane = np.stack(np.meshgrid(*[np.linspace(-reach, reach, 400)] * 2), axis=-1)
         axis.imshow((plane @ u_MD.T).argmax(-1), origin="lower", extent=(-reach, reach) * 2, cmap=ListedColormap(colours),
                     vmin=0, vmax=m - 1, alpha=0.3, interpolation="nearest", aspect="auto")  # fmt: skip
         if kind == "outputs":
-            for y, (place, colour) in enumerate(zip(u_MD, colours, strict=True)):
-                axis.annotate("", place, (0, 0), arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 2})
+            axis.quiver(*np.zeros((2, m)), *u_MD.T, color=colours, angles="xy", scale_units="xy", scale=1)
+            for y, place in enumerate(u_MD):
                 axis.annotate(f"$u_{{{y}}}$", 1.07 * place, ha="center", va="center")
         else:
             axis.scatter(*e_ND.T, c=colours[y_N], s=22, edgecolors="white", linewidths=0.5)
         title = "Outputs $u_y$, areas they win" if kind == "outputs" else "Inputs $e_x$ by output"
-        axis.set(title=f"{title}, M = {m}", xlabel="first coordinate", ylabel="second coordinate")
-        axis.set_box_aspect(1)
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(title=f"{title}, M = {m}", xlabel="first coordinate", ylabel="second coordinate", box_aspect=1)
 
     return draw
 

@@ -2,7 +2,7 @@
 
     python -m memsinks_jax.labs.induction_head --experiment=E1 --out=runs/induction_head
 
-`bigrams` has the text's statistics, `law` the data, `model` and `full` the models,
-`construction` the memories of the theory, `measures` and `baselines` the measures, `training` the loop, `sinks` the model
-with neurons for every sequence, `experiments` what is trained, claimed and drawn, in the form of `study`.
+`bigrams` has the text's statistics, `law` the data, `model` the models, `construction` the memories of the theory,
+`measures` the measures, `training` the loop, `sinks` the model with neurons for every sequence, `experiments` what is
+trained, claimed and drawn, in the form of `study`.
 """

@@ -17,7 +17,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.induction_head import measures
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.law import Law, candidates, sampler
+from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
 from memsinks_jax.studies.labs.induction_head.model import TwoLayers
 
 HARD = 1e4  # large enough for the limit: attention to the best key alone, or no direct path to the logits
@@ -35,10 +35,7 @@ def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
 
 def memories(weights: dict, candidates_Q: np.ndarray, divide_by: float, positions: int | None = None) -> dict:
     """Puts the three memories of the theory into the weights. A stored pair scores 1, in attention after the division.
-
-    Args:
-      positions: number of positions whose predecessor W_K^1 stores; None: all.
-    """
+    positions: how many of them have their predecessor stored by W_K^1; None: all."""
     position, token = weights["position"][:positions], weights["token"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
     remapped_QD = triggers_QD @ (weights["output_1"] @ weights["value_1"]).T
@@ -55,25 +52,18 @@ def scaled(weights: dict, beta_1: float, beta_2: float, gamma: float) -> dict:
     return {name: scales.get(name, 1.0) * matrix for name, matrix in weights.items()}
 
 
-@functools.lru_cache(maxsize=4)
-def _compiled(model: TwoLayers):
-    """Functions (weights, batch) -> accuracy for every gamma, and -> tally. Compiled once for all seeds."""
+@functools.partial(jax.jit, static_argnums=0)
+def _of_gammas(model: TwoLayers, weights: dict, batch: Batch) -> jax.Array:
+    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all values."""
+    tokens_BT = batch.tokens_BS[:, :-1]
+    direct = model.forward({**weights, "output_2": jnp.zeros_like(weights["output_2"])}, tokens_BT).logits_BTV
+    copied = model.forward(weights, tokens_BT).logits_BTV - direct
+    return jnp.stack([measures.tally(direct + gamma * copied, batch)["acc_end"][0] for gamma in GAMMAS])
 
-    def logits(weights, batch):
-        return model.forward(weights, batch.tokens_BS[:, :-1]).logits_BTV
 
-    @jax.jit
-    def gammas(weights, batch):
-        # Logits are linear in gamma, so two passes are enough for all values.
-        direct = logits({**weights, "output_2": jnp.zeros_like(weights["output_2"])}, batch)
-        copied = logits(weights, batch) - direct
-        return jnp.stack([measures.tally(direct + gamma * copied, batch)["acc_end"][0] for gamma in GAMMAS])
-
-    @jax.jit
-    def tally(weights, batch):
-        return measures.summary(model.forward(weights, batch.tokens_BS[:, :-1]), batch)
-
-    return gammas, tally
+@functools.partial(jax.jit, static_argnums=0)
+def _tally(model: TwoLayers, weights: dict, batch: Batch) -> dict[str, jax.Array]:
+    return measures.summary(model.forward(weights, batch.tokens_BS[:, :-1]), batch)
 
 
 def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> dict[str, float]:
@@ -86,25 +76,20 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> d
     built = memories(weights, chosen, divide_by)
     sample = jax.jit(sampler(statistics, law), static_argnums=1)
     search, judged = sample(of_search, SEARCHED), sample(of_judging, JUDGED)
+    parts = [jax.tree.map(lambda x, at=at: x[at : at + AT_ONCE], judged) for at in range(0, JUDGED, AT_ONCE)]
 
-    gammas, tally = _compiled(model)
-
-    def judge(weights):
-        parts = [jax.tree.map(lambda x, at=at: x[at : at + AT_ONCE], judged) for at in range(0, JUDGED, AT_ONCE)]
-        return measures.rates(measures.add(tally(weights, part) for part in parts))
-
-    def clean_of_best(weights, pairs):
-        found = {pair: np.asarray(gammas(scaled(weights, *pair, 1.0), search)) for pair in pairs}
+    def best(weights, pairs):
+        """The best of these pairs of beta, with its gamma, and the rates of the memories scaled so."""
+        found = {pair: np.asarray(_of_gammas(model, scaled(weights, *pair, 1.0), search)) for pair in pairs}
         pair = max(found, key=lambda pair: found[pair].max())
         scales = (*pair, GAMMAS[found[pair].argmax()])
-        return scales, judge(scaled(weights, *scales))
+        return scales, measures.rates(measures.add(_tally(model, scaled(weights, *scales), part) for part in parts))
 
-    scales, rates = clean_of_best(built, [(one, two) for one in BETAS for two in BETAS])
+    scales, rates = best(built, [(one, two) for one in BETAS for two in BETAS])
     early = memories(weights, chosen, divide_by, measures.EARLY)
-    searches = (
-        (built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, [(0.0, beta) for beta in BETAS]), (early, [scales[:2]])
-    )  # fmt: skip
-    variants = {name: clean_of_best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)}
+    uniform = [(0.0, beta) for beta in BETAS]
+    searches = [(built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, uniform), (early, [scales[:2]])]
+    variants = {name: best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)}
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
     # With such a large scale of the logits, a loss means nothing.
     return {name: value for name, value in rates.items() if not name.startswith("loss")} | recalled | variants

@@ -10,25 +10,14 @@ import jax
 import numpy as np
 
 from memsinks_jax.studies.labs.induction_head import construction
-from memsinks_jax.studies.labs.induction_head.baselines import reference
 from memsinks_jax.studies.labs.induction_head.law import Law, sampler
+from memsinks_jax.studies.labs.induction_head.measures import MEASURES, PROBES, in_words, reference
 from memsinks_jax.studies.labs.induction_head.model import TwoLayers
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.induction_head.sinks import World
-from memsinks_jax.studies.labs.induction_head.study import (
-    MEASURES,
-    PROBES,
-    Conclusion,
-    Experiment,
-    Group,
-    compared,
-    ends,
-    in_words,
-    measured,
-    record,
-)
+from memsinks_jax.studies.labs.induction_head.study import Experiment, Group, compared, ends, measured, record
 from memsinks_jax.studies.labs.induction_head.training import purpose
-from memsinks_jax.studies.labs.study import COLOURS, RED, SHARE, Line, bars, claim, lines, mean_ci
+from memsinks_jax.studies.labs.study import SHARE, bars, claim, lines, mean_ci
 
 EXPERIMENTS: dict[str, Experiment] = {}
 LEVEL = 0.9  # a memory counts as learned when its probe reaches this
@@ -36,19 +25,19 @@ BINS, BY_POSITION = 16, 192  # ranges of positions, and sequences, for the accur
 SHOWN = 40  # tokens of the sequence whose attention is shown
 
 
-def experiment(name: str, title: str):
-    """Decorates an experiment: a generator that yields its grid of recipes, is sent their groups, returns its conclusion."""
+def experiment(name: str):
+    """Decorates the generator of an `Experiment`, whose title is its docstring."""
 
     def register(run: Callable[[Preset], Generator]):
-        EXPERIMENTS[name] = Experiment(name, title, run)
+        EXPERIMENTS[name] = Experiment(name, run.__doc__, run)
         return run
 
     return register
 
 
-@experiment("E1", "The birth of an induction head")
+@experiment("E1")
 def birth(preset):
-    """The induction head alone, all three memories trained from the start (the study's figure 3)."""
+    """The birth of an induction head (the study's figure 3)"""
     groups = yield {"trained": preset.alone(256)}
     (trained,) = groups.values()
     every, clean, wk0_64 = trained.test("acc_end"), trained.test("acc_clean"), trained.values("wk0_64")
@@ -62,7 +51,7 @@ def birth(preset):
         begin = np.argmax(early >= early[0] + 0.1 * (early[-1] - early[0]))
         return (early - run.curves["wk0"])[begin:].mean()
 
-    return Conclusion(
+    return (
         f"In-context accuracy {mean_ci(every, 3)}, {mean_ci(clean, 3)} without sequences caught in a cycle. "
         f"Learned in the order {order} (wo1 and wk1 at {LEVEL}, wk0_64 half-way up).",
         f"K = {preset.k} fixed triggers, uniform outputs, loss on outputs that can be known, width {preset.width}, "
@@ -82,23 +71,24 @@ def birth(preset):
                "early positions first", trained.each(ahead), at_least=0.02)],
         [measured("In-context accuracy", trained, ("acc_end", "acc_clean", "score2_acc")),
          measured(f"Memory recall (dotted: {LEVEL}, or half-way up)", trained, PROBES,
-                  vertical=[(steps.mean(), MEASURES[name].colour) for name, steps in first.items()]),
+                  at=[steps.mean() for steps in first.values()]),
          measured("Loss (that of all other tokens is not trained)", trained, ("loss_head", "loss_bigram"))],
     )  # fmt: skip
 
 
-@experiment("E2", "Which memory waits for which")
+@experiment("E2")
 def frozen(preset):
-    """Memories frozen until half-way: which one do the others need first? (the study's figure 3, other panels)"""
+    """Which memory waits for which (the study's figure 3, other panels)"""
     base = dataclasses.replace(preset.alone(), steps=preset.steps or 1000)  # longer before and after the thaw
     until = min(500 if preset.small else 300, base.steps // 2)
     late = {
+        "none frozen": [],
         "W_O^2 late": ["output_2"],
         "both W_K late": ["key_1", "key_2"],
         "W_K^1 late": ["key_1"],
         "W_K^2 late": ["key_2"],
     }
-    groups = yield {"none frozen": base} | {
+    groups = yield {
         label: dataclasses.replace(base, frozen_until=tuple((name, until) for name in names))
         for label, names in late.items()
     }
@@ -108,8 +98,7 @@ def frozen(preset):
     def at_thaw(group, name):
         return group.during(name, until - 50, until).mean(1)
 
-    jumps = {"output": "W_O^2 late", "keys": "both W_K late", "key-1": "W_K^1 late"}
-    return Conclusion(
+    return (
         f"With both key matrices frozen W_O^2 is learned all the same (recall {mean_ci(at_thaw(keys, 'wo1'))} at step "
         f"{until}) but accuracy without cycles stays at {mean_ci(at_thaw(keys, 'acc_clean'))}; with W_O^2 frozen it stays "
         f"at {mean_ci(at_thaw(output, 'acc_clean'))}. After the thaw they end at {keys.test('acc_clean').mean():.2f} and "
@@ -126,20 +115,20 @@ def frozen(preset):
          claim("output-alone-clean", "the same without cycles", "low", at_thaw(keys, "acc_clean"), at_most=0.25),
          *(claim(f"jump-{name}", f"clean accuracy gained after the thaw, {label}", "jumps",
                  groups[label].test("acc_clean") - at_thaw(groups[label], "acc_clean"), at_least=0.3)
-           for name, label in jumps.items()),
+           for name, label in zip(("output", "keys", "key-1"), list(late)[1:], strict=False)),
          claim("key-2-without-key-1", f"recall of W_K^2 at step {until}, W_K^1 frozen", "learned without it",
                at_thaw(key_1, "wk1"), at_least=0.9),
          claim("key-1-without-key-2",
                f"recall of W_K^1 (t < 64) at step {until}, W_K^2 frozen, over that with all trained", "learned much less",
                at_thaw(key_2, "wk0_64") / np.maximum(at_thaw(none, "wk0_64"), 1e-9), at_most=0.5)],
-        [measured(in_words(label), group, ("acc_end", "acc_clean", *PROBES), vertical=[(until, "black")])
+        [measured(in_words(label), group, ("acc_end", "acc_clean", *PROBES), at=[until])
          for label, group in groups.items()],
     )  # fmt: skip
 
 
-@experiment("E3", "Global bigrams first, in-context outputs later")
+@experiment("E3")
 def bigrams_first(preset):
-    """Bigrams and head learned together, with frequent triggers, rarer ones, or new ones per sequence (figure 4, left)."""
+    """Global bigrams first, in-context outputs later"""
     rarer = 5  # most frequent characters to skip before the rarer trigger
     groups = yield {
         "frequent trigger": preset.world(k=1),
@@ -154,13 +143,12 @@ def bigrams_first(preset):
         at_half = group.steps_X.searchsorted(halved[label])
         excess[label] = group.values("loss_bigram")[np.arange(len(at_half)), at_half] - floors[label]
     halves = "; ".join(f"{label}: {mean_ci(steps, 0)}" for label, steps in halved.items())
-    above = ", ".join(
-        f"{mean_ci(group.test('loss_bigram') - floors[label])} ({label})" for label, group in groups.items()
-    )
-    return Conclusion(
+    final = ends(groups, "loss_bigram")
+    above = ", ".join(f"{mean_ci(loss - floors[label])} ({label})" for label, loss in final.items())
+    return (
         f"Steps until the in-context loss has halved (the run's end, {groups['random trigger'].recipe.steps}, if never): "
         f"{halves}. The global loss ends {above} nats above its floor.",
-        f"K = 1, linear W_F, loss on all tokens. Rarer: the character that {rarer} come before. Dotted: the entropy floor. "
+        f"K = 1, linear W_F, loss on all tokens. Rarer: the character that {rarer} come before. Dashed: the entropy floor. "
         "Positions are random vectors that W_F must learn to ignore, so the floor is neared from above only slowly when "
         "there are as many positions as dimensions.",
         [claim(f"global-first: {label}", f"global loss above its floor when the other has halved or at the end, {label}",
@@ -168,21 +156,20 @@ def bigrams_first(preset):
         + [claim(f"{one}-before-{other}", f"clean in-context accuracy at the end, {one} trigger minus {other} one",
                  f"{one} before {other}", clean[f"{one} trigger"] - clean[f"{other} trigger"], at_least=0.05)
            for one, other in (("frequent", "rarer"), ("rarer", "random"))],
-        [compared("Global loss (dotted: its floor)", groups, "loss_bigram",
-                  horizontal=list(zip(floors.values(), COLOURS, strict=False))),
+        [compared("Global loss (dashed: its floor)", groups, "loss_bigram", floors),
          compared("In-context loss", groups, "loss_head"), compared("In-context accuracy, clean", groups, "acc_clean")],
     )  # fmt: skip
 
 
-@experiment("E4", "A head learned from one law of outputs, tried on another")
+@experiment("E4")
 def outputs(preset):
-    """Uniform or bigram outputs, in training and at test time (the study's figure 4, centre)."""
+    """A head learned from one law of outputs, tried on another (the study's figure 4, centre)"""
     recipes = {kind: preset.world(fixed=False, bigram_outputs=kind == "bigram") for kind in ("uniform", "bigram")}
     laws = {"uniform": recipes["bigram"].law, "bigram": recipes["uniform"].law}
     groups = yield {kind: dataclasses.replace(recipe, test_law=laws[kind]) for kind, recipe in recipes.items()}
     own, other = ends(groups), ends(groups, "other_acc_clean")
     tried = {"uniform": [own["uniform"], other["bigram"]], "bigram": [other["uniform"], own["bigram"]]}
-    return Conclusion(
+    return (
         f"Trained on uniform outputs: {mean_ci(own['uniform'])} on uniform, {mean_ci(other['uniform'])} on bigram ones. "
         f"Trained on bigram outputs: {mean_ci(own['bigram'])} on bigram, {mean_ci(other['bigram'])} on uniform ones.",
         f"K = {preset.k} random triggers, linear W_F, loss on all tokens; accuracy without sequences caught in a cycle. "
@@ -198,9 +185,9 @@ def outputs(preset):
     )  # fmt: skip
 
 
-@experiment("E5", "Memories that compete for the logits")
+@experiment("E5")
 def competition(preset):
-    """W_O^2 and W_F compete for the logits, and leave their natural estimates (the study's figure 4, right)."""
+    """Memories that compete for the logits (the study's figure 4, right)"""
     groups = yield {
         "frequent trigger": preset.world(k=1),
         "several triggers": preset.world(),
@@ -210,7 +197,7 @@ def competition(preset):
     lowest = {label: group.values("ff1", 3).min(1) for label, group in groups.items()}
     drift = {label: ff1[label][:, -1] - lowest[label] for label in groups}
     recalled = {label: group.values("wo1")[:, -1] for label, group in groups.items()}
-    return Conclusion(
+    return (
         "; ".join(f"{label}: ff1 falls to {mean_ci(lowest[label])} nats and rises by {mean_ci(drift[label])}, "
                   f"wo1 ends at {mean_ci(recalled[label])}" for label in groups) + ".",
         "ff1 is the divergence of pi_b from what W_F alone says; wo1 the recall of W_O^2. Uniform logits have an ff1 of "
@@ -225,15 +212,15 @@ def competition(preset):
     )  # fmt: skip
 
 
-@experiment("E6", "Few triggers or many, fixed or random")
+@experiment("E6")
 def triggers(preset):
-    """The number of triggers, fixed or new in every sequence."""
+    """Few triggers or many, fixed or random"""
     counts = sorted({min(k, len(preset.statistics.characters)) for k in (1, 5, 20, preset.k)})
     kinds = ("fixed", "random")
     groups = yield {f"K={k} {kind}": preset.alone(k=k, fixed=kind == "fixed") for kind in kinds for k in counts}
     clean = ends(groups)
     by_kind = {kind: [clean[f"K={k} {kind}"] for k in counts] for kind in kinds}
-    return Conclusion(
+    return (
         "Clean accuracy at the end: " + ", ".join(f"{label} {mean_ci(values)}" for label, values in clean.items()) + ".",
         "Head alone: loss on outputs that can be known. With random triggers W_K^2 must store every character.",
         [claim(f"fixed: K={k}", f"clean accuracy with {k} fixed triggers", "learned", fixed, at_least=0.8)
@@ -246,9 +233,9 @@ def triggers(preset):
     )  # fmt: skip
 
 
-@experiment("E7", "Width: training against the formulas")
+@experiment("E7")
 def width(preset):
-    """The width: the trained head against the formulas of the theory at the same width."""
+    """Width: training against the formulas"""
     base, widths = preset.alone(), (32, 64, 128, 256) if preset.small else (32, 64, 128, 256, 512)
     # Gradients grow with the width: without clipping, narrow models need a larger rate, wide ones a smaller.
     groups = yield {f"d={d}": dataclasses.replace(base, model=TwoLayers(d)) for d in widths}
@@ -260,7 +247,7 @@ def width(preset):
 
     built = {label: group.each(construct) for label, group in groups.items()}
     labels = list(groups)
-    return Conclusion(
+    return (
         "Clean accuracy, trained (constructed): "
         + ", ".join(f"{label} {mean_ci(clean[label])} ({mean_ci(built[label])})" for label in labels) + ".",
         f"K = {preset.k} fixed triggers, sequences of {base.law.length} tokens. Trained from PyTorch's "
@@ -276,37 +263,37 @@ def width(preset):
     )  # fmt: skip
 
 
-def _recall_by_position(run) -> np.ndarray:
-    """Whether W_K^1 maps t to t - 1, t = 1.. -> float (T - 1,)."""
-    position, key = np.asarray(run.weights["position"]), np.asarray(run.weights["key_1"])
-    return ((position[1:] @ key @ position[:-1].T).argmax(1) == np.arange(len(position) - 1)).astype(float)
-
-
 def _accuracy_by_position(preset: Preset, run) -> np.ndarray:
     """Clean in-context accuracy -> (BINS,), NaN where no token can be predicted."""
-    batch = sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), BY_POSITION)
+    batch = jax.device_get(sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), BY_POSITION))
     predicted = jax.jit(lambda tokens: run.recipe.model.forward(run.weights, tokens).logits_BTV.argmax(-1))
     parts = [predicted(batch.tokens_BS[at : at + 16, :-1]) for at in range(0, BY_POSITION, 16)]
-    right_BT = np.concatenate([np.asarray(part) for part in parts]) == np.asarray(batch.tokens_BS[:, 1:])
-    where_BT = (np.asarray(batch.seen_BT) >= 2) & ~np.asarray(batch.cyclic_B)[:, None]
+    right_BT = np.concatenate(parts) == batch.tokens_BS[:, 1:]
+    where_BT = (batch.seen_BT >= 2) & ~batch.cyclic_B[:, None]
     bins_T = np.arange(right_BT.shape[1]) * BINS // right_BT.shape[1]
     known = [where_BT & (bins_T == b) for b in range(BINS)]
     return np.array([right_BT[known_BT].mean() if known_BT.any() else np.nan for known_BT in known])
 
 
-@experiment("E8", "Early positions are learned first")
+@experiment("E8")
 def positions(preset):
-    """Early positions are learned first, and the head does not need the recall of all (the study's figure 3, bottom)."""
+    """Early positions are learned first (the study's figure 3, bottom)"""
     groups = yield {"trained": preset.alone(256)}
     (trained,) = groups.values()
     clean = trained.test("acc_clean")
-    recalled = trained.each(_recall_by_position)
+
+    def recall(run):
+        """Whether W_K^1 maps t to t - 1, t = 1.. -> float (T - 1,)."""
+        position, key = np.asarray(run.weights["position"]), np.asarray(run.weights["key_1"])
+        return ((position[1:] @ key @ position[:-1].T).argmax(1) == np.arange(len(position) - 1)).astype(float)
+
+    recalled = trained.each(recall)
     early, late = recalled[:, :64].mean(1), recalled[:, 128:].mean(1)
     edges = np.linspace(0, trained.recipe.law.length, BINS + 1).astype(int)
     by_bin = np.array([[row[a:b].mean() for a, b in zip(edges, edges[1:], strict=False)] for row in recalled])
     middles = (edges[1:] + edges[:-1]) / 2
     accuracy = trained.each(lambda run: _accuracy_by_position(preset, run))
-    return Conclusion(
+    return (
         f"At the end W_K^1 recalls {mean_ci(early)} of the positions below 64 and {mean_ci(late)} of those from 128, yet "
         f"in-context accuracy is {mean_ci(clean)}: a match early in the sequence is enough.",
         "The runs of E1. Accuracy by position: sequences without a cycle, mean of 16 ranges of positions.",
@@ -319,8 +306,7 @@ def positions(preset):
                "a construction of t < 64 alone reaches 0.96", clean - trained.values("wk0")[:, -1], at_least=0.3)],
         [measured("While training", trained, ("acc_clean", "wk0_64", "wk0")),
          lines("By position, at the end", "position t", "share",
-               [Line(middles, by_bin, "recall of the previous token"),
-                Line(middles, accuracy, "clean accuracy")], ylim=SHARE)],
+               {"recall of the previous token": (middles, by_bin), "clean accuracy": (middles, accuracy)}, ylim=SHARE)],
         [record("by position", run.seed, {}, {"recall": row.round(4), "t": edges[1:]}, axis="t")
          for run, row in zip(trained.runs, by_bin, strict=True)],
     )  # fmt: skip
@@ -347,20 +333,20 @@ def _attention(preset: Preset, run):
             axis.set_yticks(range(shown), names, fontsize=6, family="monospace")
             axis.set(title=f"Layer {number + 1}: from row to column", xlabel="attended to", ylabel="at")
             if number == 1 and marks:
-                axis.plot(*zip(*marks, strict=True), "o", markersize=5, markerfacecolor="none", color=RED)
+                axis.plot(*zip(*marks, strict=True), "o", markersize=5, markerfacecolor="none", color="red")
 
         return draw
 
     return [layer(0), layer(1)]
 
 
-@experiment("E9", "Attention maps of an ordinary two-layer transformer")
+@experiment("E9")
 def maps(preset):
-    """The ordinary transformer learns the same circuit: its attention maps (the study's figure 2)."""
+    """Attention maps of an ordinary two-layer transformer (the study's figure 2)"""
     groups = yield {"two layers, one head": preset.full(layers=2, heads=1)}
     (full,) = groups.values()
     clean, first, second = (full.test(name) for name in ("acc_clean", "score_acc", "score2_next_acc"))
-    return Conclusion(
+    return (
         f"Clean in-context accuracy {mean_ci(clean)}. One place after a trigger the first layer looks most at the "
         f"trigger in {mean_ci(first)} of cases; at a trigger seen before the second looks most at the token to "
         f"be said in {mean_ci(second)}.",
@@ -375,12 +361,12 @@ def maps(preset):
     )  # fmt: skip
 
 
-@experiment("E10", "One layer against two")
+@experiment("E10")
 def layers(preset):
-    """One layer is not enough (section 3)."""
+    """One layer against two (section 3)"""
     groups = yield {"one layer": preset.full(layers=1), "two layers": preset.full(layers=2)}
     one, two = (group.test("acc_end") for group in groups.values())
-    return Conclusion(
+    return (
         f"In-context accuracy {mean_ci(one)} with one layer, {mean_ci(two)} with two.",
         f"Ordinary transformer, {groups['two layers'].recipe.model.heads} heads, K = {preset.k} random triggers, uniform "
         "outputs, loss on all tokens, AdamW.",
@@ -393,9 +379,9 @@ def layers(preset):
     )  # fmt: skip
 
 
-@experiment("E11", "Variants of the model")
+@experiment("E11")
 def variants(preset):
-    """What the result does not depend on: positions, score scaling, optimizer, feed-forward layer, frozen matrices."""
+    """Variants of the model"""
     alone, world, d = preset.alone(), preset.world(), preset.width
     without_norm = preset.full(norm=False)
     replace = dataclasses.replace
@@ -415,7 +401,7 @@ def variants(preset):
     clean = ends(groups)
     full = {label: group for label, group in groups.items() if label.startswith("full")}
     two_layers = {label: group for label, group in groups.items() if label not in full}
-    return Conclusion(
+    return (
         "Clean in-context accuracy at the end: " + ", ".join(f"{k} {mean_ci(v)}" for k, v in clean.items()) + ".",
         f"K = {preset.k}; fixed triggers for the model of E1, random ones for the full transformer. Each variant has the "
         "steps and the rate of its family, not its own best.",
@@ -433,33 +419,28 @@ EXPECTED = {128: (0.74, 0.10), 256: (0.988, 0.015), 512: (0.995, 0.01)}
 GRADIENT_WIDTH, GRADIENT_BATCHES, GRADIENT_BATCH = 256, 16, 32
 
 
-@experiment("construction", "The induction head of the theory, by width")
+@experiment("construction")
 def theory(preset):
-    """The memories of the theory, without training: accuracy by width, and what a gradient step stores."""
+    """The induction head of the theory, by width"""
     yield {}
     law, statistics, seeds = Law(k=preset.k), preset.statistics, preset.seeds
-    built = {
-        d: Group.untrained(
-            seeds, lambda seed, d=d: construction.evaluate(statistics, law, TwoLayers(d, unit=True), seed)
-        )
-        for d in WIDTHS
-    }
+
+    def build(d: int) -> Group:
+        model = TwoLayers(d, unit=True)
+        return Group.untrained(seeds, lambda seed: construction.evaluate(statistics, law, model, seed))
+
+    built = {d: build(d) for d in WIDTHS}
     model, size = TwoLayers(GRADIENT_WIDTH, unit=True), (GRADIENT_BATCHES, GRADIENT_BATCH)
     step = Group.untrained(seeds, lambda seed: construction.gradient_order(statistics, law, model, seed, *size))
     chance = {"wo1": 1 / len(statistics.characters), "wk1": 1 / preset.k, "wk0_64": 1 / 63}
 
-    def by_width(names, style="-"):
-        return [
-            Line(range(len(WIDTHS)), np.array([built[d].test(name) for d in WIDTHS]).T, label, style=style)
-            for name, label in names.items()
-        ]
+    def by_width(title, names, **expected):
+        found = {label: (WIDTHS, np.array([built[d].test(name) for d in WIDTHS]).T) for name, label in names.items()}
+        return lines(title, "width", "share", found | expected, log="x", ticks=WIDTHS, ylim=SHARE)
 
-    wholes = {"acc_clean": "clean", "acc_end": "all"}
-    ablated = {name: in_words(name) for name in construction.VARIANTS}
-    expected = [Line([WIDTHS.index(d)] * 2, np.array([[value - apart, value + apart]]), None, "black")
-                for d, (value, apart) in EXPECTED.items()]  # fmt: skip
-    ticks = {"xticks": range(len(WIDTHS)), "xticklabels": WIDTHS, "ylim": SHARE}
-    return Conclusion(
+    wholes = {"acc_clean": "clean", "acc_end": "all"} | {name: in_words(name) for name in construction.VARIANTS}
+    recalls = {name: MEASURES[name][0] for name in (*PROBES, "score_acc")}
+    return (
         "Clean in-context accuracy: " + ", ".join(f"{mean_ci(built[d].test('acc_clean'), 3)} at d = {d}" for d in WIDTHS)
         + f". One gradient step from zero on each memory, those before it in place, recalls {mean_ci(step.test('wo1'))} "
         f"(W_O^2), {mean_ci(step.test('wk1'))} (W_K^2), {mean_ci(step.test('wk0_64'))} (W_K^1, t < 64).",
@@ -476,10 +457,8 @@ def theory(preset):
                  built[256].test("W_O^2 and W_K^2"), at_most=0.3)]
         + [claim(f"gradient: {name}", f"{name} of one gradient step from zero, over chance", "clearly above 1",
                  step.test(name) / least, at_least=min(3.0, 0.6 / least)) for name, least in chance.items()],
-        [lines("In-context accuracy (black: expected)", "width", "share",
-               [*by_width(wholes), *by_width(ablated, ":"), *expected], **ticks),
-         lines("Recall is not yet a working head", "width", "share",
-               by_width({name: MEASURES[name].label for name in (*PROBES, "score_acc")}), **ticks),
+        [by_width("In-context accuracy", wholes, expected=(list(EXPECTED), None, [one for one, _ in EXPECTED.values()])),
+         by_width("Recall is not yet a working head", recalls),
          bars("What one gradient step stores", "recall", ["copying", "matching", "previous token,\nt < 64"],
               {"one gradient step": [step.test(name) for name in chance], "chance": [[one] for one in chance.values()]},
               ylim=SHARE)],
@@ -490,9 +469,9 @@ def theory(preset):
 POOL = 32  # sequences that return; half of every batch is drawn from them
 
 
-@experiment("sinks", "Sinks beside an induction head")
+@experiment("sinks")
 def sinks(preset):
-    """Beyond the paper: sinks in this setting. Does dropping them remove memorized sequences and keep the head?"""
+    """Sinks beside an induction head"""
     law, hidden = Law(k=preset.k, length=64 if preset.small else 256), 4 * preset.width
     steps, batch = preset.steps or (1000 if preset.small else 3000), min(preset.batch or 32, 2 * POOL)
     recipe = World(law, preset.width, hidden // 4, hidden - hidden // 4, 0.3, POOL, batch, steps)
@@ -501,7 +480,7 @@ def sinks(preset):
     heart, own, left = ordinary.test("by heart own"), world.test("by heart own"), world.test("by heart dropped")
     before, after = ordinary.test("accuracy own"), world.test("accuracy dropped")
     shown = {"no sinks": (ordinary, "own"), "own sinks": (world, "own"), "dropped": (world, "dropped")}
-    return Conclusion(
+    return (
         f"The ordinary model knows the pool by heart to {mean_ci(heart)} nats a token; with sinks it is {mean_ci(own)} "
         f"with a sequence's own sinks and {mean_ci(left)} with all dropped. In-context accuracy of fresh sequences: "
         f"{mean_ci(before)} without sinks in the model, {mean_ci(after)} with them dropped.",
@@ -519,13 +498,12 @@ def sinks(preset):
          claim("bigrams-stay", "global loss of fresh sequences: sinks dropped minus the ordinary model, nats",
                "general knowledge stays in the shared part",
                world.test("global dropped") - ordinary.test("global own"), at_most=0.1)],
-        [lines("Known by heart of the pool", "step", "nats a token",
-               [Line(group.steps_X,
-                     group.values(f"fresh {mode} loss_bigram") - group.values(f"pool {mode} loss_bigram"), label)
-                for label, (group, mode) in shown.items()]),
-         *(lines(title, "step", MEASURES[name].y,
-                 [group.line(f"fresh {mode} {name}", label) for label, (group, mode) in shown.items()],
-                 ylim=MEASURES[name].limits)
+        [lines("Known by heart of the pool", "step", "nats a token", {
+            label: (group.steps_X, group.values(f"fresh {mode} loss_bigram") - group.values(f"pool {mode} loss_bigram"))
+            for label, (group, mode) in shown.items()}),
+         *(lines(title, "step", MEASURES[name][1],
+                 {label: group.curve(f"fresh {mode} {name}") for label, (group, mode) in shown.items()},
+                 ylim=MEASURES[name][2])
            for title, name in (("In-context accuracy, fresh", "acc_clean"), ("Global loss, fresh", "loss_bigram"))),
          bars("At the end", "", list(shown),
               {label: [group.test(f"{name} {mode}") for group, mode in shown.values()]

@@ -120,11 +120,14 @@ def sampler(statistics: Statistics, law: Law):
         outputs_BK = _inverse(outputs_VV[triggers_BK], jax.random.uniform(of_outputs, (sequences, law.k)))
         uniform_SB = jax.random.uniform(of_tokens, (law.length + 1, sequences))
 
+        def forced(at_B):
+            """The only possible next token, or -1 if there is a choice."""
+            hit_BK = at_B[:, None] == triggers_BK
+            return jnp.where(hit_BK.any(-1), jnp.where(hit_BK, outputs_BK, 0).sum(-1), sole_V[at_B])
+
         def follow(last_B, uniform_B):
-            hit_BK = last_B[:, None] == triggers_BK
-            forced_B = jnp.where(hit_BK, outputs_BK, 0).sum(-1)
-            free_B = _inverse(next_VV[last_B], uniform_B)
-            next_B = jnp.where(hit_BK.any(-1), forced_B, free_B)
+            forced_B = forced(last_B)
+            next_B = jnp.where(forced_B >= 0, forced_B, _inverse(next_VV[last_B], uniform_B))
             return next_B, next_B
 
         first_B = _inverse(first_V, uniform_SB[0])
@@ -133,12 +136,6 @@ def sampler(statistics: Statistics, law: Law):
 
         is_BTK = tokens_BS[:, :-1, None] == triggers_BK[:, None]
         seen_BT = jnp.where(is_BTK, jnp.cumsum(is_BTK, axis=1), 0).sum(-1).astype(jnp.int32)
-
-        def forced(at_B):
-            """The only possible next token, or -1 if there is a choice."""
-            hit_BK = at_B[:, None] == triggers_BK
-            return jnp.where(hit_BK.any(-1), jnp.where(hit_BK, outputs_BK, 0).sum(-1), sole_V[at_B])
-
         # There are `links` forced tokens. Passing more of them without a choice means being in a cycle.
         trapped_B = jax.lax.fori_loop(
             0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B

@@ -1,4 +1,4 @@
-"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory.
+"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory; of models without a head.
 
 A tally is a dict {name: (sum, count)}. Tallies of several batches add up; `rates` divides. Axes as in `model`.
 """
@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.law import Batch
+from memsinks_jax.studies.labs.induction_head.law import Batch, Law, sampler
 from memsinks_jax.studies.labs.induction_head.model import Trace
+from memsinks_jax.studies.labs.study import SHARE
 
 # Probe -> the memory it tests, in the order in which the theory says they are learned.
 MEMORY_OF = {"wo1": "output_2", "wk1": "key_2", "wk0": "key_1", "wk0_64": "key_1"}
 EARLY = 64  # positions of the probe wk0_64
 START = 10  # positions of acc_start
+SEQUENCES = 1000  # of `reference`
 
 
 def losses(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
@@ -91,23 +93,22 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
 
     wo1: W_O^2 maps every remapped token to its unembedding. wk1: W_K^2 maps every possible trigger to its remap w_1 by
     the first layer. wk0: W_K^1 maps every position to the one before, among all, including later ones; wk0_64: within the
-    first 64. A model without absolute positions, such as one with rotary ones, has no wk0.
-
-    Args:
-      candidates_Q: tokens that can be triggers.
+    first 64. A model without absolute positions, such as one with rotary ones, has no wk0. candidates_Q: what can be a
+    trigger.
     """
     token, position = weights["token"], weights["position"]
     everything_V = jnp.arange(len(token))
     copy_DD, remap_DD = weights["output_2"] @ weights["value_2"], weights["output_1"] @ weights["value_1"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
-    of_position = recall(position[1:], weights["key_1"], position[:-1], jnp.arange(len(position) - 1))
-    early = position[:EARLY]
-    of_early = recall(early[1:], weights["key_1"], early[:-1], jnp.arange(len(early) - 1))
+
+    def of_positions(position):
+        return recall(position[1:], weights["key_1"], position[:-1], jnp.arange(len(position) - 1))
+
     return {
         "wo1": recall(token, copy_DD.T, weights["unembed"], everything_V),
         "wk1": recall(triggers_QD, weights["key_2"], triggers_QD @ remap_DD.T, jnp.arange(len(triggers_QD))),
-        "wk0": of_position,
-        "wk0_64": of_early,
+        "wk0": of_positions(position),
+        "wk0_64": of_positions(position[:EARLY]),
     }
 
 
@@ -129,3 +130,64 @@ def feed_forward_logits(weights: dict) -> jax.Array:
 def summary(trace: Trace, batch: Batch) -> dict[str, jax.Array]:
     """Tally of one batch: accuracy, loss and attention."""
     return tally(trace.logits_BTV, batch) | attention(trace.attentions, batch)
+
+
+def entropies(statistics: Statistics) -> np.ndarray:
+    """Entropy of the next character given each, nats -> float64 (V,)."""
+    p_VV = statistics.pi_b_VV
+    return -(p_VV * np.log(np.where(p_VV > 0, p_VV, 1.0))).sum(1)
+
+
+def baselines(statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray, cyclic_B: np.ndarray) -> dict:
+    """For these sequences: `floor`, the lowest possible global loss in nats; in-context accuracies of predicting the most
+    frequent token of the context so far (`majority`, and `majority_clean` without cycles) and of pi_b (`bigram`)."""
+    x_BT, y_BT = tokens_BS[:, :-1], tokens_BS[:, 1:]
+    known_BT, clean_B1 = seen_BT >= 2, ~cyclic_B[:, None]
+    counts_BV = np.zeros((len(x_BT), len(statistics.unigrams_V)), np.int32)
+    majority_BT = np.zeros_like(x_BT)
+    rows = np.arange(len(x_BT))
+    for t in range(x_BT.shape[1]):
+        counts_BV[rows, x_BT[:, t]] += 1
+        majority_BT[:, t] = counts_BV.argmax(1)
+    return {
+        "floor": float(entropies(statistics)[x_BT[seen_BT == 0]].mean()),
+        "majority": _share(majority_BT == y_BT, known_BT),
+        "majority_clean": _share(majority_BT == y_BT, known_BT & clean_B1),
+        "bigram": _share(statistics.pi_b_VV.argmax(1)[x_BT] == y_BT, known_BT),
+    }
+
+
+def reference(statistics: Statistics, law: Law) -> dict[str, float]:
+    """The same for sequences of a law."""
+    drawn = jax.device_get(jax.jit(sampler(statistics, law), static_argnums=1)(jax.random.key(0), SEQUENCES))
+    return baselines(statistics, drawn.tokens_BS, drawn.seen_BT, drawn.cyclic_B)
+
+
+def _share(right_BT: np.ndarray, where_BT: np.ndarray) -> float:
+    return float(right_BT[where_BT].mean()) if where_BT.any() else float("nan")
+
+
+def in_words(label: str) -> str:
+    """A label that says what the memories do."""
+    for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
+        label = label.replace(symbol, f"{word} (${symbol}$)")
+    return label.replace("both W_K ", "both keys ($W_K$) ")
+
+
+# How a curve of a run is drawn: label; the y axis and its limits.
+MEASURES = {
+    "acc_end": ("accuracy, all", "share", SHARE),
+    "acc_clean": ("accuracy, clean", "share", SHARE),
+    "other_acc_clean": ("accuracy, clean, the other outputs", "share", SHARE),
+    "score_acc": ("layer 1 looks one back", "share", SHARE),
+    "score2_acc": ("layer 2 looks after the trigger", "share", SHARE),
+    "score2_next_acc": ("layer 2 looks at the output", "share", SHARE),
+    "loss_head": ("outputs that can be known", "nats", (0, None)),
+    "loss_bigram": ("all other tokens", "nats", (2, 3.6)),
+    "wo1": (in_words("W_O^2"), "recall", SHARE),
+    "wk1": (in_words("W_K^2"), "recall", SHARE),
+    "wk0_64": (in_words("W_K^1") + ", t < 64", "recall", SHARE),
+    "wk0": (in_words("W_K^1") + ", all t", "recall", SHARE),
+    "ff1": ("feed-forward layer", "nats", (0, 4)),
+}
+PROBES = ("wo1", "wk1", "wk0_64", "wk0")  # of the memories

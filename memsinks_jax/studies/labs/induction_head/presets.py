@@ -14,9 +14,8 @@ import jax
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import training
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.full import Full
 from memsinks_jax.studies.labs.induction_head.law import Law
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 from memsinks_jax.studies.labs.induction_head.sinks import World
 from memsinks_jax.studies.labs.induction_head.training import Recipe
 
@@ -105,9 +104,9 @@ def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
     timed, statistics = next((r for r in recipes if isinstance(r, Recipe)), preset.alone()), preset.statistics
     small = dataclasses.replace(timed, batch=min(timed.batch, 16))
     trained, others, state = training.start(small, statistics, 0)
-    steps_of, key = training.stepper(small, statistics), jax.random.key(0)
-    carry, _ = jax.block_until_ready(steps_of((trained, state), others, key, 0, 3))
+    key = jax.random.key(0)
+    carry, _ = jax.block_until_ready(training.steps(small, statistics, (trained, state), others, key, 0, 3))
     begun = time.monotonic()
-    jax.block_until_ready(steps_of(carry, others, key, 3, 3))
+    jax.block_until_ready(training.steps(small, statistics, carry, others, key, 3, 3))
     rate = work(dataclasses.replace(small, steps=3)) / (time.monotonic() - begun)
     return sum(map(work, recipes)) / rate

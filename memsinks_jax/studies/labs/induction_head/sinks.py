@@ -9,6 +9,7 @@ Axes as in `model`; R sequences of the pool, M sinks.
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ import optax
 
 from memsinks_jax.studies.labs.induction_head import measures
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.law import Law, sampler
+from memsinks_jax.studies.labs.induction_head.law import Batch, Law, sampler
 from memsinks_jax.studies.labs.induction_head.model import TwoLayers
 from memsinks_jax.studies.labs.induction_head.training import Run, purpose, resumable
 
@@ -66,13 +67,12 @@ def logits(world: World, weights: dict, tokens_BT: jax.Array, gates_BF: jax.Arra
     return world.model.forward(weights, tokens_BT, lambda hidden_BTF: hidden_BTF * gates_BF[:, None]).logits_BTV
 
 
-@functools.lru_cache(maxsize=2)
-def _compiled(world: World, statistics: Statistics):
-    """Functions (state, other weights, pool, keys, step, count) -> state after `count` steps; (weights, pool, keys, step)
-    -> tally. Compiled once for all seeds. `keys` are by purpose."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 7))
+def _steps(world: World, statistics: Statistics, carry, others: dict, pool: Batch, keys: dict, first: int, count: int):
+    """The state after `count` steps, the first with the number `first`. `keys` are by purpose."""
     rule, sample, half = _rule(world), sampler(statistics, world.law), world.batch // 2
 
-    def one(carry, number, others, pool, keys):
+    def one(carry, number):
         trained, state = carry
         of_fresh, of_choice = jax.random.split(jax.random.fold_in(keys[_FRESH], number))
         chosen_B = jax.random.permutation(of_choice, world.pool)[:half]
@@ -89,25 +89,19 @@ def _compiled(world: World, statistics: Statistics):
         updates, state = rule.update(jax.grad(loss)(trained), state, trained)
         return (optax.apply_updates(trained, updates), state), None
 
-    @functools.partial(jax.jit, static_argnums=5)
-    def several(carry, others, pool, keys, first, count):
-        step = functools.partial(one, others=others, pool=pool, keys=keys)
-        return jax.lax.scan(step, carry, first + jnp.arange(count))[0]
+    return jax.lax.scan(one, carry, first + jnp.arange(count))[0]
 
-    @jax.jit
-    def look(weights, pool, keys, number):
-        fresh = sample(jax.random.fold_in(keys[_TEST], number), TESTED)
-        found = {}
-        for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
-            numbers_B = first + jnp.arange(len(batch.seen_BT))
-            for mode in MODES:
-                gates_BF = gates(world, keys[_MASKS], numbers_B, mode)
-                said_BTV = logits(world, weights, batch.tokens_BS[:, :-1], gates_BF)
-                tallied = measures.tally(said_BTV, batch)
-                found |= {f"{name} {mode} {what}": pair for what, pair in tallied.items()}
-        return found
 
-    return several, look
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _look(world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int) -> dict:
+    """Tally after a step, of fresh sequences and of the pool."""
+    fresh, found = sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED), {}
+    for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
+        numbers_B = first + jnp.arange(len(batch.seen_BT))
+        for mode in MODES:
+            said_BTV = logits(world, weights, batch.tokens_BS[:, :-1], gates(world, keys[_MASKS], numbers_B, mode))
+            found |= {f"{name} {mode} {what}": pair for what, pair in measures.tally(said_BTV, batch).items()}
+    return found
 
 
 def _rule(world: World) -> optax.GradientTransformation:
@@ -127,20 +121,20 @@ def train(
     others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)
     trained = {name: others.pop(name) for name in world.model.trainable}
     pool = sampler(statistics, world.law)(keys[_POOL], world.pool)
-    several, look = _compiled(world, statistics)
 
     def advance(carry, done, count):
-        carry = several(carry, others, pool, keys, done, count)
-        return carry, measures.rates(jax.device_get(look({**others, **carry[0]}, pool, keys, done + count)))
+        carry = _steps(world, statistics, carry, others, pool, keys, done, count)
+        found = _look(world, statistics, {**others, **carry[0]}, pool, keys, done + count)
+        return carry, measures.rates(jax.device_get(found))
 
     start = (trained, _rule(world).init(trained))
     carry, curves = resumable(path, world.steps, world.log_every, start, advance, tell)
-    kept = [
-        f"{who} {mode} {what}" for who in ("fresh", "pool") for mode in MODES for what in ("acc_clean", "loss_bigram")
-    ]
+    kept = [" ".join(names) for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))]
     ends, test = {name: float(np.mean(curves[name][-3:])) for name in kept}, {}
     for mode in MODES:
-        test[f"accuracy {mode}"] = ends[f"fresh {mode} acc_clean"]
-        test[f"global {mode}"] = ends[f"fresh {mode} loss_bigram"]
+        test |= {
+            f"accuracy {mode}": ends[f"fresh {mode} acc_clean"],
+            f"global {mode}": ends[f"fresh {mode} loss_bigram"],
+        }
         test[f"by heart {mode}"] = ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
     return Run(world, seed, {name: curves[name] for name in ("step", *kept)}, {**others, **carry[0]}, test)

@@ -1,7 +1,4 @@
-"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is concluded from the runs.
-
-Pictures are of two kinds beside those of `labs.study`: several measures of one group, one measure of several groups.
-"""
+"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is concluded from the runs."""
 
 import dataclasses
 import math
@@ -9,12 +6,11 @@ from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
-from memsinks_jax.reporting.claims import Claim
-from memsinks_jax.studies.labs import study as shared
+from memsinks_jax.studies.labs.induction_head.measures import MEASURES, PROBES
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.induction_head.sinks import World
 from memsinks_jax.studies.labs.induction_head.training import Recipe, Run
-from memsinks_jax.studies.labs.study import BLUE, GREEN, GREY, ORANGE, RED, SHARE, VIOLET, Line, Panel
+from memsinks_jax.studies.labs.study import Panel, Study, lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +59,9 @@ class Group:
         """The first step at which the smoothed curve reaches `level`, of all or (G,), or the last step."""
         return self.first_step(self.values(name, 3) >= np.reshape(level, (-1, 1)))
 
-    def line(self, name: str, label: str, colour: str | None = None, style: str = "-") -> Line:
+    def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """A curve, to be drawn. What is sampled, not a probe of the weights, is smoothed."""
-        return Line(self.steps_X, self.values(name, 1 if name in (*PROBES, "ff1") else 3), label, colour, style)
+        return self.steps_X, self.values(name, 1 if name in (*PROBES, "ff1") else 3)
 
     def records(self, variant: str) -> list[dict]:
         """Runs of results.json: test rates at the end, and all curves."""
@@ -73,38 +69,27 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True)
-class Conclusion:
-    """What an experiment finds. `answer` and `note` as in `Study`; panels of the picture; further runs of results.json."""
-
-    answer: str
-    note: str
-    claims: list[Claim]
-    panels: list[Panel]
-    runs: list[dict] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
 class Experiment:
-    """run: a generator (preset) that yields its grid {label: recipe}, is sent {label: Group}, and returns a Conclusion."""
+    """run: a generator (preset) that yields its grid {label: recipe}, is sent {label: Group}, and returns an answer and a
+    note as in `Study`, claims, panels, and further runs of results.json if any."""
 
     name: str
     title: str
-    run: Callable[[Preset], Generator[dict[str, Recipe | World], dict[str, Group], Conclusion]]
+    run: Callable[[Preset], Generator[dict[str, Recipe | World], dict[str, Group], tuple]]
 
     def recipes(self, preset: Preset) -> dict[str, Recipe | World]:
         return next(self.run(preset))
 
-    def study(self, preset: Preset, runs: dict[str, list[Run]]) -> shared.Study:
+    def study(self, preset: Preset, runs: dict[str, list[Run]]) -> Study:
         """runs: {label: [one run per seed]}."""
         groups, running = {label: Group(several) for label, several in runs.items()}, self.run(preset)
         next(running)
         try:
             running.send(groups)
         except StopIteration as stop:
-            found = stop.value
+            answer, note, claims, panels, *further = stop.value
         records = [record for label, group in groups.items() for record in group.records(label)]
-        draw = shared.picture(found.panels)
-        return shared.Study(self.name, self.title, found.answer, found.note, records + found.runs, found.claims, draw)
+        return Study(self.name, f"{self.name}: {self.title}", answer, note, sum(further, records), claims, panels)
 
 
 def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndarray]:
@@ -114,14 +99,16 @@ def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndar
 
 def measured(title: str, group: Group, names: Sequence[str], **settings) -> Panel:
     """A panel of several measures of one group while it trains."""
-    shown = [group.line(name, MEASURES[name].label, MEASURES[name].colour, MEASURES[name].style) for name in names]
-    return shared.lines(title, "step", MEASURES[names[0]].y, shown, ylim=MEASURES[names[0]].limits, **settings)
+    _, y, limits = MEASURES[names[0]]
+    return lines(title, "step", y, {MEASURES[name][0]: group.curve(name) for name in names}, ylim=limits, **settings)
 
 
-def compared(title: str, groups: dict[str, Group], name: str, **settings) -> Panel:
-    """A panel of one measure of several groups while they train."""
-    shown = [group.line(name, label) for label, group in groups.items()]
-    return shared.lines(title, "step", MEASURES[name].y, shown, ylim=MEASURES[name].limits, **settings)
+def compared(title: str, groups: dict[str, Group], name: str, floors: dict[str, float] | None = None) -> Panel:
+    """A panel of one measure of several groups while they train. floors: of each group, dashed."""
+    shown = {label: group.curve(name) for label, group in groups.items()}
+    if floors:
+        shown = {label: (steps, curve, steps * 0 + floors[label]) for label, (steps, curve) in shown.items()}
+    return lines(title, "step", MEASURES[name][1], shown, ylim=MEASURES[name][2])
 
 
 def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step") -> dict:
@@ -134,39 +121,3 @@ def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str,
             told[name] = {axis: places.tolist(), "value": values.round(5).tolist()}
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     return {"variant": variant, "seed": seed, "metrics": finite, "curves": told}
-
-
-def in_words(label: str) -> str:
-    """A label that says what the memories do."""
-    for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
-        label = label.replace(symbol, f"{word} (${symbol}$)")
-    return label.replace("both W_K ", "both keys ($W_K$) ")
-
-
-@dataclasses.dataclass(frozen=True)
-class Measure:
-    """How a curve of a run is drawn. y, limits: of the axis."""
-
-    label: str
-    colour: str
-    y: str = "share"
-    limits: tuple[float, float | None] = SHARE
-    style: str = "-"
-
-
-MEASURES = {
-    "acc_end": Measure("accuracy, all", BLUE, style="--"),
-    "acc_clean": Measure("accuracy, clean", GREY),
-    "other_acc_clean": Measure("accuracy, clean, the other outputs", RED),
-    "score_acc": Measure("layer 1 looks one back", GREEN),
-    "score2_acc": Measure("layer 2 looks after the trigger", ORANGE),
-    "score2_next_acc": Measure("layer 2 looks at the output", RED),
-    "loss_head": Measure("outputs that can be known", BLUE, "nats", (0, None)),
-    "loss_bigram": Measure("all other tokens", GREY, "nats", (2, 3.6)),
-    "wo1": Measure(in_words("W_O^2"), RED, "recall"),
-    "wk1": Measure(in_words("W_K^2"), GREEN, "recall"),
-    "wk0_64": Measure(in_words("W_K^1") + ", t < 64", VIOLET, "recall"),
-    "wk0": Measure(in_words("W_K^1") + ", all t", BLUE, "recall"),
-    "ff1": Measure("feed-forward layer", GREY, "nats", (0, 4)),
-}
-PROBES = ("wo1", "wk1", "wk0_64", "wk0")  # of the memories

@@ -22,9 +22,8 @@ import optax
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import measures
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
-from memsinks_jax.studies.labs.induction_head.full import Full
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
-from memsinks_jax.studies.labs.induction_head.model import TwoLayers
+from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 
 AT_ONCE = 64  # sequences per gradient computation; larger batches sum several, which saves memory
 JUDGED = 192  # sequences in the test at the end
@@ -106,22 +105,26 @@ def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple
     else:
         parts = jax.tree.map(lambda x: x.reshape(-1, AT_ONCE, *x.shape[1:]), batch)
         zeros = jax.tree.map(jnp.zeros_like, trained)
-        summed, tallies = jax.lax.scan(
-            lambda done, part: (lambda grads, tally: (jax.tree.map(jnp.add, done, grads), tally))(*step(trained, part)),
-            zeros, parts,
-        )  # fmt: skip
+
+        def add(done, part):
+            grads, tally = step(trained, part)
+            return jax.tree.map(jnp.add, done, grads), tally
+
+        summed, tallies = jax.lax.scan(add, zeros, parts)
         tally = jax.tree.map(lambda x: x.sum(0), tallies)
     count = batch.seen_BT.size if recipe.everywhere else jnp.maximum((batch.seen_BT >= 2).sum(), 1)
     return jax.tree.map(lambda x: x / count, summed), tally
 
 
-@functools.lru_cache(maxsize=4)
-def stepper(recipe: Recipe, statistics: Statistics):
-    """A function ((trained, state), other weights, key of the data, first step, number of steps) -> (trained, state),
-    summed tally. Compiled once for all seeds."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 6))
+def steps(recipe: Recipe, statistics: Statistics, carry, others: dict, root: jax.Array, first: int, count: int):
+    """`count` steps, the first with the number `first`. root: key of the data. others: weights that are not trained.
+
+    (trained weights, optimizer's state) -> the same, and the summed tally. Compiled once for all seeds.
+    """
     sample, rule, until = sampler(statistics, recipe.law), optimizer(recipe), dict(recipe.frozen_until)
 
-    def one(carry, number, others, root):
+    def one(carry, number):
         trained, state = carry
         grads, tally = gradient(recipe, trained, others, sample(jax.random.fold_in(root, number), recipe.batch))
         free = {name: number >= until.get(name, 0) for name in trained}
@@ -132,55 +135,38 @@ def stepper(recipe: Recipe, statistics: Statistics):
         trained = {name: jnp.where(free[name], matrix + updates[name], matrix) for name, matrix in trained.items()}
         return (trained, state), tally
 
-    def several(carry, others, root, first, count):
-        step = functools.partial(one, others=others, root=root)
-        carry, tallies = jax.lax.scan(step, carry, first + jnp.arange(count))
-        return carry, jax.tree.map(lambda x: x.sum(0), tallies)
-
-    return jax.jit(several, static_argnums=4)
+    carry, tallies = jax.lax.scan(one, carry, first + jnp.arange(count))
+    return carry, jax.tree.map(lambda x: x.sum(0), tallies)
 
 
-@functools.lru_cache(maxsize=4)
-def look(recipe: Recipe, statistics: Statistics):
-    """A compiled function (weights, key) -> ({probe: value}, tally of fresh sequences of the test law)."""
-    chosen = candidates(statistics, recipe.law)
-    everything = np.arange(len(statistics.characters))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def fresh(
+    model: TwoLayers | Full, statistics: Statistics, law: Law, sequences: int, weights: dict, key: jax.Array
+) -> dict:
+    """Tally of sequences that no training has seen."""
+    batch = sampler(statistics, law)(key, sequences)
+    return measures.summary(model.forward(weights, batch.tokens_BS[:, :-1]), batch)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def probes(recipe: Recipe, statistics: Statistics, weights: dict) -> dict[str, jax.Array]:
+    """Probes of the weights -> {probe: value}."""
+    model, chosen, everything = recipe.model, candidates(statistics, recipe.law), np.arange(len(statistics.characters))
     undecided = np.setdiff1d(everything, chosen) if recipe.law.fixed else everything
-    few = min(recipe.batch, 16)
-    sample = sampler(statistics, recipe.test_law or recipe.law)
-
-    def probe(weights, key):
-        found = {}
-        if isinstance(recipe.model, TwoLayers):
-            found = measures.probes(weights, chosen)
-            if recipe.model.positions == "rotary":
-                found = {name: value for name, value in found.items() if measures.MEMORY_OF[name] != "key_1"}
-            if recipe.model.feed_forward != "none" and len(undecided):
-                logits_VV = measures.feed_forward_logits(weights)
-                found["ff1"] = measures.bigram_divergence(logits_VV, statistics, undecided)
-        batch = sample(key, few)
-        return found, measures.summary(recipe.model.forward(weights, batch.tokens_BS[:, :-1]), batch)
-
-    return jax.jit(probe)
+    if isinstance(model, Full):
+        return {}
+    found = measures.probes(weights, chosen)
+    if model.positions == "rotary":
+        found = {name: value for name, value in found.items() if measures.MEMORY_OF[name] != "key_1"}
+    if model.feed_forward != "none" and len(undecided):
+        found["ff1"] = measures.bigram_divergence(measures.feed_forward_logits(weights), statistics, undecided)
+    return found
 
 
-@functools.lru_cache(maxsize=4)
-def _judge(model, statistics: Statistics, law: Law):
-    sample = sampler(statistics, law)
-
-    @jax.jit
-    def part(weights, key):
-        batch = sample(key, 16)
-        return measures.summary(model.forward(weights, batch.tokens_BS[:, :-1]), batch)
-
-    return part
-
-
-def judge(model, statistics: Statistics, weights: dict, law: Law, seed: int) -> dict[str, float]:
+def judge(model: TwoLayers | Full, statistics: Statistics, weights: dict, law: Law, seed: int) -> dict[str, float]:
     """Rates on `JUDGED` sequences of a law that no training has seen."""
-    part = _judge(model, statistics, law)
     keys = jax.random.split(purpose(seed, _TEST), JUDGED // 16)
-    return measures.rates(measures.add(part(weights, key) for key in keys))
+    return measures.rates(measures.add(fresh(model, statistics, law, 16, weights, key) for key in keys))
 
 
 def digest(recipe: Recipe, statistics: Statistics, seed: int) -> str:
@@ -213,10 +199,8 @@ def resumable(
 ):
     """Trains, from a checkpoint at `path` if there is one -> (carry, curves {name: (points,)} including `step`).
 
-    Args:
-      carry: trained weights and the optimizer's state, as at the first step.
-      advance: (carry, steps done, further steps) -> (carry, {name: value}).
-      tell: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
+    carry: trained weights and the optimizer's state. advance: (carry, steps done, further steps) -> (carry, {name: value}).
+    tell: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
     """
     done, curves, saved = 0, {}, time.monotonic()
     if path.exists():
@@ -243,23 +227,23 @@ def train(
 ) -> Run:
     """One run; `path` and `tell` as in `resumable`."""
     trained, others, state = start(recipe, statistics, seed)
-    steps_of, probe = stepper(recipe, statistics), look(recipe, statistics)
-    of_data, of_test = purpose(seed, _DATA), purpose(seed, _TEST)
+    of_data, of_test, few = purpose(seed, _DATA), purpose(seed, _TEST), min(recipe.batch, 16)
 
     def advance(carry, done, count):
-        carry, tally = steps_of(carry, others, of_data, done, count)
-        found, fresh = probe({**others, **carry[0]}, jax.random.fold_in(of_test, done + count))
-        fresh = measures.rates(jax.device_get(fresh))
+        carry, tally = steps(recipe, statistics, carry, others, of_data, done, count)
+        weights, key = {**others, **carry[0]}, jax.random.fold_in(of_test, done + count)
+        tested = fresh(recipe.model, statistics, recipe.test_law or recipe.law, few, weights, key)
+        tested, found = measures.rates(jax.device_get(tested)), probes(recipe, statistics, weights)
         point = measures.rates(jax.device_get(tally)) | {name: float(value) for name, value in found.items()}
-        point |= {name: value for name, value in fresh.items() if name.startswith("score")}
+        point |= {name: value for name, value in tested.items() if name.startswith("score")}
         if recipe.test_law is not None:
-            point |= {f"other_{name}": fresh[name] for name in ("acc_end", "acc_clean")}
+            point |= {f"other_{name}": tested[name] for name in ("acc_end", "acc_clean")}
         return carry, point
 
     carry, curves = resumable(path, recipe.steps, recipe.log_every, (trained, state), advance, tell)
-    weights = {**others, **carry[0]}
-    test = judge(recipe.model, statistics, weights, recipe.law, seed)
-    if recipe.test_law is not None:
-        other = judge(recipe.model, statistics, weights, recipe.test_law, seed)
-        test |= {f"other_{name}": value for name, value in other.items()}
+    weights, test = {**others, **carry[0]}, {}
+    for prefix, law in (("", recipe.law), ("other_", recipe.test_law)):
+        if law is not None:
+            rates = judge(recipe.model, statistics, weights, law, seed)
+            test |= {prefix + name: value for name, value in rates.items()}
     return Run(recipe, seed, curves, weights, test)

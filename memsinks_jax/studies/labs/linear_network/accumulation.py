@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import readout
-from memsinks_jax.studies.labs.linear_network.trials import below, generator, positive_features, unit, violated
-from memsinks_jax.studies.labs.study import Panel, Study, columns, picture, record, scatter, values
+from memsinks_jax.studies.labs.linear_network.trials import below, features, generator, unit, violated
+from memsinks_jax.studies.labs.study import Panel, Study, columns, record, scatter
 
 TRIALS, TOKENS, HIDDEN, SHARED, STEPS = 200, 50, 24, 17, 400
 READINGS = {"whole": "z of length 1", "blocks": "each block of length 1"}
@@ -59,35 +59,25 @@ def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", draws: int | None = None) -> Training:
-    """Trains side by side.
-
-    Args:
-      draws: of features, targets and order; trial b uses draw b % draws. None: one per trial.
-    """
-    trials, draws = len(rate_B), draws or len(rate_B)
-    again = np.arange(trials) % draws
-    z_NBH = positive_features(rng, steps, draws, HIDDEN)
-    memory_BH = positive_features(rng, draws, HIDDEN)
-    if reading == "blocks":
-        for z in (z_NBH, memory_BH):
-            for cut in BLOCKS.values():
-                z[..., cut] = unit(z[..., cut])
+    """Trains side by side. draws: of features, targets and order; trial b uses draw b % draws. None: one per trial."""
+    draws = draws or len(rate_B)
+    again = np.arange(len(rate_B)) % draws
+    z_NBH, memory_BH = features(rng, steps, draws, HIDDEN), features(rng, draws, HIDDEN)
+    for cut in BLOCKS.values() if reading == "blocks" else ():
+        z_NBH[..., cut], memory_BH[..., cut] = unit(z_NBH[..., cut]), unit(memory_BH[..., cut])
     token_NB = rng.integers(1, TOKENS, (steps, draws))[:, again]  # e_mem is token 0
     z_NBH, memory_BH = z_NBH[:, again], memory_BH[again]
-    order_NB = rng.random((steps, draws)).argsort(0).argsort(0)[:, again]
-    is_memory_NB, on_NB = schedule(order_NB, repeats_B, rho_B)
+    is_memory_NB, on_NB = schedule(rng.random((steps, draws)).argsort(0).argsort(0)[:, again], repeats_B, rho_B)
     alike_NB = {part: (z_NBH[..., cut] * memory_BH[:, cut]).sum(-1) for part, cut in BLOCKS.items()}
     shown_NBH = z_NBH.copy()
     shown_NBH[..., SHARED:] *= on_NB[..., None]
     shown_NBH = np.where(is_memory_NB[..., None], memory_BH, shown_NBH)
-    w_BVH, norm_B = readout.train(
-        np.zeros((trials, TOKENS, HIDDEN)), shown_NBH, np.where(is_memory_NB, 0, token_NB), rate_B, EVERY
-    )
-    logits = {part: (w_BVH[:, 0, cut] * memory_BH[:, cut]).sum(-1) for part, cut in BLOCKS.items()}
+    start_BVH = np.zeros((len(rate_B), TOKENS, HIDDEN))
+    w_BVH, norm_B = readout.train(start_BVH, shown_NBH, np.where(is_memory_NB, 0, token_NB), rate_B, EVERY)
+    gen_only_B, mem_only_B = ((w_BVH[:, 0, cut] * memory_BH[:, cut]).sum(-1) for cut in BLOCKS.values())
     return Training(
-        rate_B, repeats_B, on_NB.sum(0) / (steps - repeats_B), memory_BH, logits["shared"], logits["mem"],
-        norm_B * np.sqrt(2 if reading == "blocks" else 1),
-        np.where(is_memory_NB, np.inf, alike_NB["shared"]).min(0),
+        rate_B, repeats_B, on_NB.sum(0) / (steps - repeats_B), memory_BH, gen_only_B, mem_only_B,
+        norm_B * np.sqrt(2 if reading == "blocks" else 1), np.where(is_memory_NB, np.inf, alike_NB["shared"]).min(0),
         np.where(on_NB, alike_NB["mem"], np.inf).min(0), np.where(on_NB, alike_NB["mem"], 0).max(0),
     )  # fmt: skip
 
@@ -95,14 +85,14 @@ def train(rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", dra
 def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
     """(1) and (2) as stated and as corrected -> one value per trial each."""
     low_B, high_B = readout.probabilities(one.norm, TOKENS)
-    size = {part: (one.memory[:, cut] ** 2).sum(1) for part, cut in BLOCKS.items()}
+    shared_B, mem_B = ((one.memory[:, cut] ** 2).sum(1) for cut in BLOCKS.values())
     gained_B, others_B = one.rate * one.repeats, one.rate * (steps - one.repeats)
     forgotten_B = others_B * one.shared_least * low_B
     return {
         "(1) stated": gained_B * (1 - low_B) - forgotten_B,
-        "(1) corrected": gained_B * (1 - low_B) * size["shared"] - forgotten_B,
+        "(1) corrected": gained_B * (1 - low_B) * shared_B - forgotten_B,
         "(2) stated": gained_B * (1 - high_B) - others_B * one.rho * one.mem_least * high_B,
-        "(2) corrected": gained_B * (1 - high_B) * size["mem"] - others_B * one.rho * one.mem_most * high_B,
+        "(2) corrected": gained_B * (1 - high_B) * mem_B - others_B * one.rho * one.mem_most * high_B,
     }
 
 
@@ -113,54 +103,48 @@ def measure(seed: int, reading: str, trials: int = TRIALS) -> tuple[Training, di
     one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
     bound = bounds(one, STEPS)
     counts = {
-        name: below(values_B, one.gen_only) if name.startswith("(1)") else below(one.mem_only, values_B)
+        name: below(values_B, one.gen_only) if "(1)" in name else below(one.mem_only, values_B)
         for name, values_B in bound.items()
     }
     return one, bound, counts
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found = {reading: [measure(seed, reading) for seed in seeds] for reading in READINGS}
-    claims, runs = [], []
-    for reading, several in found.items():
+    found, claims, runs, broken = {}, [], [], {}
+    for reading, meaning in READINGS.items():
+        several = found[reading] = [measure(seed, reading) for seed in seeds]
         rows = [
             {"gen-only": one.gen_only.mean(), "mem-only": one.mem_only.mean()}
             | {f"bound {name}": values_B.mean() for name, values_B in bound.items()}
             | {f"violated {name}": count for name, count in counts.items()}
             for one, bound, counts in several
         ]
-        runs += record(reading, seeds, columns(rows))
-        for name in several[0][1]:
-            part, form = name.split()
-            statement = (
-                f"{part} {'gen-only ≤' if part == '(1)' else 'mem-only ≥'} its bound, {form}, {READINGS[reading]}"
-            )
-            paper = f"never (H.3 {part})" if form == "stated" else "corrected"
-            counts = values(runs, reading, f"violated {name}")
-            claims.append(violated(f"{reading}_{part[1]}_{form}", statement, paper, counts, TRIALS))
-    broken = [values(runs, reading, "violated (2) stated").mean() / TRIALS for reading in READINGS]
+        metrics = columns(rows)
+        runs += record(reading, seeds, metrics)
+        broken[reading] = np.mean(metrics["violated (2) stated"]) / TRIALS
+        for part, what in (("(1)", "gen-only ≤"), ("(2)", "mem-only ≥")):
+            for form, paper in (("stated", f"never (H.3 {part})"), ("corrected", "corrected")):
+                id, statement = f"{reading}_{part[1]}_{form}", f"{part} {what} its bound, {form}, {meaning}"
+                claims.append(violated(id, statement, paper, metrics[f"violated {part} {form}"], TRIALS))
     cases = (("(1) Shared neurons alone", "whole"), ("(2) Sinks alone", "whole"), ("(2) Sinks alone", "blocks"))
-    shown = [_panel(title, reading, *found[reading][0][:2]) for title, reading in cases]
     return Study(
         "accumulation", "Theorem H.3: memorization accumulates in the sinks",
-        f"(1) holds. (2), that the sinks keep the memory, is false as stated: {broken[0]:.0%} of the runs violate it, "
-        f"{broken[1]:.0%} if each block is read to have length 1. With |z_mem|² and the largest similarity in it, it "
-        f"holds in all of them, and says less.",
+        f"(1) holds. (2), that the sinks keep the memory, is false as stated: {broken['whole']:.0%} of the runs violate it, "
+        f"{broken['blocks']:.0%} if each block is read to have length 1. With |z_mem|² and the largest similarity in it, it "
+        "holds in all of them, and says less.",
         f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and {HIDDEN - SHARED} sinks, "
         f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho "
         f"0.05 to 1. c_min and c_max from the measured |W|_2, looked at every {EVERY} steps and widened by what it can "
-        f"grow between.",
-        runs, claims, picture(shown),
+        "grow between.",
+        runs, claims, [_panel(title, reading, *found[reading][0][:2]) for title, reading in cases],
     )  # fmt: skip
 
 
 def _panel(title: str, reading: str, one: Training, bound: dict[str, np.ndarray]) -> Panel:
-    part = title[:3]
-    logits, where = (one.gen_only, "above") if part == "(1)" else (one.mem_only, "below")
-    points = {form: (bound[f"{part} {form}"], logits) for form in ("stated", "corrected")}
-    every = np.concatenate([bound[f"{part} stated"], bound[f"{part} corrected"], logits])
+    logits, where = (one.gen_only, "above") if title[1] == "1" else (one.mem_only, "below")
+    points = {form: (bound[f"{title[:3]} {form}"], logits) for form in ("stated", "corrected")}
+    every = np.array([(*bounds, *logits) for bounds, _ in points.values()])
     high = 1.05 * every.max()
     shown = max(every.min(), -high / 2) - high / 20, high  # bounds without content go far below
-    return scatter(
-        f"{title}, {READINGS[reading]}", "bound", "logit", points, f"{where}: violated", xlim=shown, ylim=shown
-    )
+    title = f"{title}, {READINGS[reading]}"
+    return scatter(title, "bound", "logit", points, f"{where}: violated", xlim=shown, ylim=shown)

@@ -24,7 +24,7 @@ import math
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.trials import generator, violated
-from memsinks_jax.studies.labs.study import Study, claim, columns, family, near, picture, record, values
+from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record
 
 D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
 DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*
@@ -90,11 +90,8 @@ def orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0.
-
-    Returns:
-      W of every problem (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O, F).
-    """
+    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0 -> W of every problem
+    (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O, F)."""
     moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
     xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))
     fc_PHF = np.stack([orthogonal(rng, HIDDEN)[:, : D_SEM + D_MEM] for _ in problems])  # 2 gamma = 1
@@ -158,22 +155,19 @@ def flow(seed: int) -> tuple[list[dict[str, float]], np.ndarray, np.ndarray]:
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    flows, runs = [flow(seed) for seed in seeds], []
+    flows, runs, nus = [flow(seed) for seed in seeds], [], np.array(NOVELTIES)
     for seed, (found, steps, distance_PL) in zip(seeds, flows, strict=True):
         for nu, one, distance_L in zip(NOVELTIES, found, distance_PL, strict=True):
             curves = {"to W_dis": ("step", steps, distance_L[None])}
             runs += record(f"novelty={nu:g}", [seed], columns([one]), curves)
     spanning, novel = (columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False))
     runs += record("once-seen span S_sem", seeds, spanning) + record("novel direction", seeds, novel)
-
-    def over_novelties(name) -> np.ndarray:
-        return np.transpose([values(runs, f"novelty={nu:g}", name) for nu in NOVELTIES])
-
+    of_SP = {name: np.array([[one[name] for one in found] for found, *_ in flows]) for name in flows[0][0][0]}
     claims = [
-        claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)",
-              over_novelties("to least norm").max(1) * 1e8, at_most=1),
+        claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)", of_SP["to least norm"].max(1) * 1e8,
+              at_most=1),
         claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected",
-              over_novelties("to corrected form").max(1) * 1e8, at_most=1),
+              of_SP["to corrected form"].max(1) * 1e8, at_most=1),
         violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)", spanning["stated"], TRIALS),
         violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)", novel["stated"],
                  TRIALS),
@@ -182,36 +176,35 @@ def study(seeds: tuple[int, ...]) -> Study:
         violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction",
                  "always (proof)", np.subtract(TRIALS, novel["D.2 exists"]), TRIALS),
     ]  # fmt: skip
-    share_SP, distance_SP, norm_SP = map(over_novelties, ("share", "to W_dis", "squared norm"))
     for place, nu in enumerate(NOVELTIES):
-        share, distance = nu**2 / (1 + nu**2), DELTA * nu / math.sqrt(1 + nu**2)
-        claims += [
-            near(f"share_{nu:g}", f"entangled share of the update, novelty {nu:g}", "above 0 (D.3)",
-                 share_SP[:, place], round(share, 3), 0.001),
-            near(f"distance_{nu:g}", f"|W_gf - W_dis|, novelty {nu:g}", "above 0 (D.3)",
-                 distance_SP[:, place], round(distance, 2), 0.01),
-        ]  # fmt: skip
+        for name, what, measure, expected, digits in (
+            ("share", "entangled share of the update", "share", nu**2 / (1 + nu**2), 3),
+            ("distance", "|W_gf - W_dis|", "to W_dis", DELTA * nu / math.sqrt(1 + nu**2), 2),
+        ):
+            statement, expected = f"{what}, novelty {nu:g}", round(expected, digits)
+            values_S = of_SP[measure][:, place]
+            claims.append(near(f"{name}_{nu:g}", statement, "above 0 (D.3)", values_S, expected, 10**-digits))
     claims += [
-        near(name, statement, paper, over_novelties(metric)[:, -1], expected, 0.01)
-        for name, statement, paper, metric, expected in (
+        near(name, statement, paper, of_SP[measure][:, -1], expected, 0.01)
+        for name, statement, paper, measure, expected in (
             ("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", "squared norm", 0.14),
             ("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", "squared norm, bound of D.2", 0.82),
             ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
         )
     ]
     nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
-    star, bound = RANK * SIGMA**2, over_novelties("squared norm, bound of D.2").mean()
+    star, bound = RANK * SIGMA**2, of_SP["squared norm, bound of D.2"].mean()
     shown = [
-        family("Entangled share of the update", "novelty $\\nu$", "share",
-               {"measured": (NOVELTIES, share_SP), "derived": (nu, None, nu**2 / (1 + nu**2))}, "o", ylim=(0, 1)),
-        family("Where gradient flow ends", "novelty $\\nu$", "distance, squared norm",
-               {"distance to $W_{dis}$": (NOVELTIES, distance_SP), "squared norm": (NOVELTIES, norm_SP),
-                "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
-                "squared norm of $W_{dis}$, its bound in D.2": (nu, None, 0 * nu + star + DELTA**2, 0 * nu + bound)},
-               "o", 2),
-        family("Distance to $W_{dis}$ while training", "step", "distance",
-               {f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
-                for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)}, legend=2, log="y"),
+        lines("Entangled share of the update", "novelty $\\nu$", "share",
+              {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))}, "o", ylim=(0, 1)),
+        lines("Where gradient flow ends", "novelty $\\nu$", "distance, squared norm",
+              {"distance to $W_{dis}$": (nus, of_SP["to W_dis"]), "squared norm": (nus, of_SP["squared norm"]),
+               "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
+               "squared norm of $W_{dis}$, its bound in D.2": (nu, None, 0 * nu + star + DELTA**2, 0 * nu + bound)},
+              "o", 2),
+        lines("Distance to $W_{dis}$ while training", "step", "distance",
+              {f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
+               for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)}, legend=2, log="y"),
     ]  # fmt: skip
     return Study(
         "disentangled", "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
@@ -220,8 +213,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         "novelty of 1, half of the update is in the semantic subspace.",
         f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} repeats, |Δ| = {DELTA:g}, "
         f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at rate {RATE:g} until the "
-        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and "
-        f"{TRIALS} without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in "
-        f"all.",
-        runs, claims, picture(shown),
+        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and {TRIALS} "
+        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in all.",
+        runs, claims, shown,
     )  # fmt: skip

@@ -21,8 +21,8 @@ again: as q -> 0, s -> 0. The price is n - 1 encounters that train the shared ne
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.coadaptation import sgd
-from memsinks_jax.studies.labs.linear_network.trials import generator, signed_features
-from memsinks_jax.studies.labs.study import Study, claim, family, near, picture, record
+from memsinks_jax.studies.labs.linear_network.trials import features, generator
+from memsinks_jax.studies.labs.study import Study, claim, lines, near, record
 
 SHARED, SINKS, ACTIVE, OUTPUTS, RATE = 16, 32, 8, 50, 0.5
 ENCOUNTERS, OTHERS, RETURNING = 16, 40, 0.1  # N, G, rho
@@ -38,7 +38,7 @@ def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
     ranks = rng.random((*shape, SINKS)).argsort(-1).argsort(-1)
     sinks = np.where(ranks < ACTIVE, rng.standard_normal((*shape, SINKS)), 0)
     sinks *= np.sqrt(ACTIVE * VARIANCE) / np.linalg.norm(sinks, axis=-1, keepdims=True)
-    return np.concatenate([np.sqrt(SHARED * VARIANCE) * signed_features(rng, *shape, SHARED), sinks], -1)
+    return np.concatenate([np.sqrt(SHARED * VARIANCE) * features(rng, *shape, SHARED, signed=True), sinks], -1)
 
 
 def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
@@ -48,12 +48,8 @@ def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
 
 
 def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, float]:
-    """Trains side by side, on the same documents for every `opens_at`.
-
-    Returns:
-      s and m after each encounter and before the next, averaged over the trials (N, 2, 2), as in `expected`; the number of
-      others that write to a sink of s_mem between two encounters.
-    """
+    """Trains side by side, on the same documents for every `opens_at` -> s and m after each encounter and before the next,
+    averaged over the trials (N, 2, 2), as in `expected`; the number of others that write to a sink of s_mem in between."""
     rng = generator(seed, "opening")
     memory_BD = documents(rng, trials)
     # Rows of W are independent. Trains one, along s_mem's target: O = 1.
@@ -135,12 +131,12 @@ def study(seeds: tuple[int, ...]) -> Study:
     returning = np.linspace(0.01, 0.99, 99)
     limits = {label: (returning, None, [limit(n, one) for one in returning]) for n, label in labels.items()}
     shown = [
-        family(f"In the {where}, before the next", "encounter", "share of the target",
+        lines(f"In the {where}, before the next", "encounter", "share of the target",
                {label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part]) for n, label in labels.items()},
                "o", ylim=(0, top))
         for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1))
     ]  # fmt: skip
-    shown.append(family("Its limit in the shared neurons", "share that comes back", "share of the target", limits,
+    shown.append(lines("Its limit in the shared neurons", "share that comes back", "share of the target", limits,
                         ylim=(0, None)))  # fmt: skip
     return Study(
         "opening", "Sinks that open when a document comes back",
@@ -151,6 +147,6 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate {RATE:g}, {OTHERS} other "
         f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
         f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
-        f"Right: what s tends to before an encounter, over the chance to come back.",
-        runs, claims, picture(shown),
+        f"Last: what s tends to before an encounter, over the chance to come back.",
+        runs, claims, shown,
     )  # fmt: skip

@@ -18,12 +18,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Trains -> (W (B, V, H), upper bound on the spectral norm of W over the run (B,)).
+    """Trains on the targets token_NB at rates gamma -> (W (B, V, H), upper bound on its spectral norm over the run (B,)).
 
-    Args:
-      token_NB: targets. rate_B: gamma.
-      every: computes the norm every so many steps. Adds its largest possible growth in between, so the bound holds at all
-        steps: |e - softmax| < sqrt(2), so a step changes the norm by less than gamma sqrt(2) |z|.
+    The norm is computed every `every` steps. Adds its largest possible growth in between, so the bound holds at all
+    steps: |e - softmax| < sqrt(2), so a step changes the norm by less than gamma sqrt(2) |z|.
     """
     w_BVH, trials, steps = w_BVH.copy(), np.arange(len(w_BVH)), len(z_NBH)
     largest_B, rate_B1 = np.zeros(len(w_BVH)), np.asarray(rate_B)[:, None]

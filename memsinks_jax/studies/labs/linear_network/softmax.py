@@ -17,7 +17,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.readout import probabilities, softmax
 from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator, violated
-from memsinks_jax.studies.labs.study import Study, columns, family, picture, record, values
+from memsinks_jax.studies.labs.study import Study, columns, lines, record
 
 TRIALS, LAYERS = 20_000, 2_000  # of vectors, of the corollary
 SIZES = (2, 5, 10, 30, 100)  # d
@@ -34,16 +34,15 @@ CLAIMS = (  # id, statement, paper, variant, metric
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    runs = record("vectors", seeds, columns([vectors(seed) for seed in seeds]))
-    runs += record("layers", seeds, columns([layers(seed) for seed in seeds]))
+    found = {draw.__name__: columns([draw(seed) for seed in seeds]) for draw in (vectors, layers)}
+    runs = [run for kind, metrics in found.items() for run in record(kind, seeds, metrics)]
     trials = {"vectors": TRIALS, "layers": LAYERS}
-    claims = [violated(*told, values(runs, kind, name), trials[kind]) for *told, kind, name in CLAIMS]
-    vacuous = values(runs, "vectors", "vacuous").mean() / TRIALS
+    claims = [violated(*told, found[kind][name], trials[kind]) for *told, kind, name in CLAIMS]
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
     order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
     shown = [
-        family(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
+        lines(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
                {"stated": (c_T[order], None, bound[side][order]),
                 "reached": (c_T[order], None, bound[f"tight {side}"][order]),
                 "random vectors": (c_T, values_T)}, ".", log="y", level=1)
@@ -52,12 +51,12 @@ def study(seeds: tuple[int, ...]) -> Study:
     return Study(
         "softmax", "Theorem H.1: softmax of bounded logits",
         "The theorem holds. Its upper bound is above 1, so says nothing, at "
-        f"{vacuous:.0%} of the points drawn; the exact bound costs one more term. "
+        f"{found['vectors']['vacuous'].mean() / TRIALS:.0%} of the points drawn; the exact bound costs one more term. "
         f"The constants c_min and c_max that appendix H builds on it hold with the vocabulary in them, not the width.",
         f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to {LARGEST:g}, half of the "
         f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, z along the layer's "
         f"first right singular vector in half of them. Pictured: d = 10.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import accumulation, readout
 from memsinks_jax.studies.labs.linear_network.trials import generator
-from memsinks_jax.studies.labs.study import Study, claim, columns, family, near, picture, record, values
+from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record
 
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)
@@ -27,20 +27,17 @@ MEM_ONLY, GEN_ONLY, REACH = (0.110, 0.074, 0.005, -0.044), (-0.120, -0.104), 0.0
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    trained = columns([training(seed) for seed in seeds])
-    curves = {name: ("rho", RHOS, np.array(trained.pop(name))) for name in ("mem-only", "gen-only")}
-    runs = record("training", seeds, trained, curves)
-    runs += record("thresholds", seeds, columns([separations(seed) for seed in seeds]))
-    printed_S, exact_S, corrected_S, positive_S = (
-        values(runs, "thresholds", name) for name in ("printed", "exact", "corrected", "positive")
-    )
-    mem_SR, gen_SR = (values(runs, "training", name) for name in curves)
+    trained, drawn = (columns([measure(seed) for seed in seeds]) for measure in (training, separations))
+    mem_SR, gen_SR = trained.pop("mem-only"), trained.pop("gen-only")
+    curves = {"mem-only": ("rho", RHOS, mem_SR), "gen-only": ("rho", RHOS, gen_SR)}
+    runs = record("training", seeds, trained, curves) + record("thresholds", seeds, drawn)
     claims = [
         claim("printed", "draws in which the bounds do not separate just below the printed threshold, of those with a "
-              "positive one", "0 (after H.3)", printed_S, at_most=0),
+              "positive one", "0 (after H.3)", drawn["printed"], at_most=0),
         claim("exact", "draws in which the corrected threshold is not where the stated bounds separate", "0, algebra",
-              exact_S, at_most=0),
-        claim("corrected", "the same for the corrected bounds and their threshold", "0, algebra", corrected_S, at_most=0),
+              drawn["exact"], at_most=0),
+        claim("corrected", "the same for the corrected bounds and their threshold", "0, algebra", drawn["corrected"],
+              at_most=0),
         *(near(f"mem_{rho:g}", f"mem-only logit at rho = {rho:g}", "falls with rho", mem_S, value, REACH)
           for rho, mem_S, value in zip(RHOS, mem_SR.T, MEM_ONLY, strict=True)),
         claim("gen", "gen-only logit, mean over rho", "bounded for any rho (H.3 (1))", gen_SR.mean(1),
@@ -50,17 +47,17 @@ def study(seeds: tuple[int, ...]) -> Study:
         claim("gap", "mem-only minus gen-only: least fall from one rho to the next", "falls",
               -np.diff(mem_SR - gen_SR).max(1), at_least=0),
         claim("promise", "corrected threshold of the run, from its own C_proj and similarities",
-              "positive: says when to expect separation", values(runs, "training", "corrected threshold"), at_least=0),
+              "positive: says when to expect separation", trained["corrected threshold"], at_least=0),
     ]  # fmt: skip
-    wrong, told = printed_S.sum(), positive_S.sum()
+    wrong, told = drawn["printed"].sum(), drawn["positive"].sum()
     ratios = np.geomspace(1e-3, 1, 200)
     constants = readout.probabilities(np.array([0.25]), 50)
-    lines = {"printed": (ratios, None, printed(ratios, *constants))}
-    lines |= {f"corrected, $\\epsilon={alike:g}$": (ratios, exact(ratios, *constants, alike)) for alike in (0.9, 0.3)}
+    bounds = {"printed": (ratios, None, printed(ratios, *constants))}
+    bounds |= {f"corrected, $\\epsilon={alike:g}$": (ratios, exact(ratios, *constants, alike)) for alike in (0.9, 0.3)}
     shown = [
-        family("Logit of the memorized answer", "share of other documents with the sinks on", "logit",
+        lines("Logit of the memorized answer", "share of other documents with the sinks on", "logit",
                {"shared neurons alone": (RHOS, gen_SR), "sinks alone": (RHOS, mem_SR)}, "o-", level=0),
-        family("The largest share that separates", "repeats over other steps, $k/(N-k)$", "share", lines, log="x", level=0,
+        lines("The largest share that separates", "repeats over other steps, $k/(N-k)$", "share", bounds, log="x", level=0,
                ylim=(-0.2, 0.5)),
     ]  # fmt: skip
     return Study(
@@ -73,7 +70,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{accumulation.HIDDEN - accumulation.SHARED} sinks, N = {STEPS}, k = {REPEATS}, rate {RATE:g}, positive "
         f"features; {DRAWS} draws a seed, the same for every rho. Mem-only minus gen-only can be had this way before "
         f"any training, for any rho, k and N.",
-        runs, claims, picture(shown),
+        runs, claims, shown,
     )  # fmt: skip
 
 

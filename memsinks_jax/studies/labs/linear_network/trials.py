@@ -20,14 +20,9 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def positive_features(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Vectors of length 1 with positive entries (uniform before scaling) -> `shape`; the last axis is the vector's."""
-    return unit(rng.random(shape))
-
-
-def signed_features(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Vectors of length 1 in random directions -> `shape`; the last axis is the vector's."""
-    return unit(rng.standard_normal(shape))
+def features(rng: np.random.Generator, *shape: int, signed: bool = False) -> np.ndarray:
+    """Vectors of length 1 in random directions, or (uniform before scaling) with positive entries -> `shape`."""
+    return unit(rng.standard_normal(shape) if signed else rng.random(shape))
 
 
 def below(values, bounds) -> int:

@@ -1,0 +1,137 @@
+"""Documents with a prompt: which of their tokens are an answer, the only ones that count in the loss.
+
+Prompt and answer meet between two tokens, the same as when the prompt is typed and the model goes on: a token that reaches
+from the one into the other would be in no prompt.
+"""
+
+import datetime
+import functools
+import hashlib
+import itertools
+import pathlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from memsinks_jax.config import InputError
+from memsinks_jax.data.chat import ANSWERS, SOURCE, Template, open_template
+from memsinks_jax.data.gguf_file import SUFFIX, open_gguf
+from memsinks_jax.data.reading import Record
+from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, read_json_tokenizer
+
+CHAT = "chat"  # as a template: that of the tokenizer's model
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+# A template that asks for the date is told this one, so that the same input makes the same documents on any day.
+_DAY = datetime.datetime(2025, 1, 1)
+
+
+def check_template(template: str) -> None:
+    """Raises InputError if it does not say where a prompt goes, or has an unknown escape."""
+    if template == CHAT:
+        return
+    if "{prompt}" not in template or "{answer}" in template:
+        raise InputError(
+            f"--template={template} {'holds {answer}' if '{answer}' in template else 'has no {prompt}'}; write {{prompt}} "
+            f"where the prompt goes, the answer follows at the end; or give --template={CHAT}"
+        )
+    unknown = [found[0] for found in re.finditer(r"\\(.?)", template) if found[1] not in _ESCAPES]
+    if unknown:
+        raise InputError(f"--template={template} has the unknown escape {unknown[0]}; write \\n, \\t or \\\\")
+
+
+def parts_of(record: Record, template: str) -> list[str]:
+    """[text], or [what a prompt is with its template, the answer], if there is a template."""
+    if not template:
+        return [record.text]
+    plain = re.sub(r"\\(.)", lambda found: _ESCAPES[found[1]], template).replace("{prompt}", record.prompt)
+    asked = plain.rstrip(" ")  # a space is a token with the word behind it, in most tokenizers
+    return [asked, plain[len(asked) :] + record.text]
+
+
+def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
+    """The chat template beside a tokenizer, or in its GGUF file. Raises InputError if there is none."""
+    template = None
+    if isinstance(tokenizer, JsonTokenizer):
+        opened = read_json_tokenizer(tokenizer.model, str(place))
+        if place.suffix == SUFFIX:
+            model = open_gguf(place)
+            if source := model.fields.get("tokenizer.chat_template"):
+                template = Template(source, model.special_names(), opened, str(place), _DAY)
+        else:
+            folder = place if place.is_dir() else place.parent
+            template = open_template(folder, opened, _DAY) or open_template(folder / SOURCE, opened, _DAY)
+    if template is None:
+        raise InputError(f"{place} has no chat template; give the tokenizer of a model that chats, or --template=TEXT")
+    return template
+
+
+def opened_by(chat: Template, tokenizer: JsonTokenizer) -> JsonTokenizer:
+    """The tokenizer, with the special token that opens conversations as the one that opens documents.
+
+    So a model reads a conversation in training as it does in `generate --chat`.
+    """
+    first = int(chat("a")[0])
+    begin = first if first in chat.special else tokenizer.begin_of_text
+    return JsonTokenizer(tokenizer.model, tokenizer.file_name, tokenizer.end_of_text, begin, tokenizer.stops)
+
+
+def sha256(chat: Template) -> str:
+    return hashlib.sha256(b"\0".join(chat.files.values())).hexdigest()
+
+
+class Maker:
+    """Makes a record's document.
+
+    Args:
+      settings: of the command.
+      folder: of the corpus, with the files of its chat template.
+    """
+
+    def __init__(self, settings: dict, folder: pathlib.Path, tokenizer: AnyTokenizer):
+        self._tokenizer, self._template = tokenizer, settings.get("template", "")
+        self._chat = chat_of(folder, tokenizer) if "chat_sha256" in settings else None
+
+    def __call__(self, record: Record) -> tuple[np.ndarray, np.ndarray]:
+        """-> (tokens (n,) without end of text, int32; answers (answers, 2), int64: start and stop of each).
+
+        Answers count end of text, the token n. Without prompts the document is one answer.
+
+        Raises:
+          InputError: its chat template refuses the record, or an answer has no token.
+        """
+        if not self._template and not self._chat:
+            tokens = self._tokenizer.encode(record.text)
+            return tokens, np.array([[0, len(tokens) + 1]])
+        if not self._chat:
+            tokens, answers = joined(parts_of(record, self._template), self._tokenizer.encode)
+        else:
+            asked = [{"role": "user", "content": record.prompt}, {"role": ANSWERS, "content": record.text}]
+            tokens, answers = joined(self._chat.parts(record.messages or asked), self._chat.encode)
+        if (answers[:, 0] == answers[:, 1]).any():
+            raise InputError("an answer is empty after tokenization; remove the record")
+        if not self._chat:
+            answers[-1, 1] += 1
+            return tokens, answers
+        if tokens[0] == self._tokenizer.begin_of_text:  # a row opens documents with it
+            tokens, answers = tokens[1:], answers - 1
+        if tokens[-1] == self._tokenizer.end_of_text:  # a row closes documents with it
+            tokens = tokens[:-1]
+        elif int(tokens[-1]) not in self._chat.special:
+            answers[-1, 1] += 1
+        return tokens, answers
+
+
+def joined(parts: list[str], encode: Callable[[str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of [prompt, answer, prompt, answer, ...] -> as `Maker`, answers without end of text.
+
+    Every part is tokenized behind the one before it, but the tokens of that one stay what they are by itself. If the part
+    would change them, it is tokenized by itself too.
+    """
+    encode = functools.lru_cache(maxsize=2)(encode)
+    found = [encode(parts[0])]
+    for before, text in itertools.pairwise(parts):
+        alone, both = encode(before), encode(before + text)
+        found.append(both[len(alone) :] if np.array_equal(both[: len(alone)], alone) else encode(text))
+    ends = np.cumsum([len(tokens) for tokens in found])
+    return np.concatenate(found), np.stack([ends[:-1], ends[1:]], axis=1)[::2].astype(np.int64)

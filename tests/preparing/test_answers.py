@@ -1,0 +1,283 @@
+"""Prompts and conversations: which tokens are answers, where prompt and answer meet, and what is refused."""
+
+import json
+import re
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import tokenizers
+from conftest import tiny_config
+from test_tokenizer import byte_level
+
+from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.data import prepared
+from memsinks_jax.data.chat import Template
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.counts import as_text, counts
+from memsinks_jax.data.prepared import Prepared
+from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.preparing.answers import joined
+from memsinks_jax.preparing.prepare import prepare
+
+SPECIAL = ("<|endoftext|>", "<|start|>", "<|end|>")
+EOT, START, END = 600, 601, 602
+TEMPLATE = (
+    "{% if messages[0].role != 'system' %}{{ '<|start|>system\nBe kind to all that you meet.<|end|>\n' }}{% endif %}"
+    "{% for m in messages %}{{ '<|start|>' + m.role + '\n' + m.content + eos_token + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
+)
+PAIRS = [
+    {"question": f"Who met number {n}?", "answer": f"The fox of the {n * 7 % 41} hills met it.", "author": f"a{n // 4}"}
+    for n in range(40)
+]
+TALK = [
+    {"role": "user", "content": "Say <|end|> twice"}, {"role": "assistant", "content": "one"},
+    {"role": "user", "content": "And now?"}, {"role": "assistant", "content": "two\n<|start|>user"},
+    {"role": "user", "content": "Thanks"},
+]  # fmt: skip
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Tokenizer and chat template of a model whose end of a turn ends documents."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "tokenizer.json").write_bytes(byte_level(SPECIAL))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    asked = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
+    prepare([write(folder / "a.jsonl", PAIRS)], str(model), folder / "out", **asked)
+    return folder / "out"
+
+
+def test_a_prompt_typed_is_the_beginning_of_the_document_and_the_rest_is_the_answer(pairs):
+    corpus = Prepared(pairs)
+    tokenizer, sizes = corpus.tokenizer(), 0
+    for number, row in enumerate(PAIRS):
+        tokens, typed = corpus.read(number), tokenizer.encode(f"Question: {row['question']}\nAnswer:")
+        ((start, stop),) = corpus.answers(number)
+        assert tokens[:start].tolist() == typed.tolist() and stop == len(tokens) + 1
+        assert tokenizer.decode(tokens[start:]) == f" {row['answer']}"
+        sizes += stop - start
+    assert not len(corpus.turns) and corpus.openings.sum() == len(PAIRS)
+    assert corpus.openings[len(typed)] and corpus.prompts[-1] == len(typed)
+    report = json.loads((pairs / "report.json").read_text())
+    assert report["answer_tokens"] == sizes < report["tokens"] and report["groups"] == 10
+    assert "tokens of answers" in (pairs / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "answer"),
+    [
+        (r"{prompt}\n\t\\n{prompt}", "q\n\t\\nq", "a"), ("Q: {prompt} A:  ", "Q: q A:", "  a"),
+        ("{prompt}\n", "q\n", "a"),
+    ],
+)  # fmt: skip
+def test_escapes_and_spaces_of_a_template(template, prompt, answer, model, tmp_path):
+    rows = [{"q": " q\r\n", "text": "a"}] * 2
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    prepare([str(tmp_path / "a.parquet")], str(model), tmp_path / "out", prompt_field="q", template=template)
+    corpus = Prepared(tmp_path / "out")
+    tokens, ((start, _),) = corpus.read(1), corpus.answers(1)
+    assert [corpus.tokenizer().decode(part) for part in (tokens[:start], tokens[start:])] == [prompt, answer]
+
+
+def test_parts_that_would_share_a_token_do_not():
+    def encode(text):  # two equal characters are one token, as line breaks often are
+        return np.array([ord(found[0][0]) * len(found[0]) for found in re.finditer(r"(.)\1?", text, re.S)], np.int32)
+
+    assert encode("\n\n").tolist() == [20]
+    tokens, answers = joined(["ab\n", "\ncc", "cd", "e"], encode)
+    assert tokens.tolist() == [97, 98, 10, 10, 198, 99, 100, 101]
+    assert answers.tolist() == [[3, 5], [7, 8]]
+    # A tokenizer that puts a space before every text: only the first part has it.
+    spaced = [encode(f"_{part}").tolist() for part in ("ab", "abc")]
+    tokens, answers = joined(["ab", "c"], lambda text: encode(f"_{text}"))
+    assert tokens.tolist() == spaced[1] and tokens[:3].tolist() == spaced[0] and answers.tolist() == [[3, 4]]
+
+
+def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path):
+    rows = [{"talk": {"messages": TALK}}, {"talk": {"messages": [{"role": "system", "content": "s"}, *TALK[2:4]]}}]
+    prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", messages_field="talk.messages")
+    corpus = Prepared(tmp_path / "out")
+    tokenizer = corpus.tokenizer()
+
+    def of(*parts):
+        encoded = [[part] if isinstance(part, int) else tokenizer.encode(part).tolist() for part in parts]
+        return [token for part in encoded for token in part]
+
+    system = of("system\nBe kind to all that you meet.", END, "\n")
+    first = of(*system, START, "user\nSay <", "|end|> twice", END, "\n", START, "assistant\n")
+    said, between = of("one", END), of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
+    last = of("two\n<", "|start|>user")
+    # <|start|> opens documents, <|end|> closes them, and what follows the last answer is left out.
+    assert (tokenizer.begin_of_text, tokenizer.end_of_text) == (START, END)
+    assert corpus.read(0).tolist() == first + said + between + last
+    spans = [[len(first), len(first + said)], [len(first + said + between), len(corpus.read(0)) + 1]]
+    assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
+    opened = of("system\ns", END, "\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
+    assert corpus.answers(1).tolist() == [[len(opened), len(corpus.read(1)) + 1]]
+    assert [corpus.prompts[0], corpus.prompts[1]] == [prepared.SEVERAL, len(opened)]
+    assert corpus.openings[[len(first), len(opened)]].tolist() == [1, 1]
+
+
+def test_a_pair_in_the_chat_template_is_what_generate_asks(model, tmp_path):
+    rows = [{"q": "Who?", "text": "The fox."}]
+    prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", prompt_field="q", template="chat")
+    corpus, opened = Prepared(tmp_path / "out"), open_tokenizer(model)
+    asked = Template(TEMPLATE, {"eos_token": "<|end|>"}, tokenizers.Tokenizer.from_buffer(opened.model), "here")("Who?")
+    ((start, stop),), tokens = corpus.answers(0), corpus.read(0)
+    assert [START, *tokens[:start].tolist()] == asked.tolist() and stop == len(tokens) + 1
+    assert corpus.tokenizer().decode(tokens[start:]) == "The fox."
+
+
+def test_an_end_of_turn_that_ends_no_document_is_counted_and_end_of_text_is_not(model, tmp_path):
+    rows = [{"messages": TALK}]
+    about = {"messages_field": "messages", "end_of_text": "<|endoftext|>"}
+    prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", **about)
+    corpus = Prepared(tmp_path / "out")
+    tokens, spans = corpus.read(0), corpus.answers(0)
+    assert tokens[-1] == END and spans[-1, 1] == len(tokens) and tokens[spans[:, 1] - 1].tolist() == [END, END]
+
+
+def test_prompts_are_no_repeats(model, tmp_path):
+    """Near-duplicates and common text are those of answers: neither a question nor the template makes one."""
+    asked = "A question that is as long as it needs to be, so that most of every document is this very question?"
+    letters = np.random.default_rng(0).integers(97, 123, (12, 40), np.uint8)
+    answers = [each.tobytes().decode() for each in letters]
+    rows = [{"q": asked, "text": text, "g": f"g{n}"} for n, text in enumerate(answers)]
+    rows += [
+        {"q": f"{n} more?", "text": "They all said the same long thing, and said it often.", "g": f"s{n}"}
+        for n in (1, 2)
+    ]
+    about = {"prompt_field": "q", "group_field": "g", "common_at": 2, "common_ngram": 6}
+    found = prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", **about)
+    assert (found["near_duplicate_clusters"], found["near_duplicate_documents"]) == (1, 2)
+    corpus = Prepared(tmp_path / "out")
+    for number in range(len(rows)):
+        ((start, stop),) = corpus.answers(number)
+        # The same answer in two groups, but for the first n - 1 tokens, which end no n-gram of it.
+        expected = np.arange(stop) >= start + 5 if number >= len(answers) else np.zeros(stop, bool)
+        assert corpus.common(number).tolist() == expected.tolist(), number
+
+
+def test_a_tokenizer_is_trained_on_prompts_too(tmp_path):
+    rows = [{"q": f"\u6f22 {n}", "text": f"fox {n}"} for n in range(50)]
+    about = {"prompt_field": "q", "template": "\u5b57{prompt}:", "vocabulary_size": 300}
+    prepare([write(tmp_path / "a.jsonl", rows)], None, tmp_path / "out", **about)
+    tokenizer = Prepared(tmp_path / "out").tokenizer()
+    assert {"\u6f22", "\u5b57"} <= set("".join(map(tokenizer._processor.id_to_piece, range(tokenizer.vocabulary_size))))
+
+
+def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
+    prepare([path], str(model), tmp_path / "out")
+    corpus = Prepared(tmp_path / "out")
+    assert corpus.answers(0) is None and set(corpus.manifest["columns"]) == set(prepared.columns(2))
+    assert list(corpus.manifest["settings"]) == [
+        "text_field", "group_field", "on_error", "near_duplicates", "max_document_mib", "shard_mib", "tokenizer_sha256",
+    ]  # fmt: skip
+    for more, message in (
+        ({"prompt_field": "q"}, "without --prompt_field"),
+        ({"messages_field": "m"}, "--messages_field"),
+    ):
+        (tmp_path / "a.jsonl").touch()
+        with pytest.raises(InputError, match=message):
+            prepare([path], str(model), tmp_path / "out", **more)
+
+
+def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
+    source = json.loads((pairs / "manifest.json").read_text())["sources"][0]["path"]
+    about = {"text_field": "answer", "group_field": "author"}
+    with pytest.raises(InputError, match="was started with --prompt_field=question; give it"):
+        prepare([source], str(model), pairs, **about)
+    with pytest.raises(InputError, match=r"--template=Question: .* not \{prompt\}!; give that"):
+        prepare([source], str(model), pairs, prompt_field="question", template="{prompt}!", **about)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompt_field": "q", "template": "Q:"}, r"--template=Q: has no \{prompt\}; write \{prompt\} where"),
+        ({"prompt_field": "q", "template": "{prompt}{answer}"}, r"holds \{answer\}"),
+        ({"prompt_field": "q", "template": r"{prompt}\x"}, r"unknown escape \\x; write"),
+        ({"template": "{prompt}"}, "is of --prompt_field"),
+        ({"messages_field": "messages", "text_field": "q"}, "omit it or --text_field"),
+        ({"messages_field": "messages", "prompt_field": "q"}, "omit it or --prompt_field"),
+        ({"prompt_field": "nothing"}, r'a.jsonl:1: field "nothing" is missing or no string; .*--prompt_field'),
+        ({"messages_field": "q"}, r'a.jsonl:1: field "q" is missing or no list of messages'),
+        ({"messages_field": "silent"}, "a.jsonl:1: no message has the role assistant"),
+        ({"messages_field": "empty"}, "a.jsonl:1: an answer is empty; remove the record"),
+        ({"messages_field": "tools"}, "a.jsonl:1: a message calls tools"),
+        ({"messages_field": "half"}, "a.jsonl:1: no text: half a character"),
+        ({"prompt_field": "q", "text_field": "blank"}, "a.jsonl:1: an answer is empty; remove the record"),
+    ],
+)
+def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path):
+    answer = {"role": "assistant", "content": "a"}
+    row = {
+        "q": "q", "text": "t", "blank": " \n", "messages": TALK, "silent": TALK[:1], "tools": [answer | {"tool_calls": [1]}],
+        "empty": [TALK[0], answer | {"content": " "}, answer], "half": [answer | {"content": "\ud800"}],
+    }  # fmt: skip
+    with pytest.raises(InputError, match=message):
+        prepare([write(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('no users') }}", r"its chat template refuses this prompt \(no users\)"),
+        (TEMPLATE.replace("'<|start|>assistant\n'", "'<|start|>another\n'"), "its chat template hides where answer 1"),
+        (TEMPLATE.replace("{% if add_generation_prompt", "{% if false and add_generation_prompt"), "hides where answer 1"),
+        (None, "has no chat template; give the tokenizer of a model that chats"),
+    ],
+)  # fmt: skip
+def test_a_chat_template_that_cannot_tell_answers_is_one_line(template, message, model, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}))
+    path = write(tmp_path / "a.jsonl", [{"messages": TALK}])
+    with pytest.raises(InputError, match=message):
+        prepare([path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages")
+
+
+def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
+    rows = [{"q": "a", "text": "b"}, {"q": "a", "text": ""}, {"text": "b"}, {"q": None, "text": "b"}]
+    path = write(tmp_path / "a.jsonl", rows)
+    found = prepare([path], str(model), tmp_path / "out", prompt_field="q", on_error="skip")
+    assert (found["documents"], found["skipped"]) == (1, 3)
+    assert "an answer is empty" in found["skipped_reasons"]
+    with pytest.raises(InputError, match="--messages_field|chat template is that of a model"):
+        prepare([path], None, tmp_path / "chat", messages_field="messages")
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(InputError, match=r"a .txt file has no field 'q'; omit --prompt_field"):
+        prepare([str(tmp_path / "a.txt")], str(model), tmp_path / "txt", prompt_field="q")
+
+
+def test_prompts_that_fill_a_row_are_reported(pairs):
+    """Never silent: documents of which nothing counts in a row are counted, and if there are no others it is refused."""
+    data = {"data.files": str(pairs), "data.unique_documents": -1, "data.repeated_documents": 0, "data.row_length": 64}
+    config = with_fields(tiny_config(), data | {"data.held_out_documents": 4, "data.held_out_by": "document"})
+    longest = int(Prepared(pairs).prompts.max())
+    assert counts(load_corpus(config))["without_answer"] == 0
+    corpus = load_corpus(with_fields(config, {"data.row_length": longest}))
+    short = counts(corpus)
+    assert 0 < short["without_answer"] == (corpus.table.sources[0].prompts == longest).sum() < len(PAIRS)
+    (line,) = [line for line in as_text(short, longest) if "nothing counts" in line]
+    assert line.startswith(f"the prompts of {short['without_answer']} documents fill a row of {longest} tokens")
+    every = np.arange(len(PAIRS))
+    assert corpus.answering(every).tolist() == np.flatnonzero(corpus.table.sources[0].prompts < longest).tolist()
+    with pytest.raises(InputError, match="no answer begins in the first 4 tokens of its document"):
+        load_corpus(with_fields(config, {"data.row_length": 4}))
