@@ -202,7 +202,7 @@ class SinksConfig:
     )
     others_weight: float = setting(
         0.1,
-        "of that in the loss: mean square of what they add to an MLP's output, over the output's own, summed over layers",
+        "of that in the loss: the square of what they add to an MLP's output over the output's, mean, summed over layers",
         above=0,
     )
     others_on: float = setting(0.0, "share of the rows in which what they add is there, and teaches them nothing", 0, 1)

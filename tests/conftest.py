@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -74,6 +75,13 @@ def tiny_config() -> Config:
     config = with_fields(config, {"optimizer": OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)})
     config = with_fields(config, {"sinks.shared_fraction": 0.5, "mesh.data": 8})
     return validate(config)
+
+
+def prepare_apart(source: pathlib.Path, out: pathlib.Path, tokenizer: pathlib.Path, **flags) -> None:
+    """Prepares a corpus in another process: it forks, which a process that uses jax may not."""
+    flags |= {"input": source, "out": out, "tokenizer": tokenizer}
+    command = [sys.executable, "-m", "memsinks_jax.prepare", *(f"--{name}={value}" for name, value in flags.items())]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
 
 
 EVERYBODY = Opened(SinksConfig(opens_at=1), nobody)  # has sinks that are open

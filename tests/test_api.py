@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, prepare_apart, tiny_config
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -19,7 +19,6 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.model.generation import Settings
-from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.training.loop import train_and_evaluate
 
@@ -153,7 +152,7 @@ def asked(tmp_path_factory):
     for name, texts in (("read", told[:30]), ("other", told[30:])):
         rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
         (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        prepare([str(place / f"{name}.jsonl")], str(tokenizer), place / name, prompt_field="q", near_duplicates="none")
+        prepare_apart(place / f"{name}.jsonl", place / name, tokenizer, prompt_field="q", near_duplicates="none")
     config = with_fields(tiny_config(), {"data.files": str(place / "read"), "data.unique_documents": -1})
     config = with_fields(config, {"training.steps": 2, "data.row_length": 80})
     train_and_evaluate(config, place / "run")

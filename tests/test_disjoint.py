@@ -1,15 +1,12 @@
 """Groups of documents with sinks of their own: nothing is shared, the base may be frozen, others learn to be silent."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import prepare_apart, tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError, validate, with_fields
@@ -84,16 +81,7 @@ def folder(tmp_path_factory):
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         of = {"group_field": "author"} if known else {}
-        flags = {"input": f"{name}.jsonl", "tokenizer": "tokenizer.model", "out": name} | of
-        command = [
-            sys.executable,
-            "-m",
-            "memsinks_jax.prepare",
-            *(f"--{flag}={value}" for flag, value in flags.items()),
-        ]
-        subprocess.run(
-            command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True
-        )  # it forks, jax may not
+        prepare_apart(folder / f"{name}.jsonl", folder / name, folder / "tokenizer.model", **of)
     return folder
 
 
@@ -203,7 +191,7 @@ def test_others_learn_to_add_nothing_and_nothing_else_changes(folder, run):
     seen = []
     original = sparse_sinks._to_be_small
     try:
-        sparse_sinks._to_be_small = lambda y, x, weight: seen.append(weight * jnp.square(x).sum()) or y
+        sparse_sinks._to_be_small = lambda y, x, weight: seen.append((weight * jnp.square(x)).sum()) or y
         direction = random.normal(0, 1, (config.model.layers, config.model.d_model)).astype(np.float32)
 
         def penalty(size):

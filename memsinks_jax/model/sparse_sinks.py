@@ -95,7 +95,8 @@ def with_others(
 ) -> jax.Array:
     """The output of an MLP, where sinks of other documents learn to add nothing -> y_BTD.
 
-    They learn by the mean square of what they add, over that of the output; the text of others teaches them nothing else.
+    They learn by the mean square of what they add, over that of the output at the same position, since a few positions have
+    outputs a thousand times as large. The text of others teaches them nothing else.
     Nothing but their rows has a gradient of it. Arguments as of `added`.
 
     Args:
@@ -106,8 +107,9 @@ def with_others(
     added_BTD = added(
         jax.lax.stop_gradient(x_BTD), rows, blocks, lambda linear: jnp.where(foreign_GCk, hidden(linear), 0)
     )
-    size = jnp.square(jax.lax.stop_gradient(y_BTD).astype(jnp.float32)).mean() * (y_BTD.size / len(y_BTD))
-    y_BTD = _to_be_small(y_BTD, added_BTD, others.weight / size)
+    size_BT1 = jnp.square(jax.lax.stop_gradient(y_BTD).astype(jnp.float32)).sum(axis=-1, keepdims=True)
+    weight_BT1 = others.weight / (y_BTD.shape[1] * jnp.maximum(size_BT1, 1e-20))
+    y_BTD = _to_be_small(y_BTD, added_BTD, weight_BT1)
     return y_BTD + jnp.where(others.on_B[:, None, None], jax.lax.stop_gradient(added_BTD), 0)
 
 
@@ -135,7 +137,7 @@ def without_tables(model: ModelConfig, params: dict) -> dict:
 
 @jax.custom_vjp
 def _to_be_small(y: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Returns y; x gets the gradient of `weight` times the sum of its squares."""
+    """Returns y; x gets the gradient of the sum of its squares, times `weight`."""
     return y
 
 

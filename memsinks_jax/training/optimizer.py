@@ -126,7 +126,8 @@ def _refuse_columns(config: Config) -> None:
         )
 
 
-Accept = Callable[[tuple], jax.Array | bool]  # path of a parameter or a moment -> whether it changes
+# Path of a parameter or a moment, and itself -> whether it changes, or which parts of it.
+Accept = Callable[[tuple, jax.Array], jax.Array | bool]
 
 
 class RowAdamState(NamedTuple):
@@ -141,8 +142,8 @@ class RowAdamState(NamedTuple):
 def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformationExtraArgs:
     """optax.scale_by_adam, with a bias correction by the number of updates of each row of the tables, if there are any.
 
-    Its update takes `accept`, a function of a parameter's path: bool (), whether its moments change. They do not have to be
-    kept for that after the update, and are made before the direction is: so XLA's CPU backend writes them in place. It would
+    Its update takes `accept`, which says whether the moments of a parameter change. They do not have to be kept for that
+    after the update, and are made before the direction is: so XLA's CPU backend writes them in place. It would
     copy them first, a third of the memory of a step beside its state.
     """
 
@@ -152,11 +153,11 @@ def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.Gradient
         return RowAdamState(count, counts, *zeros) if counts else optax.ScaleByAdamState(count, *zeros)
 
     def update(
-        gradients, state, params=None, *, accept: Accept = lambda path: True
+        gradients, state, params=None, *, accept: Accept = lambda path, leaf: True
     ) -> tuple[optax.Updates, NamedTuple]:
         def moment(power: int, decay: float) -> Callable:
             def of(path: tuple, g: jax.Array, old: jax.Array) -> jax.Array:
-                return jnp.where(accept(path), (1 - decay) * g**power + decay * old, old)
+                return jnp.where(accept(path, old), (1 - decay) * g**power + decay * old, old)
 
             return of
 
@@ -183,7 +184,7 @@ def accepted(accept: Accept, updated, before):
 
     def choose(path: tuple, new, old):
         if not isinstance(new, adams):
-            return jnp.where(accept(path), new, old)
+            return jnp.where(accept(path, old), new, old)
         rest = [
             {name: part for name, part in state._asdict().items() if name not in ("mu", "nu")} for state in (new, old)
         ]

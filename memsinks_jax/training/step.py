@@ -95,8 +95,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         accept, guard = check_update(state.guard, loss, gradient_norm, config.training)
         taught = method.taught(batch, seed)
 
-        def changes(path: tuple) -> jax.Array:
-            return accept & taught(path)
+        def changes(path: tuple, leaf: jax.Array) -> jax.Array:
+            return accept & taught(path) & (touched.changing(path, leaf, rows) if sparse else True)
 
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params, accept=changes)
         updated = accepted(changes, (optax.apply_updates(params, updates), optimizer_state), before)

@@ -6,7 +6,8 @@ in training sparse embeddings (lazy Adam). A dense update would still move the s
 moments. For a sink that every step uses, both updates are the same.
 
 M is the pool, whose rows are in n parts along `fsdp`. The same number of rows is gathered from each part, U in all. If a
-part has no more rows than a batch has sinks, B * N * k, nothing is gathered and U is M.
+part has no more rows than a batch has sinks, B * N * k, nothing is gathered, U is M, and the update itself leaves out the
+other rows (`changing`).
 """
 
 from typing import NamedTuple
@@ -57,12 +58,19 @@ def take(tree, touched: Touched):
     return _of_tables(taken, tree)
 
 
+def changing(path: tuple, leaf: jax.Array, touched: Touched) -> jax.Array | bool:
+    """Which rows an update changes of what `take` has returned: of a table bool (U, 1, ...), of everything else True."""
+    if not is_table(path):
+        return True
+    return touched.rows_nU.reshape(-1, *[1] * (leaf.ndim - 1)) != NONE
+
+
 def put(tree, rows, touched: Touched):
     """The inverse of `take`: writes the table rows of `rows` back into `tree`; everything else is from `rows`."""
 
     def written(now: jax.Array, table: jax.Array) -> jax.Array:
         if touched.rows_nU.size == len(table):
-            return jnp.where(touched.rows_nU.reshape(-1, *[1] * (table.ndim - 1)) == NONE, table, now)
+            return now
         parts, rows_nU = _by_part(table, touched)
         now = now.reshape(*rows_nU.shape, *table.shape[1:])
         put_into = jax.vmap(lambda part, rows_U, now: part.at[rows_U].set(now, mode="drop"))

@@ -45,7 +45,7 @@ def traced(config, of_narrow):
     (batch,) = document_loss.document_batches(tokens, np.ones((1, 2), np.uint32), length, 1, 4, opened=np.ones(1, bool))
     loss = document_loss._compiled.__wrapped__(given, no_change, None)
     yield loss.lower(params, batch, np.uint32(0), mode="own").as_text()
-    yield jax.make_jaxpr(forced._compiled.__wrapped__(given, "own", forced._nothing))(params, batch)
+    yield jax.make_jaxpr(forced._compiled.__wrapped__(given, "own", lambda batch: {}))(params, batch)
     order = np.zeros((3, 1), np.int32)
     yield jax.make_jaxpr(relearning.practice.__wrapped__(given, "own"))(params, batch, order, None, 0.1)
     programs = generation._Programs(given, no_change, (), (1,))
