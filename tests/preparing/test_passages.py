@@ -308,5 +308,5 @@ def test_a_corpus_without_passages_is_refused(folder):
         load_corpus(config_of(folder, **{"data.files": str(folder / "plain")}))
     with pytest.raises(InputError, match="set one of them to 0"):
         validate(config_of(folder, **{"sinks.common_every": 2}))
-    with pytest.raises(InputError, match=r"disjoint.* sinks.passages_at is 2; set it to 0"):
+    with pytest.raises(InputError, match=r"disjoint.* config.sinks.passages_at is 2; set it to 0"):
         validate(config_of(folder, **{"sinks.sampling": "disjoint", "sinks.active": 4, "data.ids": "group"}))
