@@ -25,7 +25,7 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.packing import answering, reads_whole
-from memsinks_jax.data.table import truncated
+from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import Answers, DocumentLoss, batches_by_length
@@ -127,13 +127,19 @@ class Model:
         return np.stack([ids.content_id(document) for document in tokens])
 
     def document_losses(
-        self, tokens: Sequence[np.ndarray], identities: np.ndarray, sinks: str, answers: Answers = None
+        self,
+        tokens: Sequence[np.ndarray],
+        identities: np.ndarray,
+        sinks: str,
+        answers: Answers = None,
+        passages: Sequence[Passages] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(nats, number of tokens) of every document, each alone in its context: float64 and int64 (documents,).
 
         Args:
           tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
           answers: of each, what alone is measured, see `Table.answers`; None: everything.
+          passages: of each, those whose own sinks are on in the mode own; None: there are none.
         Raises:
           InputError: an unknown mode.
         """
@@ -141,7 +147,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened, answers)
+        about = (tokens, identities, run.tokenizer, opened, answers, passages)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
@@ -175,7 +181,7 @@ def evaluate(
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
       "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
-    model, floor = Model(workdir, memories), None
+    model, floor, passages = Model(workdir, memories), None, None
     config = model.run.config
     if files:
         documents, tokens, answers = read_tokens(files, model.run.tokenizer)
@@ -191,7 +197,7 @@ def evaluate(
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
-        answers = corpus.answers(indices)
+        answers, passages = corpus.answers(indices), corpus.passages(indices, model.run.opened)
     if answers and not reads_whole(config.data):
         kept = np.flatnonzero(answering(answers, config.data.row_length))
         if len(kept) < len(documents):
@@ -202,8 +208,8 @@ def evaluate(
         if not len(kept):
             raise InputError(f"{files or workdir}: no document has an answer within the context; give shorter prompts")
         documents, tokens, answers = ([of[i] for i in kept] for of in (documents, tokens, answers))
-        identities = identities[kept]
-    nats, counts = model.document_losses(tokens, identities, mode, answers)
+        identities, passages = identities[kept], passages and [passages[i] for i in kept]
+    nats, counts = model.document_losses(tokens, identities, mode, answers, passages)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [

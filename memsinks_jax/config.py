@@ -177,6 +177,11 @@ class SinksConfig:
     )
     slowing_power: float = setting(2.0, "2 slows gradually, 8 nearly stops at that encounter", above=0, highest=100)
     common_every: int = setting(0, "one slowed encounter in N trains common text (prepare --common_at); 0: none", 0)
+    passages_at: int = setting(
+        0,
+        "passages (prepare --passages) have sinks; those in more documents teach the rest passages_at / documents; 0: none",
+        0,
+    )
     shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are always on", above=0, highest=1)
     pool: int = setting(0, "sinks per MLP, in addition to the shared neurons; 0: the rest of hidden", 0)
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
@@ -390,6 +395,11 @@ def validate(config: Config) -> Config:
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
+    if config.sinks.passages_at and config.sinks.common_every:
+        raise InputError(
+            "config.sinks.passages_at gives common text sinks of its own, config.sinks.common_every trains it without any; "
+            "set one of them to 0"
+        )
     if config.goldfish.every == 1:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
     of = {"model.heads": "model.d_model", "model.kv_heads": "model.heads", "compute.accumulate": "training.batch_size"}
@@ -435,6 +445,7 @@ def validate(config: Config) -> Config:
             "sinks.kind": "by_document",
             "sinks.per_layer": False,
             "sinks.attention_fraction": 0,
+            "sinks.passages_at": 0,
         }
         for name, value in needed.items():
             if values[name] != value:

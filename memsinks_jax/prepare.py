@@ -85,6 +85,13 @@ def main() -> None:
     common_ngram = flags.DEFINE_integer(
         "common_ngram", DEFAULTS["common_ngram"], "Length of these n-grams, in tokens.", lower_bound=2
     )
+    passages = flags.DEFINE_integer(
+        "passages",
+        DEFAULTS["passages"],
+        "Find passages: text of at least this many tokens that stands in several documents, for "
+        "config.sinks.passages_at. 0: none.",
+        lower_bound=0,
+    )
     max_document = flags.DEFINE_integer(
         "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
     )
@@ -115,6 +122,7 @@ def main() -> None:
             near_duplicates=near_duplicates.value, common_at=common_at.value, common_ngram=common_ngram.value,
             max_document_mib=max_document.value, shard_mib=shard.value, end_of_text=end_of_text.value,
             prompt_field=prompt_field.value, template=template.value, messages_field=messages_field.value,
+            passages=passages.value,
         )  # fmt: skip
         logger.info(
             "%s, %s, %s, %s, %s skipped, %.0f s: %s",

@@ -259,6 +259,15 @@ def document_sinks(
     return chosen.reshape(*identities.shape[:-1], active)
 
 
+def by_owner(batch: dict) -> dict:
+    """A batch in which every stretch with sinks of its own (data/packing.owners) takes the place of a document.
+
+    Without passages it is the batch itself. Attention separates documents, so it needs the batch itself, always.
+    """
+    owned = {name.removeprefix("owner_"): batch[name] for name in batch if name.startswith("owner_")}
+    return batch | owned if owned else batch
+
+
 def encounters(batch: dict) -> jax.Array:
     """Numbers each document's encounter, not counting one per epoch -> int32 (B, N), 1 for the first."""
     return batch["seen"] - batch["epoch"][:, None] + 1
@@ -268,8 +277,11 @@ def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     """Which documents of a batch have their sinks open -> bool (B, N); None if all have.
 
     At its first encounter a document trains only the shared neurons, as if it had no sinks. When it comes back, it writes
-    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return.
+    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return. A passage stands in
+    several documents, so its sinks are open wherever it is.
     """
+    if "places" in batch and sinks.opens_at > 1:
+        return (encounters(batch) >= sinks.opens_at) | (batch["places"] > 0)
     if "common" in batch:  # encounters that train common text alone
         return (encounters(batch) >= sinks.opens_at) & ~batch["common"]
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at

@@ -28,6 +28,7 @@ PROGRAM = {
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
     "sinks.common_every": (2, {}),
+    "sinks.passages_at": (2, {}),
     "sinks.shared_fraction": (0.75, {}),
     "sgtm.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
     "sgtm.undiscovered": (0.5, {"sinks.kind": "sgtm"}),

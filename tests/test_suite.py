@@ -35,6 +35,7 @@ KINDS = {
     "slowed": {"sinks.slows_at": 2},
     "by_document": {"sinks.slows_at": 0, "sinks.per_layer": True, "sinks.sampling": "exact"},
     "common": {"sinks.slows_at": 2, "sinks.common_every": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
+    "passages": FLOYD | {"sinks.passages_at": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "attention": {"sinks.attention_fraction": 0.5, "sinks.learning_rate_multiple": 2.0},
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
@@ -51,7 +52,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory):
-    """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text."""
+    """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text and finds as a passage."""
     folder = tmp_path_factory.mktemp("marked")
     told = [stories.story(1, index).text for index in range(24)]
     lines = [json.dumps({"text": f"{text} {told[-1][:60]}"}) for text in told[:-1]]
@@ -61,7 +62,7 @@ def marked(tmp_path_factory):
         patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         prepare(
             [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
-            near_duplicates="none",
+            passages=8, near_duplicates="none",
         )  # fmt: skip
     return folder / "out"
 
@@ -73,7 +74,7 @@ def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
     run gives, of shared programs at level 0 on eight devices; and it learns."""
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
     config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | seldom | KINDS[kind])
-    if config.sinks.common_every:
+    if config.sinks.common_every or config.sinks.passages_at:
         config = with_fields(config, {"data.files": str(request.getfixturevalue("marked"))})
     train_and_evaluate(config, tmp_path / "ours")
     (tmp_path / "config.py").write_text(

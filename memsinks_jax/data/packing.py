@@ -11,6 +11,7 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
   epoch () int32                           from 0; in rows of a run only
   common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
+  owner_...                                whose sinks a position has; if `has_passages`, see `owners`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
 In every kind of row, the tokenizer's `begin_of_text` opens the document that follows: end of text, unless the tokenizer has
 another token for it. So a document's first token is predicted under its own id, and a document reads the same in a row with
@@ -34,7 +35,7 @@ from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import LONGEST
-from memsinks_jax.data.table import is_in
+from memsinks_jax.data.table import Passages, is_in
 from memsinks_jax.data.tokenizer import PADDING
 
 
@@ -68,6 +69,64 @@ def trains_common(sinks: SinksConfig) -> bool:
     No other token of the document is an input or a target, so such an encounter teaches nothing that its source alone tells.
     """
     return sinks.traits.owned and bool(sinks.slows_at and sinks.common_every)
+
+
+def has_passages(sinks: SinksConfig) -> bool:
+    """Whether passages have sinks of their own."""
+    return sinks.traits.owned and sinks.passages_at > 0
+
+
+def owners_per_row(row_length: int, documents: int) -> int:
+    """E: the most stretches of a row that have sinks of their own. Text in which passages are short has fewer in 2,048
+    tokens than 64; where a row would have more, its shortest passages have the sinks of their document."""
+    return documents + row_length // 32
+
+
+def owners(
+    parts: Sequence[tuple[int, int, Passages]], identities: np.ndarray, row_length: int, documents_per_row: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Whose sinks each position of a row has: those of the passage around its target, else of its document.
+
+    A document that a passage cuts has several stretches, with the same id.
+
+    Args:
+      parts: of each piece, its start and stop, as of `Piece`, and the passages of its document.
+      identities: uint32 (pieces, 2), of their documents.
+    Returns:
+      ({"owner_segments" (T,) int32: the stretch of each position, from 1; "owner_identities" (E, 2) uint32 and
+      "owner_places" (E,) int32 of every stretch, 0 for a document's}, int64 (stretches,): the piece of each)
+    """
+    starts, stops, _ = zip(*parts, strict=True)
+    ends = np.cumsum(np.subtract(stops, starts))
+    shifts = ends - stops  # from the place in a document to that in the row
+    there = [each.chosen((each.starts < stop) & (each.stops > start)) for start, stop, each in parts]
+    piece = np.repeat(np.arange(len(parts)), [len(each.starts) for each in there])
+    found = Passages(*(np.concatenate(each) for each in zip(*there, strict=True)))
+    low = np.maximum(found.starts, np.array(starts)[piece]) + shifts[piece]
+    high = np.minimum(found.stops, np.array(stops)[piece]) + shifts[piece]
+    kept = np.argsort(low - high, kind="stable")  # the longest first
+    while True:
+        at = np.sort(kept)
+        bounds = np.unique(np.concatenate([[0], ends, low[at], high[at]]))
+        if len(bounds) - 1 <= owners_per_row(row_length, documents_per_row):
+            break
+        kept = kept[:-1]
+    opens = bounds[:-1]
+    of = np.searchsorted(ends, opens, side="right")
+    passage = np.searchsorted(low[at], opens, side="right") - 1
+    inside = np.append(high[at], 0)[passage] > opens  # -1, before the first, is the appended one
+    passage = at[passage[inside]]
+    room = owners_per_row(row_length, documents_per_row)
+    row = {
+        "owner_segments": np.zeros(row_length, np.int32),
+        "owner_identities": np.zeros((room, 2), np.uint32),
+        "owner_places": np.zeros(room, np.int32),
+    }
+    row["owner_segments"][: ends[-1]] = np.repeat(np.arange(1, len(opens) + 1), np.diff(bounds))
+    row["owner_identities"][: len(of)] = identities[of]
+    row["owner_identities"][: len(of)][inside] = found.identities[passage]
+    row["owner_places"][: len(of)][inside] = found.places[passage]
+    return row, of
 
 
 def reads_whole(data: DataConfig) -> bool:
@@ -188,8 +247,27 @@ class Rows:
     def opened(self, number: int) -> np.ndarray:
         """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
 
-        Time and memory grow with the documents that come back, not with the corpus.
+        Time and memory grow with the documents that come back, not with the corpus; with passages, time with all of theirs.
         """
+        documents = self._documents_opened(number)
+        return np.union1d(documents, self._passages_read(number)) if has_passages(self._config.sinks) else documents
+
+    def _passages_read(self, number: int) -> np.ndarray:
+        """The ids of passages in documents that the first `number` rows begin."""
+        period, due, shuffled = self._before(number)
+        epoch, block, place = self._place(shuffled)
+        order = self._epochs.order(epoch)
+        whole = order if epoch else order[: np.flatnonzero(order == block)[0]]
+        there = self._laid_out((epoch, block))
+        scheduled = self._mixture.scheduled[: None if period else self._scheduled[due - 1][0] + 1 if due else 0]
+        read = [scheduled, there.records[there.rows < place]]
+        length = 2**32 if reads_whole(self._data) else self._length
+        found = self._table.passage_ids(np.concatenate(read), length)
+        for each in whole.tolist():
+            found = np.union1d(found, self._table.passage_ids(self._epochs.of_block(each), length))
+        return found
+
+    def _documents_opened(self, number: int) -> np.ndarray:
         # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
         at = self._config.sinks.opens_at
         opening = next(
@@ -374,6 +452,11 @@ class Rows:
             of_pieces["common"] = self._trains_common(seen - epoch + 1)
             for segment in np.flatnonzero(of_pieces["common"]).tolist():
                 self._leave_common(row, segment + 1, *parts[segment])
+        if has_passages(self._config.sinks):
+            parts = [(start, stop, self._table.passages(record)) for record, start, stop in parts]
+            found, piece = owners(parts, identities, self._length, self.documents_per_row)
+            row |= found | {"owner_seen": np.zeros(len(found["owner_places"]), np.int32)}
+            row["owner_seen"][: len(piece)] = seen[piece]
         for name, values in of_pieces.items():
             row[name] = np.zeros(self.documents_per_row, values.dtype)
             row[name][: len(pieces)] = values

@@ -6,6 +6,7 @@ A record is a document as it was written; exact copies are separate records. The
   columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 52 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
+  columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
   common/00000.array_record, ...    only with --common_at: one bit per token, whether it ends a common n-gram
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
@@ -126,6 +127,20 @@ def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tu
     } | (more if answers else {})
 
 
+# A passage of a record, see preparing/passages.py: its tokens are those from `start`, `length` of them.
+PASSAGE = np.dtype([("start", "<u4"), ("length", "<u4"), ("id", "<u8")])
+
+
+def passage_columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Further columns of a corpus with passages, as in `columns`."""
+    return {
+        "passage_ends": (np.dtype("<u8"), (records,)),
+        "passages": (PASSAGE, (None,)),
+        "passage_ids": (np.dtype("<u8"), (None,)),
+        "passage_places": (np.dtype("<u4"), (None,)),
+    }
+
+
 def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder / "columns" / f"{name}.npy"
 
@@ -181,6 +196,11 @@ class Prepared:
                            end of text is the last
       openings             (LONGEST + 1,) int64, by number of tokens the records with so many before their first answer; the
                            last entry counts all with LONGEST or more
+    and, if `has_passages`, for m of them with p ids:
+      passage_ends         (n,) uint64: those of record r end before passage_ends[r]
+      passages             (m,) PASSAGE, in order; adjacent ones do not overlap
+      passage_ids          (p,) uint64, ascending
+      passage_places       (p,) uint32: in how many different documents each stands
     Numbers of records are uint32, or uint64 from 2^32 records on.
     """
 
@@ -190,7 +210,9 @@ class Prepared:
             self.manifest = read_manifest(self.folder)
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
             self.has_answers = has_answers(self.manifest["settings"])
-            for name, (kind, shape) in columns(self.manifest["documents"], self.has_answers).items():
+            records = self.manifest["documents"]
+            more = passage_columns(records) if self.has_passages else {}
+            for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, json.JSONDecodeError) as error:
             raise InputError(
@@ -258,6 +280,15 @@ class Prepared:
     def common_ngram(self) -> int:
         """Length of the n-grams of `common`; 0 if none were sought."""
         return self.manifest["settings"].get("common_ngram", 0)
+
+    @property
+    def has_passages(self) -> bool:
+        return "passages" in self.manifest["settings"]
+
+    def passages_of(self, record: int) -> np.ndarray:
+        """The passages of a record, PASSAGE (passages,)."""
+        start, stop = (int(self.passage_ends[number]) if number >= 0 else 0 for number in (record - 1, record))
+        return self.passages[start:stop]
 
     def common(self, record: int) -> np.ndarray:
         """Whether each token of a record, then end of text, ends a common n-gram -> bool (lengths[record] + 1,)."""

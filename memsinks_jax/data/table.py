@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -116,6 +117,18 @@ class Column:
             there = part == number
             found[there] = self._converted[number](self._parts[number][at[there] - self._starts[number]])
         return found
+
+
+class Passages(NamedTuple):
+    """The passages of a document (preparing/passages.py), in order; `[i]` of every field belongs to one of them."""
+
+    starts: np.ndarray  # int64 (n,), tokens of the document
+    stops: np.ndarray  # int64 (n,)
+    identities: np.ndarray  # uint32 (n, 2)
+    places: np.ndarray  # int64 (n,): in how many different documents of its corpus it stands
+
+    def chosen(self, which: np.ndarray) -> "Passages":
+        return Passages(*(each[which] for each in self))
 
 
 class Table:
@@ -347,6 +360,28 @@ class Table:
         ends = source.common(number)
         through = np.cumsum(np.concatenate([[0], ends, np.zeros(source.common_ngram - 1, bool)]))
         return ends, through[source.common_ngram :] > through[: len(ends)]
+
+    def passages(self, record: int) -> Passages:
+        """Prepared corpora with passages only."""
+        source, number = self.home(record)
+        found = source.passages_of(number)
+        starts, places = found["start"].astype(np.int64), source.passage_places
+        at = np.searchsorted(source.passage_ids, found["id"])
+        return Passages(starts, starts + found["length"], as_lanes(found["id"]), places[at].astype(np.int64))
+
+    def passage_ids(self, records: np.ndarray, length: int) -> np.ndarray:
+        """The ids of passages that begin in the first `length` tokens of some records -> uint64 (n,), ascending."""
+        found = [np.zeros(0, np.uint64)]
+        sources = self.source_of(records)
+        for number, source in enumerate(self.sources):
+            within = records[sources == number] - self.bounds[number]
+            stops = np.asarray(source.passage_ends[within]).astype(np.int64)
+            starts = np.where(within > 0, source.passage_ends[within - 1], 0).astype(np.int64)
+            counts = stops - starts
+            at = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+            there = source.passages[at]
+            found.append(there["id"][there["start"] < length])
+        return np.unique(np.concatenate(found))
 
     # Putting sources together.
 

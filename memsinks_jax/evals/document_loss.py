@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.data.packing import Piece, reads_whole, row_of, windows
+from memsinks_jax.data.packing import Piece, owners, reads_whole, row_of, windows
+from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Change, build_model, in_turn, no_change
@@ -55,7 +56,7 @@ def padded(size: int, most: int) -> int:
 def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
-    answers: Answers = None,
+    answers: Answers = None, passages: Sequence[Passages] | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
@@ -66,19 +67,20 @@ def document_batches(
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
       answers: of each document, see `Table.answers`; None: all tokens of all documents count.
+      passages: of each document, those whose own sinks are on in the mode own; None: there are none.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
     Returns:
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
     special = (end_of_text, begin_of_text)
-    made = _rows(tokens, identities, row_length, whole, opened, special, answers, lambda size: row_length)
+    made = _rows(tokens, identities, row_length, whole, opened, special, answers, passages, lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
 
 def batches_by_length(
     config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
-    opened: np.ndarray | None = None, answers: Answers = None,
+    opened: np.ndarray | None = None, answers: Answers = None, passages: Sequence[Passages] | None = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
 
@@ -86,7 +88,7 @@ def batches_by_length(
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages)
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -96,7 +98,8 @@ def batches_by_length(
 
 def _rows(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
-    special: tuple[int, int | None], answers: Answers, length_for: Callable[[int], int],
+    special: tuple[int, int | None], answers: Answers, passages: Sequence[Passages] | None,
+    length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
@@ -106,6 +109,9 @@ def _rows(
             length = length_for(stop - start)
             row = row_of([Piece(document, start, stop, answers[place])], identity[None], length, *special)
             row |= {"document": np.int32(place), "opened": opened[place : place + 1]}
+            if passages is not None:
+                row |= owners([(start, stop, passages[place])], identity[None], length, 1)[0]
+                row["owner_opened"] = opened[place] | (row["owner_places"] > 0)
             found.setdefault(length, []).append(row)
     return found
 
@@ -172,8 +178,8 @@ def _compiled(config: Config, change: Change, platform: str | None) -> jax.stage
     model, _ = build_model(config, platform)
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
-        segments_BT = batch["segments"]
-        own = sinks.interventions(config, mode, batch["identities"], seed, segments_BT, batch["opened"])
+        segments_BT, owned = batch["segments"], sinks.by_owner(batch)
+        own = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
         interventions = in_turn(own, change(segments_BT > 0, None))
         read_out = functools.partial(
             token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks

@@ -342,9 +342,10 @@ class Decoder:
             x_BTD = x_BTD + modules.position_embedding[positions_BT]
         angles_BTC, (_, kind_L) = angles(positions_BT, config), kinds(config)
         rows = {}
-        for which in {"sinks", "others"} & set(interventions):
-            tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
-            rows[which] = sparse_sinks.fetch(tables, interventions[which], dtype)
+        for which in ("sinks", "others"):  # in this order on every host
+            if which in interventions:
+                tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
+                rows[which] = sparse_sinks.fetch(tables, interventions[which], dtype)
         structure, stacked = nnx.split(modules.layers)
 
         def layer(weights: nnx.State, x_BTD, number, kind, cache, rows, *places) -> tuple[jax.Array, Cache | None]:

@@ -41,7 +41,7 @@ class Columns:
         shutil.rmtree(work, ignore_errors=True)  # of a command that was killed
         (out / "columns").mkdir(exist_ok=True)
         self._columns = {
-            name: _Column(prepared.column_file(out, name), kind, shape[1:])
+            name: Column(prepared.column_file(out, name), kind, shape[1:])
             for name, (kind, shape) in prepared.columns(records, answers).items()
         }
         self._openings = np.zeros(prepared.LONGEST + 1, np.int64)
@@ -159,7 +159,7 @@ def _median(counted: np.ndarray, too_long: np.ndarray) -> int:
     return int(lengths.sum()) // 2
 
 
-class _Column:
+class Column:
     """A .npy file to append to. It gets its name when it is closed."""
 
     def __init__(self, path: pathlib.Path, kind: np.dtype, row: tuple[int, ...]):

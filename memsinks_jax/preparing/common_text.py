@@ -49,7 +49,7 @@ class Ngrams(PipelineStep):
         hashes, numbers, at = [], [], 0
         answers = answers_file(work, rank)
         answers = np.load(answers) if answers.exists() else None
-        for document, tokens in enumerate(_tokens(shard, len(index), self.kind)):
+        for document, tokens in enumerate(shard_tokens(shard, len(index), self.kind)):
             found = ngram_hashes(np.append(tokens, self.end_of_text), self.length)
             places = np.arange(len(found), dtype=np.uint64) + np.uint64((rank << 32) + at + self.length - 1)
             if answers is not None:
@@ -76,7 +76,8 @@ def _inside(answers: np.ndarray, size: int, length: int) -> np.ndarray:
     return (first == last) & (first > 0)  # answers do not overlap
 
 
-def _tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> Iterator[np.ndarray]:
+def shard_tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> Iterator[np.ndarray]:
+    """The tokens of every record of a shard."""
     reader = ArrayRecordReader(str(shard))
     for start in range(0, records, _READ):
         for record in reader.read(start, min(start + _READ, records)):
@@ -102,31 +103,42 @@ class Common(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        first, last = (rank << 64) // world_size, ((rank + 1 << 64) // world_size) - 1
+        first, last = hashes_of(rank, world_size)
         hashes, numbers = [np.zeros(0, np.uint64)], [np.zeros((0, 2), np.uint64)]
         for shard in range(self.shards):
             sorted_hashes = np.load(work / "ngrams" / f"{shard:05d}.hashes.npy", mmap_mode="r")
-            there = slice(*_range(sorted_hashes, first, last))
+            there = slice(*range_of(sorted_hashes, first, last))
             hashes.append(sorted_hashes[there])
             numbers.append(np.load(work / "ngrams" / f"{shard:05d}.numbers.npy", mmap_mode="r")[there])
-        places = _common(np.concatenate(hashes), *np.concatenate(numbers).T, self.at)
+        identities, places = np.concatenate(numbers).T
+        places = places[in_several(np.concatenate(hashes), identities, self.at)]
         (work / "common").mkdir(exist_ok=True)
         np.save(work / "common" / f"{rank:05d}.npy", np.sort(places))
 
 
-def _range(ascending: np.ndarray, first: int, last: int) -> tuple[int, int]:
+def hashes_of(rank: int, world_size: int) -> tuple[int, int]:
+    """The first and the last hash of a task's range."""
+    return (rank << 64) // world_size, ((rank + 1 << 64) // world_size) - 1
+
+
+def range_of(ascending: np.ndarray, first: int, last: int) -> tuple[int, int]:
     """Start and stop of the values from `first` to `last`."""
     return int(np.searchsorted(ascending, np.uint64(first))), int(np.searchsorted(ascending, np.uint64(last), "right"))
 
 
-def _common(hashes: np.ndarray, identities: np.ndarray, places: np.ndarray, at: int) -> np.ndarray:
-    """The places of n-grams with at least `at` different ids. All are uint64 (n,)."""
+def in_several(hashes: np.ndarray, identities: np.ndarray, at: int) -> np.ndarray:
+    """Which n-grams have at least `at` different ids -> bool (n,). Both are uint64 (n,)."""
     order = np.lexsort((identities, hashes))
-    hashes, identities = hashes[order], identities[order]
-    new_ngram = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
-    new_id = new_ngram | np.append(True, identities[1:] != identities[:-1])[: len(hashes)]
-    ngram = np.cumsum(new_ngram) - 1
-    return places[order][np.bincount(ngram[new_id])[ngram] >= at]
+    new_ngram = is_new(hashes[order])
+    new_id = new_ngram | is_new(identities[order])
+    ngram, found = np.cumsum(new_ngram) - 1, np.zeros(len(hashes), bool)
+    found[order] = np.bincount(ngram[new_id])[ngram] >= at
+    return found
+
+
+def is_new(values: np.ndarray) -> np.ndarray:
+    """Which of some values differ from the one before; the first does -> bool (n,)."""
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
 class Marks(PipelineStep):
@@ -144,7 +156,7 @@ class Marks(PipelineStep):
         common = np.zeros(ends[-1] if len(ends) else 0, bool)
         for part in range(self.ranges):
             places = np.load(out / "work" / "common" / f"{part:05d}.npy", mmap_mode="r")
-            there = places[slice(*_range(places, rank << 32, (rank + 1 << 32) - 1))]
+            there = places[slice(*range_of(places, rank << 32, (rank + 1 << 32) - 1))]
             common[(there & np.uint64(2**32 - 1)).astype(np.int64)] = True
         (out / "common").mkdir(exist_ok=True)
         with shard_writer(out / "common" / f"{rank:05d}.array_record", ends) as writer:

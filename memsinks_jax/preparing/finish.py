@@ -13,7 +13,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.preparing import common_text, page
+from memsinks_jax.preparing import common_text, page, passages
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
@@ -68,6 +68,10 @@ def finish(
         summary["common_tokens"] = common_text.count(work)
     if has_answers:
         summary["answer_tokens"] = answered
+    found = None
+    if "passages" in plan.settings:
+        found = passages.write_columns(out, len(shards), common_text.tasks(plan.bytes_of_pieces()))
+        summary |= {"passages": found.passages, "passage_tokens": found.tokens}
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
@@ -78,11 +82,14 @@ def finish(
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],
         "shards": shards,
-        "columns": written.hashes,
+        "columns": written.hashes | (found.hashes if found else {}),
     }
     _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
-    summary["most_repeated"] = _most_repeated(prepared.Prepared(out), written.most_repeated)
+    corpus = prepared.Prepared(out)
+    summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
+    for name in ("longest", "most_frequent") if found else ():
+        summary[f"{name}_passages"] = passages.shown(corpus, offsets, getattr(found, name))
     report.write_json(out / "report.json", summary)
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):

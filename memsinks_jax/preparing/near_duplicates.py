@@ -95,12 +95,12 @@ class Clusters(PipelineStep):
         files = sorted((work / "pairs").glob("*.dups"))
         documents = np.zeros(0, np.uint64)
         for path in files:
-            documents = _union(documents, _pairs(path))
+            documents = union(documents, _pairs(path))
         firsts = np.arange(len(documents))  # first document of the cluster of each
         for path in files:
             ends, inverse = np.unique(_pairs(path), return_inverse=True)
             # Looks them up in order: at random in a large table, every lookup would wait for memory.
-            firsts = _connected(firsts, np.searchsorted(documents, ends)[inverse])
+            firsts = connected(firsts, np.searchsorted(documents, ends)[inverse])
         (work / "clusters").mkdir(exist_ok=True)
         cuts = np.searchsorted(documents, np.arange(self.shards + 1, dtype=np.uint64) << np.uint64(32))
         for shard, (start, stop) in enumerate(itertools.pairwise(cuts)):
@@ -114,7 +114,7 @@ def _pairs(path: pathlib.Path) -> np.ndarray:
     return as_numbers(np.fromfile(path, "<u4").reshape(-1, 2)).reshape(-1, 2)
 
 
-def _union(documents: np.ndarray, more: np.ndarray) -> np.ndarray:
+def union(documents: np.ndarray, more: np.ndarray) -> np.ndarray:
     """Sorted union. np.union1d hashes, which takes ten times as long."""
     joined = np.append(documents, more)
     joined.sort(kind="stable")  # merges the sorted parts
@@ -123,7 +123,7 @@ def _union(documents: np.ndarray, more: np.ndarray) -> np.ndarray:
     return joined[fresh]
 
 
-def _connected(firsts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+def connected(firsts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Updates `firsts` (n,), the least member of each cluster, after joining the clusters of each pair in (m, 2)."""
     from scipy.sparse import coo_array  # takes a quarter of a second to import, only needed for clusters
     from scipy.sparse.csgraph import connected_components

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
 DEFAULTS = {
     "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "common_ngram": 13, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "",
+    "common_ngram": 13, "passages": 0, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "",
     "messages_field": "", "template": "",
 }  # fmt: skip
 
@@ -54,6 +54,7 @@ def prepare(
     settings = DEFAULTS | settings
     # Without these the manifest is that of a folder from before there were any.
     unused = [] if settings["common_at"] else ["common_at", "common_ngram"]
+    unused += [] if settings["passages"] else ["passages"]
     unused += [] if (end_of_text := settings["end_of_text"]) else ["end_of_text"]
     unused += [name for name in ("prompt_field", "messages_field") if not settings[name]]
     if settings["prompt_field"]:
@@ -112,7 +113,7 @@ def prepare(
 
 def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
     """From the input to the corpus -> its report."""
-    from memsinks_jax.preparing import common_text, near_duplicates, steps
+    from memsinks_jax.preparing import common_text, near_duplicates, passages, steps
     from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.stages import Watch, run_stage
 
@@ -134,6 +135,9 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         stages["ngrams"] = [ngrams], pieces
         stages["common"] = [common_text.Common(work, pieces, at)], ranges
         stages["marks"] = [common_text.Marks(out, ranges)], pieces
+    if length := plan.settings.get("passages"):
+        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
+        stages |= passages.stages(out, kind, pieces, ranges, length)
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
         for stage, (what, count) in stages.items():

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from memsinks_jax.config import Config
-from memsinks_jax.data.packing import trains_common
+from memsinks_jax.data.packing import has_passages, owners_per_row, trains_common
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
@@ -48,6 +48,12 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     )
     for name, kind in by_document.items():
         batch[name] = jax.ShapeDtypeStruct((size, documents_per_row), kind, sharding=rows)
+    if has_passages(config.sinks):
+        owners = owners_per_row(length, documents_per_row)
+        shapes = {"segments": (length,), "identities": (owners, 2), "places": (owners,), "seen": (owners,)}
+        for name, shape in shapes.items():
+            kind = np.uint32 if name == "identities" else np.int32
+            batch[f"owner_{name}"] = jax.ShapeDtypeStruct((size, *shape), kind, sharding=rows)
     batch["epoch"] = jax.ShapeDtypeStruct((size,), np.int32, sharding=rows)
     step = jax.jit(
         make_train_step(config, steps, platform),

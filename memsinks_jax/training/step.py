@@ -77,9 +77,10 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         trained, frozen = split(config, state.params)
         before = params, optimizer_state = trained, state.optimizer
         if sparse:
-            opened_BN = sinks.opened(batch, config.sinks)
+            owners = sinks.by_owner(batch)
+            opened_BN = sinks.opened(owners, config.sinks)
             rows = touched.find(sinks.sinks_for_mode(
-                "own", batch["identities"], seed, parts.sinks, config.sinks, batch["segments"], opened_BN
+                "own", owners["identities"], seed, parts.sinks, config.sinks, owners["segments"], opened_BN
             ), parts.sinks)  # fmt: skip
             batch |= {"sinks": rows.places_BNk}
             before = params, optimizer_state = touched.take(before, rows)

@@ -7,7 +7,8 @@ import pytest
 from documents import plan_of
 
 from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig, with_fields
-from memsinks_jax.data.packing import Piece, Rows, row_of, windows
+from memsinks_jax.data.packing import Piece, Rows, owners, owners_per_row, row_of, windows
+from memsinks_jax.data.table import Passages
 
 T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
@@ -221,3 +222,41 @@ def test_noise_comes_at_its_rate_by_encounter_or_by_document():
         assert abs(wrong.mean() / 10 - 0.3) < 0.07
     assert sorted(counts["document"]) == [0] * 280 + [10] * 120
     assert len(set(counts["encounter"])) > 5
+
+
+def passages_of(*spans):
+    starts, stops, keys, places = np.array(spans, np.int64).reshape(-1, 4).T
+    return Passages(starts, stops, np.stack([keys, keys], axis=1).astype(np.uint32), places)
+
+
+def test_a_position_has_the_sinks_of_the_passage_around_its_target():
+    draw, identities = np.random.default_rng(0), np.array([[1, 1], [2, 2], [3, 3]], np.uint32)
+    cut = 0
+    for trial in range(300):
+        parts, expected = [], []
+        for document in range(1 + trial % 3):
+            bounds = np.sort(draw.choice(60, 2 * draw.integers(0, 7), replace=False)).reshape(-1, 2)
+            bounds[1:, 0] = np.where(draw.random(len(bounds[1:])) < 0.5, bounds[:-1, 1], bounds[1:, 0])  # adjacent ones
+            spans = [(a, b, 10 + n, 2 + n) for n, (a, b) in enumerate(bounds.tolist())]
+            start, stop = (int(each) for each in np.sort(draw.choice(61, 2, replace=False)))
+            parts.append((start, stop, passages_of(*spans)))
+            for target in range(start, stop):
+                inside = [(key, places) for a, b, key, places in spans if a <= target < b]
+                expected.append((document, *(inside[0] if inside else (document + 1, 0))))
+        row, piece = owners(parts, identities[: len(parts)], 200, 3)
+        at = row["owner_segments"][: len(expected)] - 1
+        found = list(
+            zip(
+                piece[at].tolist(),
+                row["owner_identities"][at, 0].tolist(),
+                row["owner_places"][at].tolist(),
+                strict=True,
+            )
+        )
+        assert (row["owner_segments"][len(expected) :] == 0).all() and (np.diff(at) >= 0).all()
+        assert len(row["owner_identities"]) == len(row["owner_places"]) == owners_per_row(200, 3) == 9
+        wrong = [n for n, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other]
+        cut += bool(wrong)
+        if wrong:  # there is no room for the shortest passages
+            assert at[-1] + 1 >= 9 - 1 and all(found[n] == (found[n][0], found[n][0] + 1, 0) for n in wrong)
+    assert 10 < cut < 150

@@ -74,14 +74,15 @@ def losses_and_gradients(config, params, batch):
     batch = dict(batch)
     learning_BT, teaching = method_of(config).slowing(batch)
     if config.sinks.sparse:
+        owned = sinks.by_owner(batch)
         batch["sinks"] = sinks.sinks_for_mode(
             "own",
-            batch["identities"],
+            owned["identities"],
             0,
             parts.sinks,
             config.sinks,
-            batch["segments"],
-            sinks.opened(batch, config.sinks),
+            owned["segments"],
+            sinks.opened(owned, config.sinks),
         )
 
     def loss(params):

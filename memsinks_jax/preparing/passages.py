@@ -1,0 +1,347 @@
+"""Finds passages: runs of at least N tokens that stand in several documents, as licences, quotes and mail footers do.
+
+An n-gram of N tokens is common if two different documents have it. Tokens of common n-grams are in passages. Two n-grams
+that follow each other somewhere belong to one passage if this is where most places of either go on: if the first is followed
+by this token in more than half of its places, and the second preceded by this one in more than half of its own. So every
+n-gram has at most one before it and one after it, a passage is one text, and each n-gram is in the same passage wherever it
+stands. Its id is a hash of that text: the least hash of its n-grams. The alternatives, on the copyright files of a Debian
+system (697,646 tokens, N = 50; of all places of common n-grams, those that have the id that most places of this n-gram have,
+and those of the id with most places):
+
+  a passage is                                            agree    largest    runs
+  a chain of common n-grams, named by its least hash       0.76     0.05     1,450
+  the same, named by its most frequent n-gram              0.88     0.08     1,450
+  all chains that share an n-gram                          1.00     0.23     1,450
+  what most places agree on (here)                         1.00     0.05     3,730
+  the same without runs shorter than N / 2 (written)       0.97     0.05     2,554
+
+Seven stages sort on disk, as in `common_text`. A place is shard << 32 | number of the n-gram's last token in the shard.
+Exact copies are one document, whose copies have the same passages. If documents have prompts, passages are of answers: no
+n-gram has a token of a prompt, and none goes on into one.
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+from datatrove.pipeline.base import PipelineStep
+
+from memsinks_jax.data import prepared
+from memsinks_jax.data.ids import as_lanes, as_numbers, to_hex
+from memsinks_jax.data.order import mix
+from memsinks_jax.preparing.columns import Column
+from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, shard_tokens
+from memsinks_jax.preparing.near_duplicates import connected, ngram_hashes, union
+from memsinks_jax.preparing.steps import answers_file
+
+_SHOWN = 10  # longest and most frequent passages on the page
+_EXCERPT = 1000  # tokens
+_NONE = 2**32 - 1  # no token: the neighbour of an n-gram at the end of a document
+_COMMON, _GOES_ON, _COMES_FROM = 1, 2, 4  # what is known of a place, three bits below it
+_LOW = np.uint64(2**32 - 1)
+
+
+def stages(out: pathlib.Path, kind: np.dtype, shards: int, ranges: int, length: int) -> dict[str, tuple[list, int]]:
+    """{stage: its steps, and the number of its tasks}.
+
+    Args:
+      kind: of the tokens in a shard. ranges: of hashes, see `common_text.tasks`. length: N.
+    """
+    work = out / "work"
+    return {
+        "passage_ngrams": ([Ngrams(out, length, kind)], shards),
+        "repeats": ([Repeats(work, shards)], ranges),
+        "runs": ([Runs(work, ranges)], shards),
+        "joins": ([Joins(work, shards)], ranges),
+        "names": ([Names(work)], 1),
+        "passages": ([Passages(work, length)], shards),
+        "places": ([Places(work, shards)], ranges),
+    }
+
+
+class Ngrams(PipelineStep):
+    """Stage 1, one task per shard: its n-grams, sorted by hash. Numbers: the document's id, the place, both neighbours."""
+
+    type, name = "memsinks_jax", "passage_ngrams"
+
+    def __init__(self, out: pathlib.Path, length: int, kind: np.dtype):
+        super().__init__()
+        self.out, self.length, self.kind = str(out), length, kind
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        out = pathlib.Path(self.out)
+        index = np.load(out / "work" / f"{rank:05d}.npy")
+        shard = out / "shards" / f"{rank:05d}.array_record"
+        tokens = np.concatenate([np.zeros(0, self.kind), *shard_tokens(shard, len(index), self.kind)])
+        lengths = index["length"].astype(np.int64)
+        document, opens, sizes = np.arange(len(lengths)), np.cumsum(lengths) - lengths, lengths  # of what is searched
+        if (answers := answers_file(out / "work", rank)).exists():
+            document, starts, stops = np.load(answers).astype(np.int64).T
+            opens, sizes = opens[document] + starts, np.minimum(stops, lengths[document]) - starts
+        ngrams = np.maximum(sizes - self.length + 1, 0)
+        of = np.repeat(np.arange(len(ngrams)), ngrams)
+        number = np.arange(len(of)) - (np.cumsum(ngrams) - ngrams)[of]
+        first = opens[of] + number
+        before, after = (np.full(len(of), _NONE, np.uint64) for _ in range(2))
+        has = number > 0
+        before[has] = tokens[first[has] - 1]
+        has = number + 1 < ngrams[of]
+        after[has] = tokens[first[has] + self.length]
+        hashes = ngram_hashes(tokens, self.length)[first]
+        places = (first + self.length - 1).astype(np.uint64) + np.uint64(rank << 32)
+        columns = as_numbers(index["identity"])[document[of]], places, before << np.uint64(32) | after
+        _save_sorted(out / "work" / "passage_ngrams", rank, hashes, np.stack(columns, axis=1))
+
+
+class Repeats(PipelineStep):
+    """Stage 2, one task per range of hashes: the places, sorted, of common n-grams, how they go on, and their hashes."""
+
+    type, name = "memsinks_jax", "repeats"
+
+    def __init__(self, work: pathlib.Path, shards: int):
+        super().__init__()
+        self.work, self.shards = str(work), shards
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        hashes, numbers = _read_range(work / "passage_ngrams", self.shards, *hashes_of(rank, world_size), 3)
+        common = in_several(hashes, numbers[:, 0], 2)
+        hashes, (_, places, neighbours) = hashes[common], numbers[common].T
+        known = np.full(len(places), _COMMON, np.uint64)
+        known[_with_most(hashes, neighbours & _LOW)] |= np.uint64(_GOES_ON)
+        known[_with_most(hashes, neighbours >> np.uint64(32))] |= np.uint64(_COMES_FROM)
+        _save_sorted(work / "repeats", rank, places << np.uint64(3) | known, hashes)
+
+
+def _with_most(hashes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Which places of an n-gram have the neighbour that more than half of them have -> bool (n,)."""
+    order, found = np.lexsort((tokens, hashes)), np.zeros(len(hashes), bool)
+    new_ngram = is_new(hashes[order])
+    new_pair = new_ngram | is_new(tokens[order])
+    ngram, pair = np.cumsum(new_ngram) - 1, np.cumsum(new_pair) - 1
+    found[order] = 2 * np.bincount(pair)[pair] > np.bincount(ngram)[ngram]
+    return found & (tokens != _NONE)
+
+
+class Runs(PipelineStep):
+    """Stage 3, one task per shard: runs of n-grams that belong together, each named by the least hash among its own.
+
+    Columns of a run: the numbers of its first and its last place in the shard, its name.
+    """
+
+    type, name = "memsinks_jax", "runs"
+
+    def __init__(self, work: pathlib.Path, ranges: int):
+        super().__init__()
+        self.work, self.ranges = str(work), ranges
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        found, hashes = _read_range(work / "repeats", self.ranges, rank << 35, (rank + 1 << 35) - 1)
+        order = np.argsort(found, kind="stable")
+        found, hashes = found[order], hashes[order]
+        at, known = found >> np.uint64(3) & _LOW, found & np.uint64(7)
+        goes_on = (at[1:] == at[:-1] + np.uint64(1)) & (known[:-1] & _GOES_ON > 0) & (known[1:] & _COMES_FROM > 0)
+        first = np.flatnonzero(np.append(True, ~goes_on)[: len(at)])
+        names = np.minimum.reduceat(hashes, first) if len(first) else hashes
+        last = np.append(first[1:], len(at))[: len(first)] - 1
+        (work / "runs").mkdir(exist_ok=True)
+        np.save(work / "runs" / f"{rank:05d}.npy", np.stack([at[first], at[last], names], axis=1))
+        named = np.unique(np.stack([hashes, np.repeat(names, last - first + 1)], axis=1), axis=0)
+        _save_sorted(work / "named", rank, named[:, 0], named[:, 1])
+
+
+class Joins(PipelineStep):
+    """Stage 4, one task per range of hashes: pairs of names that an n-gram has, the lesser first."""
+
+    type, name = "memsinks_jax", "joins"
+
+    def __init__(self, work: pathlib.Path, shards: int):
+        super().__init__()
+        self.work, self.shards = str(work), shards
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        hashes, names = _read_range(work / "named", self.shards, *hashes_of(rank, world_size))
+        order = np.lexsort((names, hashes))
+        new = is_new(hashes[order])
+        least = names[order][new][np.cumsum(new) - 1]
+        pairs = np.unique(np.stack([least, names[order]], axis=1), axis=0)
+        (work / "joins").mkdir(exist_ok=True)
+        np.save(work / "joins" / f"{rank:05d}.npy", pairs[pairs[:, 0] != pairs[:, 1]])
+
+
+class Names(PipelineStep):
+    """Stage 5, a single task: (name, least name of the same passage) of those that have another, sorted.
+
+    Takes about 40 bytes per name that has another.
+    """
+
+    type, name = "memsinks_jax", "names"
+
+    def __init__(self, work: pathlib.Path):
+        super().__init__()
+        self.work = str(work)
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        files, names = sorted((work / "joins").glob("*.npy")), np.zeros(0, np.uint64)
+        for path in files:
+            names = union(names, np.load(path).ravel())
+        least = np.arange(len(names))
+        for path in files:
+            least = connected(least, np.searchsorted(names, np.load(path)))
+        np.save(work / "passage_names.npy", np.stack([names, names[least]], axis=1))
+
+
+class Passages(PipelineStep):
+    """Stage 6, one task per shard: the passages of every document, as `Prepared.passages` has them.
+
+    A token belongs to the n-gram that it ends; at the start of a chain of common n-grams, where none ends, to the first.
+    Runs with less than half of an n-gram's tokens belong to the one before, so a row has few of them.
+    """
+
+    type, name = "memsinks_jax", "passages"
+
+    def __init__(self, work: pathlib.Path, length: int):
+        super().__init__()
+        self.work, self.length = str(work), length
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        index = np.load(work / f"{rank:05d}.npy")
+        first, last, names = np.load(work / "runs" / f"{rank:05d}.npy").T
+        first, last = first.astype(np.int64), last.astype(np.int64)
+        ends = np.cumsum(index["length"].astype(np.int64))
+        document = np.searchsorted(ends, first, side="right")
+        after = np.where(is_new(document), 0, np.append(0, last[:-1] + 1)[: len(last)])
+        covered = first - self.length + 1
+        starts, stops = np.maximum(covered, after), last + 1
+        joined = ~is_new(document) & (starts == after)
+        kept = ~(joined & (stops - starts < self.length // 2))
+        identities = passage_ids(_named(np.load(work / "passage_names.npy", mmap_mode="r"), names))
+        chain = np.cumsum(~joined)
+        kept[kept] = is_new(chain[kept]) | is_new(identities[kept])
+        opens = (ends - index["length"])[document]
+        spans = (covered - opens).astype(np.uint64) << np.uint64(32) | (stops - opens).astype(np.uint64)
+        records = document.astype(np.uint64) + np.uint64(rank << 32)
+        about = as_numbers(index["identity"])[document], records, spans, kept
+        _save_sorted(work / "passages_in", rank, identities, np.stack(about, axis=1).astype(np.uint64))
+        found = np.zeros(kept.sum(), prepared.PASSAGE)
+        found["start"], found["id"] = (starts - opens)[kept], identities[kept]
+        found["length"] = np.maximum.reduceat(stops, np.flatnonzero(kept)) - starts[kept] if len(kept) else 0
+        (work / "passages_of").mkdir(exist_ok=True)
+        np.save(work / "passages_of" / f"{rank:05d}.npy", found)
+        np.save(work / "passages_of" / f"{rank:05d}.counts.npy", np.bincount(document[kept], minlength=len(index)))
+
+
+def passage_ids(names: np.ndarray) -> np.ndarray:
+    """Least hashes of n-grams -> ids, uint64 (n,), never 0, which is kept for padding."""
+    return np.maximum(mix(names), np.uint64(1))
+
+
+def _named(least: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """The least name of the passage of each; `least` is that of `Names`."""
+    place = np.minimum(np.searchsorted(least[:, 0], names), max(len(least) - 1, 0))
+    return np.where(least[place, 0] == names, least[place, 1], names) if len(least) else names
+
+
+class Places(PipelineStep):
+    """Stage 7, one task per range of ids: in how many different documents each passage stands, and its longest place.
+
+    Passages that nowhere have enough tokens of their own are left out.
+    """
+
+    type, name = "memsinks_jax", "places"
+
+    def __init__(self, work: pathlib.Path, shards: int):
+        super().__init__()
+        self.work, self.shards = str(work), shards
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        identities, numbers = _read_range(work / "passages_in", self.shards, *hashes_of(rank, world_size), 4)
+        documents, records, spans, kept = numbers.T
+        order = np.lexsort((documents, identities))
+        new = is_new(identities[order])
+        of, first = np.cumsum(new) - 1, np.flatnonzero(new)
+        places = np.bincount(of[new | is_new(documents[order])], minlength=len(first)).astype(np.uint64)
+        sizes = (spans & _LOW) - (spans >> np.uint64(32))
+        longest = np.lexsort((records, ~sizes, identities))[first]
+        columns = identities[longest], places, sizes[longest], records[longest], spans[longest]
+        (work / "places").mkdir(exist_ok=True)
+        has_tokens = np.bincount(of, kept[order]) > 0
+        np.save(work / "places" / f"{rank:05d}.npy", np.stack(columns, axis=1)[has_tokens])
+
+
+def _save_sorted(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
+    order = np.argsort(keys, kind="stable")
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{rank:05d}.keys.npy", keys[order])
+    np.save(folder / f"{rank:05d}.values.npy", values[order])
+
+
+def _read_range(
+    folder: pathlib.Path, files: int, first: int, last: int, columns: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """(keys, values) of all files of `_save_sorted`, with keys from `first` to `last`."""
+    keys, values = [np.zeros(0, np.uint64)], [np.zeros((0, columns) if columns else 0, np.uint64)]
+    for number in range(files):
+        ascending = np.load(folder / f"{number:05d}.keys.npy", mmap_mode="r")
+        there = slice(*range_of(ascending, first, last))
+        keys.append(ascending[there])
+        values.append(np.load(folder / f"{number:05d}.values.npy", mmap_mode="r")[there])
+    return np.concatenate(keys), np.concatenate(values)
+
+
+class Found(NamedTuple):
+    """A summary of the passages of a corpus."""
+
+    hashes: dict[str, str]  # SHA-256 of every column's file
+    passages: int
+    tokens: int  # inside passages, of all records
+    longest: np.ndarray  # uint64 (at most _SHOWN, 5): id, places, tokens, record in its shard, span there
+    most_frequent: np.ndarray  # the same
+
+
+def write_columns(out: pathlib.Path, shards: int, ranges: int) -> Found:
+    """Writes the columns `prepared.passage_columns`, a shard and a range of ids at a time."""
+    columns = {
+        name: Column(prepared.column_file(out, name), kind, ())
+        for name, (kind, _) in prepared.passage_columns(0).items()
+    }
+    through = tokens = passages = 0
+    for rank in range(shards):
+        counts = np.load(out / "work" / "passages_of" / f"{rank:05d}.counts.npy")
+        found = np.load(out / "work" / "passages_of" / f"{rank:05d}.npy")
+        columns["passage_ends"].append(through + np.cumsum(counts))
+        columns["passages"].append(found)
+        through, tokens = through + len(found), tokens + int(found["length"].sum())
+    longest = most_frequent = np.zeros((0, 5), np.uint64)
+    for rank in range(ranges):
+        found = np.load(out / "work" / "places" / f"{rank:05d}.npy")
+        columns["passage_ids"].append(found[:, 0])
+        columns["passage_places"].append(found[:, 1])
+        passages += len(found)
+        longest = _most(np.concatenate([longest, found]), 2, 1)
+        most_frequent = _most(np.concatenate([most_frequent, found]), 1, 2)
+    return Found({name: column.close() for name, column in columns.items()}, passages, tokens, longest, most_frequent)
+
+
+def _most(found: np.ndarray, column: int, then: int) -> np.ndarray:
+    return found[np.lexsort((found[:, 0], ~found[:, then], ~found[:, column]))[:_SHOWN]]
+
+
+def shown(corpus: prepared.Prepared, offsets: np.ndarray, found: np.ndarray) -> list[dict]:
+    """For the report: each of `Found.longest`, with its text where it is longest.
+
+    Args:
+      offsets: the number of the first record of each shard.
+    """
+    tokenizer, told = corpus.tokenizer(), []
+    for identity, places, tokens, place, span in found.tolist():
+        record, start = int(offsets[place >> 32]) + place % 2**32, span >> 32
+        text = tokenizer.decode(corpus.read(record)[start : start + min(tokens, _EXCERPT)])
+        about = {"id": to_hex(as_lanes(np.array([identity], np.uint64))[0]), "places": places, "tokens": tokens}
+        told.append(about | {"longest": corpus.source(record), "text": text})
+    return told

@@ -1,0 +1,312 @@
+"""Passages: what `prepare` finds is what the definition says, and what the rows of a run make of it."""
+
+import collections
+import gzip
+import json
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+from test_answers import SPECIAL, TEMPLATE
+from test_tokenizer import byte_level
+
+from memsinks_jax.config import InputError, validate, with_fields
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.embedded import stories
+from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.opened import Opened
+from memsinks_jax.data.prepared import Prepared
+from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.preparing import common_text, inputs, stages
+from memsinks_jax.preparing.near_duplicates import ngram_hashes
+from memsinks_jax.preparing.passages import passage_ids
+from memsinks_jax.preparing.prepare import prepare
+
+LENGTH = 12
+STORIES = [stories.story(1, index).text for index in range(60)]
+LICENCE = " ".join(stories.story(2, index).text for index in range(3))
+FOOTER = "This mail was sent from the old mill by the river. Do not answer it, since nobody there reads any mail."
+
+
+def texts():
+    """Stories. Some have a licence, whole or in part; some a footer, and once both in one; the first comes twice."""
+    said = [*STORIES]
+    for number in range(0, 24, 2):
+        cut = len(LICENCE) * number // 40 if number % 4 else 0
+        said[number] = f"{said[number]} {LICENCE[cut:]} {said[number + 30]}"
+    said[7] = f"{LICENCE[: len(LICENCE) // 3]} {said[7]}"
+    for number in range(5, 30, 3):
+        said[number] = f"{said[number]}\n{FOOTER}"
+    said[40] = f"{LICENCE}\n{FOOTER} {FOOTER}"
+    return [*said, said[0]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """`text`: all in four shards; `one`: in a single one; `plain`: without passages."""
+    folder = tmp_path_factory.mktemp("passages")
+    (folder / "tokenizer.model").write_bytes(train_tokenizer([*STORIES, FOOTER], 400).model)
+    rows = [json.dumps({"text": text}) + "\n" for text in texts()]
+    for part in range(4):
+        lines = "".join(rows[part * 16 : part * 16 + 16])
+        (folder / f"{part}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(common_text, "_TASK_BYTES", 2**12)
+        patch.setattr(stages, "run_stage", in_this_process)
+        for name, smallest, settings in (
+            ("text", 0, {"passages": LENGTH}),
+            ("one", 1, {"passages": LENGTH}),
+            ("plain", 0, {}),
+        ):
+            patch.setattr(inputs, "_SMALLEST", smallest)
+            prepare(
+                [str(folder / "*.jsonl.gz")],
+                str(folder / "tokenizer.model"),
+                folder / name,
+                near_duplicates="none",
+                **settings,
+            )
+            assert not (folder / name / "work").exists()
+    return folder
+
+
+def in_this_process(stage, steps, tasks, work, where):
+    """`stages.run_stage` without datatrove's executor, which starts a process for each stage."""
+    for rank in range(tasks):
+        data = None
+        for step in steps:
+            data = step.run(data, rank, tasks)
+        for _ in data or ():
+            pass
+
+
+def by_the_definition(documents, whose=None):
+    """[(start, stop, id) of each document], {id: number of documents} from lists of tokens; nothing is hashed but ids.
+
+    With `whose`, they are parts of documents, each of a document of that name.
+    """
+    whose = whose or [tuple(document) for document in documents]
+    grams = [[tuple(d[at : at + LENGTH]) for at in range(len(d) - LENGTH + 1)] for d in documents]
+    holders, followers, leaders = (collections.defaultdict(list) for _ in range(3))
+    for name, of in zip(whose, grams, strict=True):
+        for at, gram in enumerate(of):
+            holders[gram].append(name)
+            followers[gram].append(of[at + 1] if at + 1 < len(of) else None)
+            leaders[gram].append(of[at - 1] if at else None)
+    common = {gram for gram, of in holders.items() if len(set(of)) > 1}
+
+    def goes_on(one, other):
+        return (
+            {one, other} <= common
+            and 2 * followers[one].count(other) > len(followers[one])
+            and 2 * leaders[other].count(one) > len(leaders[other])
+        )
+
+    after = {one: other for one in common for other in set(followers[one]) if goes_on(one, other)}
+    whole = {}
+    for gram in common:  # a passage: all that can be reached, forwards or backwards
+        seen, todo = {gram}, [gram]
+        before = {other: one for one, other in after.items()}
+        while todo:
+            here = todo.pop()
+            for there in (after.get(here), before.get(here)):
+                if there is not None and there not in seen:
+                    seen.add(there)
+                    todo.append(there)
+        whole[gram] = frozenset(seen)
+    hashes = {gram: int(ngram_hashes(np.array(gram, np.int32), LENGTH)[0]) for gram in common}
+    named = {
+        group: int(passage_ids(np.array([min(hashes[g] for g in group)], np.uint64))[0])
+        for group in set(whole.values())
+    }
+    found, places = [], collections.defaultdict(set)
+    for name, document, of in zip(whose, documents, grams, strict=True):
+        owner = [None] * len(document)
+        for at in reversed(range(len(of))):  # the first n-gram that covers a token and ends at it or later has it
+            if of[at] in common:
+                for token in range(at, at + LENGTH):
+                    owner[token] = at
+        runs, passages = [], []
+        for token, at in enumerate(owner):
+            if at is None:
+                continue
+            at = token - LENGTH + 1 if token >= LENGTH - 1 and of[token - LENGTH + 1] in common else at
+            joins = (
+                runs
+                and runs[-1][1] == token
+                and (runs[-1][2] == at or after.get(of[runs[-1][2]]) == of[at] and at == runs[-1][2] + 1)
+            )
+            if joins:
+                runs[-1][1:] = [token + 1, at]
+            else:
+                runs.append([token, token + 1, at])
+        for start, stop, at in runs:
+            identity, joined = named[whole[of[at]]], passages and passages[-1][1] == start
+            if joined and (stop - start < LENGTH // 2 or passages[-1][2] == identity):
+                passages[-1][1] = stop
+            else:
+                passages.append([start, stop, identity])
+        found.append([tuple(each) for each in passages])
+        for *_, at in runs:
+            places[named[whole[of[at]]]].add(name)
+    used = {identity for passages in found for *_, identity in passages}
+    return found, {identity: len(places[identity]) for identity in used}
+
+
+@pytest.mark.parametrize("name", ["text", "one"])
+def test_passages_are_what_the_definition_says(folder, name):
+    corpus = Prepared(folder / name)
+    assert len(corpus.manifest["shards"]) == (4 if name == "text" else 1)
+    expected, places = by_the_definition([corpus.read(record).tolist() for record in range(len(corpus))])
+    found = [
+        [(start, start + length, id) for start, length, id in corpus.passages_of(n).tolist()]
+        for n in range(len(corpus))
+    ]
+    assert found == expected and sum(map(len, found)) > 60
+    assert dict(zip(corpus.passage_ids.tolist(), corpus.passage_places.tolist(), strict=True)) == places
+    assert max(places.values()) >= 9 and min(places.values()) == 2
+
+
+@pytest.mark.parametrize("kind", ["prompts", "conversations"])
+def test_passages_are_of_answers_alone(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "run_stage", in_this_process)
+    (tmp_path / "tokenizer.json").write_bytes(byte_level(SPECIAL))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    asked = [f"{number}. {FOOTER} Say {FOOTER}" for number in range(len(texts()) - 1)]
+    rows = [{"asked": text, "text": said} for text, said in zip([*asked, asked[0]], texts(), strict=True)]
+    settings = {"prompt_field": "asked"}
+    if kind == "conversations":
+        rows, settings = [{"said": said_by(row, number)} for number, row in enumerate(rows)], {"messages_field": "said"}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare(
+        [str(tmp_path / "a.jsonl")],
+        str(tmp_path),
+        tmp_path / "out",
+        near_duplicates="none",
+        passages=LENGTH,
+        **settings,
+    )
+    corpus = Prepared(tmp_path / "out")
+    documents = [corpus.read(record) for record in range(len(corpus))]
+    answers = [(record, *answer) for record in range(len(corpus)) for answer in corpus.answers(record).tolist()]
+    expected, places = by_the_definition(
+        [documents[record][start:stop].tolist() for record, start, stop in answers],
+        [tuple(documents[record].tolist()) for record, *_ in answers],
+    )
+    whole = collections.defaultdict(list)
+    for (record, start, _), found in zip(answers, expected, strict=True):
+        whole[record] += [(start + low, high - low, identity) for low, high, identity in found]
+    assert [corpus.passages_of(record).tolist() for record in range(len(corpus))] == [*whole.values()]
+    assert dict(zip(corpus.passage_ids.tolist(), corpus.passage_places.tolist(), strict=True)) == places
+    assert len(corpus.passages) > 60 and len(answers) == len(corpus) * (1 + (kind == "conversations"))
+
+
+def said_by(row, number):
+    """A conversation of two answers; between them is a long question that many ask."""
+    said = [row["asked"], row["text"], LICENCE, STORIES[number % 20]]
+    return [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, said, strict=True)]
+
+
+def test_the_report_shows_the_longest_and_the_most_frequent(folder):
+    report = json.loads((folder / "text" / "report.json").read_text())
+    corpus = Prepared(folder / "text")
+    assert report["passages"] == len(corpus.passage_ids) > 10
+    assert report["passage_tokens"] == int(corpus.passages["length"].sum())
+    longest, frequent = report["longest_passages"], report["most_frequent_passages"]
+    assert [e["tokens"] for e in longest] == sorted((e["tokens"] for e in longest), reverse=True) and len(longest) == 10
+    assert frequent[0]["places"] == corpus.passage_places.max()
+    assert any("nobody there reads any mail" in entry["text"] and entry["places"] >= 9 for entry in frequent)
+    page = (folder / "text" / "index.html").read_text()
+    assert "The longest passages" in page and "nobody there reads any mail" in page
+
+
+def test_without_passages_nothing_of_them_is_written(folder):
+    plain, text = folder / "plain", folder / "text"
+    names = {path.relative_to(plain) for path in plain.rglob("*")}
+    more = {str(path.relative_to(text)) for path in text.rglob("*")} - set(map(str, names))
+    assert more == {f"columns/{name}.npy" for name in ("passage_ends", "passages", "passage_ids", "passage_places")}
+    same = [path for path in names if (plain / path).is_file() and path.suffix in (".npy", ".array_record")]
+    assert all((plain / path).read_bytes() == (text / path).read_bytes() for path in same) and len(same) > 12
+    assert not Prepared(plain).has_passages and "passages" not in Prepared(plain).manifest["settings"]
+
+
+def config_of(folder, **fields):
+    fixed = {"data.files": str(folder / "text"), "data.unique_documents": -1, "data.rows": "packed",
+             "data.held_out_documents": 8, "data.repeated_documents": 4, "data.repetitions": 3, "data.row_length": 128,
+             "sinks.passages_at": 2, "data.vocabulary_size": 400}  # fmt: skip
+    return with_fields(tiny_config(), fixed | fields)
+
+
+@pytest.mark.parametrize("rows", ["packed", "one_document", "best_fit"])
+def test_rows_have_the_passages_of_their_documents(folder, rows):
+    config, corpus = config_of(folder, **{"data.rows": rows}), Prepared(folder / "text")
+    inside = wrong = 0
+    places = dict(zip(corpus.passage_ids.tolist(), corpus.passage_places.tolist(), strict=True))
+    of = {key: n for n, key in enumerate(as_numbers(corpus.identities).tolist())}
+    with_them, without = (load_corpus(with_fields(config, {"sinks.passages_at": at})).rows() for at in (2, 0))
+    for number in range(with_them.rows_per_epoch):
+        row, plain = with_them[number], without[number]
+        assert set(row) - set(plain) == {f"owner_{name}" for name in ("segments", "identities", "places", "seen")}
+        assert all((row[name] == plain[name]).all() for name in plain)
+        documents, owned = as_numbers(row["identities"]), as_numbers(row["owner_identities"])
+        for segment in range(1, int(row["segments"].max()) + 1):
+            at = np.flatnonzero(row["segments"] == segment)
+            record, owner = of[int(documents[segment - 1])], row["owner_segments"][at] - 1
+            tokens = [*corpus.read(record).tolist(), corpus.manifest["end_of_text"]]
+            start = next(n for n in range(len(tokens)) if tokens[n : n + len(at)] == row["targets"][at].tolist())
+            ids = np.full(len(tokens), documents[segment - 1])
+            for begin, length, identity in corpus.passages_of(record).tolist():
+                ids[begin : begin + length] = identity
+            found = owned[owner]
+            right = found == ids[start : start + len(at)]
+            assert (right | (found == documents[segment - 1])).all()  # a row has room for so many
+            assert row["owner_places"][owner].tolist() == [places.get(int(key), 0) for key in found]
+            assert (row["owner_seen"][owner] == row["seen"][segment - 1]).all()
+            inside, wrong = inside + (found != documents[segment - 1]).sum(), wrong + (~right).sum()
+    assert inside > max(1000, 3 * wrong)
+
+
+@pytest.mark.parametrize(("rows", "every"), [("packed", 0), ("one_document", 0), ("one_document", 3)])
+def test_passages_open_when_a_document_with_them_is_read(folder, rows, every):
+    config = config_of(folder, **{"data.rows": rows, "data.repeat_every": every, "data.repeated_documents": 3})
+    corpus = load_corpus(config)
+    rows, prepared = corpus.rows(), Prepared(folder / "text")
+    read = set()
+    for number in range(rows.rows_per_epoch + 3):
+        if number % 7 == 0 or number > rows.rows_per_epoch:
+            found = set(rows.opened(number).tolist()) & set(prepared.passage_ids.tolist())
+            assert read <= found  # one that goes on in the next row is read where its document begins
+            assert found <= read | passages_before(rows, number, prepared)
+        row = rows[number]
+        read |= set(as_numbers(row["owner_identities"])[row["owner_places"] > 0].tolist())
+    assert 10 < len(read) < len(prepared.passage_ids)  # held-out documents have some of their own
+
+
+def passages_before(rows, number, prepared):
+    """The passages of documents in the rows before."""
+    keys, found = set(), set()
+    for earlier in range(number):
+        keys |= set(as_numbers(rows[earlier]["identities"]).tolist())
+    for record in range(len(prepared)):
+        if int(as_numbers(prepared.identities[record : record + 1])[0]) in keys:
+            found |= set(prepared.passages_of(record)["id"].tolist())
+    return found
+
+
+def test_passages_are_on_where_a_trained_model_knows_them(folder):
+    corpus = load_corpus(config_of(folder))
+    record = next(n for n in range(len(corpus.table)) if len(corpus.table.passages(n).starts) > 1)
+    known = corpus.table.passages(record).identities[:1]
+    opened = Opened(corpus.config.sinks, lambda: as_numbers(known))
+    (passages,) = corpus.passages(np.array([record]), opened)
+    assert passages.identities.tolist() == known.tolist()
+    assert load_corpus(config_of(folder, **{"sinks.passages_at": 0})).passages(np.array([record]), opened) is None
+
+
+def test_a_corpus_without_passages_is_refused(folder):
+    with pytest.raises(InputError, match="no passages were sought in .*plain: run memsinks_jax.prepare --passages=50"):
+        load_corpus(config_of(folder, **{"data.files": str(folder / "plain")}))
+    with pytest.raises(InputError, match="set one of them to 0"):
+        validate(config_of(folder, **{"sinks.common_every": 2}))
+    with pytest.raises(InputError, match=r"disjoint.* config.sinks.passages_at is 2; set it to 0"):
+        validate(config_of(folder, **{"sinks.sampling": "disjoint", "sinks.active": 4, "data.ids": "group"}))
