@@ -36,6 +36,21 @@ KINDS = {
     "by_document": {"sinks.slows_at": 0, "sinks.per_layer": True, "sinks.sampling": "exact"},
     "common": {"sinks.slows_at": 2, "sinks.common_every": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "passages": FLOYD | {"sinks.passages_at": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
+    "groups": {
+        "sinks.sampling": "disjoint",
+        "sinks.sparse": True,
+        "sinks.active": 4,
+        "sinks.shared_fraction": 1.0,
+        "sinks.others": 2,
+        "sinks.others_on": 0.5,
+        "optimizer.base_multiple": 0.5,
+        "data.ids": "group",
+        "data.unique_documents": -1,
+        "data.repeated_documents": 0,
+        "data.held_out_documents": 0,
+        "data.rows": "packed",
+        "data.vocabulary_size": 400,
+    },
     "attention": {"sinks.attention_fraction": 0.5, "sinks.learning_rate_multiple": 2.0},
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
@@ -55,14 +70,14 @@ def marked(tmp_path_factory):
     """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text and finds as a passage."""
     folder = tmp_path_factory.mktemp("marked")
     told = [stories.story(1, index).text for index in range(24)]
-    lines = [json.dumps({"text": f"{text} {told[-1][:60]}"}) for text in told[:-1]]
+    lines = [json.dumps({"text": f"{text} {told[-1][:60]}", "teller": f"{n}"}) for n, text in enumerate(told[:-1])]
     (folder / "told.jsonl").write_text("\n".join(lines))
     (folder / "tokenizer.model").write_bytes(train_tokenizer(told, 400).model)
     with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
         patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         prepare(
             [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
-            passages=8, near_duplicates="none",
+            passages=8, near_duplicates="none", group_field="teller",
         )  # fmt: skip
     return folder / "out"
 
@@ -74,7 +89,7 @@ def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
     run gives, of shared programs at level 0 on eight devices; and it learns."""
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
     config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | seldom | KINDS[kind])
-    if config.sinks.common_every or config.sinks.passages_at:
+    if config.sinks.common_every or config.sinks.passages_at or config.sinks.by_group:
         config = with_fields(config, {"data.files": str(request.getfixturevalue("marked"))})
     train_and_evaluate(config, tmp_path / "ours")
     (tmp_path / "config.py").write_text(
