@@ -172,8 +172,11 @@ def test_passages_are_of_answers_alone(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "run_stage", in_this_process)
     (tmp_path / "tokenizer.json").write_bytes(byte_level(SPECIAL))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
-    asked = [f"{number}. {FOOTER} Say {FOOTER}" for number in range(len(texts()) - 1)]
-    rows = [{"asked": text, "text": said} for text, said in zip([*asked, asked[0]], texts(), strict=True)]
+    one, other = (" ".join(reversed(stories.story(3, index).text.split())) for index in range(2))
+    # What precedes `one` is a colon everywhere, in two places that of a prompt.
+    said = [*(f"{before}{one} {n}" for n, before in enumerate(["", "", *2 * [f"{other}\nAnswer: "]])), *texts()]
+    asked = [f"{number}. {FOOTER} Say {FOOTER}" for number in range(len(said) - 1)]
+    rows = [{"asked": text, "text": said} for text, said in zip([*asked, asked[4]], said, strict=True)]
     settings = {"prompt_field": "asked"}
     if kind == "conversations":
         rows, settings = [{"said": said_by(row, number)} for number, row in enumerate(rows)], {"messages_field": "said"}
