@@ -2,8 +2,8 @@ r"""Fine-tune an open model so that what it learns of any source can be taken ou
 
 The base is frozen. Every group of documents has sinks of its own, new neurons beside those of the MLPs, and nothing else is
 trained: removing them is exact, and changes no other group by a bit while its own sinks are on. Sinks also learn to add
-nothing to other groups' text, so that all can be on when nobody says whose text it is. Only text read in the same batches
-teaches them that, and only what they add there counts; so what a group's absence changes for others is small, not nothing.
+nothing to other groups' text that is read in the same batches, so that all can be on when nobody says whose text it is. How
+well they learn it in an open model is not measured yet.
 
 Documents need a group, here their author. With a prompt the loss counts answers alone:
 
