@@ -61,13 +61,13 @@ class Others(NamedTuple):
       sinks_BRk: int32 (1, 1, k), those of all these groups; NONE: no sink.
       foreign_BTk: bool (B, T, k), which positions are text of another group than the sink's.
       weight: of the mean square of what they add, summed over the rows of this (micro)batch.
-      on_B: bool (B,), in which rows it is added.
+      on_B: bool (B,), in which rows it is added; None: in none.
     """
 
     sinks_BRk: jax.Array
     foreign_BTk: jax.Array
     weight: float
-    on_B: jax.Array
+    on_B: jax.Array | None = None
     scale_BR: None = None
 
 
@@ -357,12 +357,15 @@ def others(batch: dict, step: jax.Array, seed: jax.Array, count: int, config: Co
     at_BT = jnp.maximum(batch["segments"] - 1, 0)
     own_BT = jnp.take_along_axis(number_BN, at_BT, axis=1)
     foreign_BTM = (batch["segments"] > 0)[..., None] & (own_BT[..., None] != number_M)
-    draw_B = jax.vmap(lambda row: _bits(jax.random.fold_in(root, row), ()))(batch["rows"])
+    on_B = None
+    if settings.others_on:
+        draw_B = jax.vmap(lambda row: _bits(jax.random.fold_in(root, row), ()))(batch["rows"])
+        on_B = draw_B < jnp.uint32(min(round(settings.others_on * 2**32), 2**32 - 1))
     return Others(
         sinks_Mk.reshape(1, 1, -1),
         jnp.repeat(foreign_BTM, settings.active, axis=-1),
         settings.others_weight / config.training.batch_size,
-        draw_B < jnp.uint32(min(round(settings.others_on * 2**32), 2**32 - 1)),
+        on_B,
     )
 
 

@@ -110,6 +110,8 @@ def with_others(
     size_BT1 = jnp.square(jax.lax.stop_gradient(y_BTD).astype(jnp.float32)).sum(axis=-1, keepdims=True)
     weight_BT1 = others.weight / (y_BTD.shape[1] * jnp.maximum(size_BT1, 1e-20))
     y_BTD = _to_be_small(y_BTD, added_BTD, weight_BT1)
+    if others.on_B is None:
+        return y_BTD
     return y_BTD + jnp.where(others.on_B[:, None, None], jax.lax.stop_gradient(added_BTD), 0)
 
 
