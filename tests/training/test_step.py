@@ -75,13 +75,17 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
     shape |= {"seen": of((rows, 3), np.int32), "epoch": of((rows,), np.int32), "repeated": of((rows, 3), bool)}
     for settings in itertools.product(kinds, shares, (0.0, 0.3), (False, True), drawn):
         kind, shared, attention, sparse, sampling = settings
-        if (sparse and sampling != "floyd" and shared < 1 and kind == "by_document") or (
-            kind.startswith("sgtm") and attention
+        by_group = sampling == "disjoint"
+        if (
+            (sparse and sampling not in ("floyd", "disjoint") and shared < 1 and kind == "by_document")
+            or (kind.startswith("sgtm") and attention)
+            or (by_group and (kind != "by_document" or attention or shared == 1))
         ):
             continue  # refused in one line
         of_kind = SinksConfig(
-            kind=kind, shared_fraction=shared, attention_fraction=attention, sparse=sparse, sampling=sampling
-        )
+            kind=kind, shared_fraction=shared, attention_fraction=attention, sparse=sparse, sampling=sampling,
+            active=2 if by_group else 0,
+        )  # fmt: skip
         config = with_fields(tiny, {"sinks": of_kind})
         state = jax.eval_shape(functools.partial(init_state, config, 4))
         after, _ = jax.eval_shape(make_train_step(config, 4), state, shape, of((), np.uint32))
