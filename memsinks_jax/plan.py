@@ -1,9 +1,10 @@
-"""Plans a run on a TPU slice: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
+"""Plans a run on TPUs or GPUs: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
 
-Compiles the train step and the evaluation with the TPU's compiler (`pip install 'jax[tpu]'`; no TPU is needed). Prints
-memory, FLOPs, inter-chip communication and the step time: the compiler's estimates, not measurements. With --search it
-tries other settings that may fit: less recomputation, a larger batch. Exit code 2 if the step or the evaluation does not
-fit.
+Compiles the train step and the evaluation with the TPU's compiler (`pip install 'jax[tpu]'`; no TPU is needed), or for
+--topology=h100:8 with the GPU's (`pip install 'memsinks_jax[plan-gpu]'`; neither a GPU nor CUDA is needed). Prints memory,
+FLOPs, communication and the step time: the compiler's estimates, not measurements. For GPUs the time is what the step takes
+at least. With --search it tries other settings that may fit: less recomputation, a larger batch. Exit code 2 if the step or
+the evaluation does not fit.
 """
 
 import logging
@@ -33,12 +34,16 @@ logger = logging.getLogger("memsinks_jax.plan")
 
 _DOCUMENTS_PER_ROW = 64  # for shared rows; `train` computes it from its documents, which are not read here
 LABEL = "compiler estimate, not a measurement"
+LINKS = {"ici": "within a node", "dcn": "between nodes"}  # of GPUs
 
 
-def plan(config: Config, topology: str, slices: int, documents_per_row: int | None, searches: bool) -> dict:
-    """-> the command's JSON. Raises InputError as `train` would on that slice, and when the step is too big for it.
+def plan(
+    config: Config, topology: str, slices: int, documents_per_row: int | None, searches: bool, nodes: int = 1
+) -> dict:
+    """-> the command's JSON. Raises InputError as `train` would on that machine, and when the step is too big for it.
 
     Args:
+      slices, nodes: how many TPU slices, or nodes of GPUs.
       documents_per_row: the most in a row; None: 1, or _DOCUMENTS_PER_ROW where documents share rows.
     """
     if documents_per_row is None:
@@ -46,8 +51,8 @@ def plan(config: Config, topology: str, slices: int, documents_per_row: int | No
         documents_per_row = 1 if alone else _DOCUMENTS_PER_ROW
     if documents_per_row < 1:
         raise InputError(f"--documents_per_row is {documents_per_row}; give 1 or more")
-    devices, chip = topologies.devices_of(topology, slices)
-    mesh = sharding.make_mesh(config.mesh, devices)
+    devices, chip = topologies.devices_of(topology, slices, nodes)
+    mesh = topologies.mesh_of(config.mesh, devices)
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
     logger.info("compiling for %s x %s (%s); this takes a minute or two", len(devices), chip.name, topology)
@@ -96,22 +101,32 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
         "memory a chip": f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB ({kinds})",
         "while evaluating": f"{outcome.evaluation_hbm_gib_per_chip:.2f} GiB",
         "FLOPs a step": f"{outcome.flops_per_step:.3g} ({outcome.flops_per_step_causal:.3g} with causal attention halved)",
-        "compiled program": f"{outcome.compiled_ms:.1f} ms: {outcome.cycles / 1e6:,.0f} million cycles at "
-        f"{chip.clock / 1e9:.2f} GHz",
-        "attention kernels": f"{outcome.kernels_ms:.1f} ms, assumed: the compiler gives none; {outcome.kernel_flops:.3g} "
-        f"FLOPs at {KERNEL_EFFICIENCY:.0%} of the peak, and as much less as a head is smaller than {FULL_HEAD}",
     }
+    if not outcome.at_least:
+        rows["compiled program"] = (
+            f"{outcome.compiled_ms:.1f} ms: {outcome.cycles / 1e6:,.0f} million cycles at {chip.clock / 1e9:.2f} GHz"
+        )
+        rows["attention kernels"] = (
+            f"{outcome.kernels_ms:.1f} ms, assumed: the compiler gives none; {outcome.kernel_flops:.3g} FLOPs at "
+            f"{KERNEL_EFFICIENCY:.0%} of the peak, and as much less as a head is smaller than {FULL_HEAD}"
+        )
     for name, milliseconds in outcome.roofline_ms.items():
         rows[name] = f"{milliseconds:.1f} ms at least"
     for one in outcome.collectives:
-        rows[f"{one.kind} ({one.network})"] = f"{one.count:,} times, {one.bytes / 1e6:,.1f} MB sent by a chip"
-    rows |= {
-        "predicted step": f"{outcome.predicted_step_ms:.1f} ms at best, "
-        f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip",
-        "predicted MFU": f"{outcome.mfu(outcome.flops_per_step, chip.peak):.1%} "
-        f"({outcome.mfu(outcome.flops_per_step_causal, chip.peak):.1%} with causal attention halved)",
-        "compiling took": f"{outcome.compile_s:.0f} s",
-    }
+        link = LINKS[one.network] if outcome.at_least else one.network
+        rows[f"{one.kind} ({link})"] = f"{one.count:,} times, {one.bytes / 1e6:,.1f} MB sent by a chip"
+    speed = f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip"
+    mfu = (
+        f"{outcome.mfu(outcome.flops_per_step, chip.peak):.1%} "
+        f"({outcome.mfu(outcome.flops_per_step_causal, chip.peak):.1%} with causal attention halved)"
+    )
+    if outcome.at_least:
+        rows["step"] = f"{outcome.predicted_step_ms:.1f} ms at least, {speed} at most"
+        rows["MFU"] = f"at most {mfu}"
+    else:
+        rows["predicted step"] = f"{outcome.predicted_step_ms:.1f} ms at best, {speed}"
+        rows["predicted MFU"] = mfu
+    rows["compiling took"] = f"{outcome.compile_s:.0f} s"
     for number, what in enumerate(outcome.unknown, 1):
         rows[f"not counted {number}"] = what
     return rows
@@ -119,6 +134,19 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
 
 def as_json(outcome: Estimate, chip: Chip) -> dict:
     """The fields of --json, in plain types."""
+    mfu = outcome.mfu(outcome.flops_per_step, chip.peak), outcome.mfu(outcome.flops_per_step_causal, chip.peak)
+    if outcome.at_least:
+        names = ("mfu_at_most", "mfu_at_most_causal")
+        time = {}
+    else:
+        names = ("predicted_mfu", "predicted_mfu_causal")
+        time = {
+            "cycles": outcome.cycles,
+            "kernel_flops": outcome.kernel_flops,
+            "kernel_ms": round(outcome.kernels_ms, 3),
+            "compiler_step_ms": round(outcome.compiler_step_ms, 3),
+        }
+    time |= _step_ms(outcome) | {name: round(share, 4) for name, share in zip(names, mfu, strict=True)}
     return {
         "label": LABEL,
         "fits": outcome.fits,
@@ -130,14 +158,8 @@ def as_json(outcome: Estimate, chip: Chip) -> dict:
         "hbm_gib": {kind: round(size, 3) for kind, size in outcome.kinds_of_memory.items()},
         "flops_per_step": outcome.flops_per_step,
         "flops_per_step_causal": outcome.flops_per_step_causal,
-        "cycles": outcome.cycles,
-        "kernel_flops": outcome.kernel_flops,
-        "kernel_ms": round(outcome.kernels_ms, 3),
-        "compiler_step_ms": round(outcome.compiler_step_ms, 3),
+        **time,
         "roofline_ms": {name: round(value, 3) for name, value in outcome.roofline_ms.items()},
-        "predicted_step_ms": round(outcome.predicted_step_ms, 3),
-        "predicted_mfu": round(outcome.mfu(outcome.flops_per_step, chip.peak), 4),
-        "predicted_mfu_causal": round(outcome.mfu(outcome.flops_per_step_causal, chip.peak), 4),
         "collectives": [
             {"kind": one.kind, "network": one.network, "count": one.count, "bytes": one.bytes}
             for one in outcome.collectives
@@ -147,9 +169,13 @@ def as_json(outcome: Estimate, chip: Chip) -> dict:
     }
 
 
+def _step_ms(outcome: Estimate) -> dict[str, float]:
+    return {"step_ms_at_least" if outcome.at_least else "predicted_step_ms": round(outcome.predicted_step_ms, 3)}
+
+
 def _in_short(outcome: Estimate) -> str:
     return (
-        f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB, {outcome.predicted_step_ms:.1f} ms, "
+        f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB, {outcome.predicted_step_ms:.1f} ms at best, "
         f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip"
     )
 
@@ -163,17 +189,16 @@ def _tried(config: Config, outcome: Estimate | TooBig) -> dict:
     }
     if isinstance(outcome, TooBig):
         return what | {"fits": False, "hbm_gib_per_chip": outcome.needed}
-    return what | {
-        "fits": True,
-        "hbm_gib_per_chip": round(outcome.hbm_gib_per_chip, 3),
-        "predicted_step_ms": round(outcome.predicted_step_ms, 3),
-    }
+    return what | {"fits": True, "hbm_gib_per_chip": round(outcome.hbm_gib_per_chip, 3)} | _step_ms(outcome)
 
 
 def main() -> None:
     config_flag = command_line.define_config()
-    topology_flag = flags.DEFINE_string("topology", None, "TPU slice, for example v5e:16x16, v5p:4x4x4, v6e:16x16.")
-    slices_flag = flags.DEFINE_integer("slices", 1, "Number of slices, along the mesh's data axis.")
+    topology_flag = flags.DEFINE_string(
+        "topology", None, "TPU slice (v5e:16x16, v5p:4x4x4) or GPUs of a node (h100:8, a100:8, h200:8, b200:8)."
+    )
+    slices_flag = flags.DEFINE_integer("slices", 1, "Number of TPU slices, along the mesh's data axis.")
+    nodes_flag = flags.DEFINE_integer("nodes", 1, "Number of nodes of GPUs, along the mesh's data axis.")
     documents_flag = flags.DEFINE_integer(
         "documents_per_row",
         None,
@@ -184,7 +209,9 @@ def main() -> None:
     def run() -> dict:
         config = inherit(command_line.read_config(config_flag), given=command_line.given(config_flag))
         command_line.require(topology_flag)
-        return plan(config, topology_flag.value, slices_flag.value, documents_flag.value, search_flag.value)
+        return plan(
+            config, topology_flag.value, slices_flag.value, documents_flag.value, search_flag.value, nodes_flag.value
+        )
 
     command_line.run(run)
 

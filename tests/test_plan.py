@@ -34,7 +34,7 @@ def here(monkeypatch):
 
     def with_memory(gib):
         chip = flops.chip("TPU v5 lite")._replace(hbm=gib * 2**30)
-        monkeypatch.setattr(topology, "devices_of", lambda name, slices: (jax.devices(), chip))
+        monkeypatch.setattr(topology, "devices_of", lambda name, slices, nodes: (jax.devices(), chip))
 
     with_memory(1.0)
     return with_memory

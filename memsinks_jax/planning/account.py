@@ -1,4 +1,4 @@
-"""Counts what a compiled program does in one step: cycles, HBM traffic, inter-chip communication, kernels.
+"""Counts what a compiled program does in one step: cycles or products, HBM traffic, inter-chip communication, kernels.
 
 Every instruction counts as often as it runs: those of a loop's body times its trip count, multiplied over nested loops; for
 a conditional, the branch with most cycles. All numbers are for one device.
@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from memsinks_jax.planning.program_text import Array, Computation, Instruction, Program, group_size, trip_count
+from memsinks_jax.planning.program_text import Array, Computation, Instruction, Program, group, trip_count
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -23,14 +23,14 @@ class Collective:
     """All collective operations of one kind in a step."""
 
     kind: str
-    network: str  # ici: within a slice | dcn: between slices
+    network: str  # ici: within a slice, or a node of GPUs | dcn: between them
     count: int = 0
-    bytes: int = 0  # bytes that a device sends, by the ring algorithm
+    bytes: int = 0  # bytes that a device sends over it, by the ring algorithm
 
 
 @dataclasses.dataclass
 class Kernel:
-    """Runs of a Pallas kernel for attention in a step."""
+    """Runs of a kernel for attention in a step: Pallas, or cuDNN's."""
 
     name: str
     count: int
@@ -40,18 +40,26 @@ class Kernel:
 
 @dataclasses.dataclass
 class Account:
-    cycles: int  # the compiler's estimates; it has none for collectives, copies in the background, Pallas kernels
+    cycles: int  # the TPU compiler's estimates; it has none for collectives, copies in the background, Pallas kernels
+    product_flops: float  # of matrix products on GPUs, attention included; on TPUs the cycles have them
     hbm_bytes: int  # read from and written to the chip's memory
     collectives: list[Collective]
     kernels: list[Kernel]
     unknown: list[str]  # descriptions of what could not be counted
 
 
-def account_of(program: Program, devices: int) -> Account:
-    """`devices`: of a slice. Several slices have one program each, which hands communication between slices to the host."""
-    account, collectives = Account(0, 0, [], [], []), {}
+def account_of(program: Program, devices: int, per_node: int | None = None, cache: int = 0) -> Account:
+    """Counts a program.
+
+    Args:
+      devices: that run the program. Several TPU slices have one each, which hands communication between slices to the host.
+      per_node: how many GPUs of the mesh, in its order, share a node; None: all.
+      cache: bytes. Arrays as small may stay in the cache, and do not count as traffic of the memory.
+    """
+    connected = (devices, per_node or devices)
+    account, collectives = Account(0, 0.0, 0, [], [], []), {}
     for computation, instruction, times in _executed(program, program.entry, 1, account.unknown):
-        for one in _collectives_of(program, computation, instruction, devices):
+        for one in _collectives_of(program, computation, instruction, connected):
             total = collectives.setdefault((one.kind, one.network), Collective(one.kind, one.network))
             total.count += times * one.count
             total.bytes += times * one.bytes
@@ -65,8 +73,10 @@ def account_of(program: Program, devices: int) -> Account:
                 )
             else:
                 account.kernels.append(kernel)
+                account.product_flops += kernel.flops
         account.cycles += times * (instruction.number("estimated_cycles") or 0)
-        account.hbm_bytes += times * _hbm_bytes(program, computation, instruction)
+        account.product_flops += times * _product_flops(program, computation, instruction)
+        account.hbm_bytes += times * _hbm_bytes(program, computation, instruction, cache)
     account.collectives += sorted(collectives.values(), key=lambda one: (one.network, one.kind))
     return account
 
@@ -97,18 +107,34 @@ def _cycles(program: Program, name: str) -> int:
 
 
 def _is_kernel(instruction: Instruction) -> bool:
-    return instruction.opcode == "custom-call" and instruction.says("custom_call_target") == "tpu_custom_call"
+    """Pallas on TPUs; on GPUs what NVIDIA's libraries compute (__cudnn$.., __cublas$.., __cub$..)."""
+    target = instruction.says("custom_call_target") if instruction.opcode == "custom-call" else ""
+    return target == "tpu_custom_call" or target.startswith("__cu")
+
+
+def _product_flops(program: Program, computation: Computation, instruction: Instruction) -> float:
+    """FLOPs of the matrix products of an instruction and, if it is a fusion, of those inside."""
+    if instruction.opcode in ("fusion", "fusion-start"):
+        fused = program.computations[instruction.called()["calls"]]
+        return sum(_product_flops(program, fused, one) for one in fused.instructions.values())
+    if instruction.opcode != "dot":
+        return 0.0
+    (result,), left = instruction.arrays(), computation.instructions[instruction.operands[0]].arrays()[0]
+    contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)[1]
+    return (
+        2.0 * math.prod(result.sizes) * math.prod(left.sizes[int(axis)] for axis in filter(None, contracted.split(",")))
+    )
 
 
 # Communication between devices.
 
 
 def _collectives_of(
-    program: Program, computation: Computation, instruction: Instruction, devices: int
+    program: Program, computation: Computation, instruction: Instruction, connected: tuple[int, int]
 ) -> list[Collective]:
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
-        return [_collective(kind, computation, instruction, devices)]
+        return [_collective(kind, computation, instruction, connected)]
     if kind == "send" and instruction.says("_xla_host_transfer_handler_name") == "xla_megascale_runtime":
         # Between slices the host forwards what the device sends, under the runtime's name ALL_REDUCE and so on.
         asked = instruction.says("_xla_megascale_transfer_type").lower().replace("_", "-") or "send"
@@ -123,7 +149,7 @@ def _collectives_of(
         inner = [it for it in inner if it not in parts]
     scattered = fused.name.startswith("all-reduce-scatter")  # how libtpu writes a reduce-scatter
     return [
-        _collective("reduce-scatter" if scattered else it.opcode.removesuffix("-start"), fused, it, devices)
+        _collective("reduce-scatter" if scattered else it.opcode.removesuffix("-start"), fused, it, connected)
         for it in inner
     ]
 
@@ -133,34 +159,48 @@ def _given(computation: Computation, instruction: Instruction) -> int:
     return sum(array.bytes for operand in operands for array in operand.arrays())
 
 
-def _collective(kind: str, computation: Computation, instruction: Instruction, devices: int) -> Collective:
-    members = group_size(instruction.attributes) or devices
-    given = _given(computation, instruction)
-    sent = {
-        "all-gather": given * (members - 1),
-        "all-reduce": 2 * given * (members - 1) // members,
-        "reduce-scatter": given * (members - 1) // members,
-        "all-to-all": given * (members - 1) // members,
-        "collective-permute": given,
-    }[kind]
-    return Collective(kind, "ici", 1, sent)
+def _collective(
+    kind: str, computation: Computation, instruction: Instruction, connected: tuple[int, int]
+) -> Collective:
+    given, (devices, per_node) = _given(computation, instruction), connected
+    of_group = group(instruction.attributes) or range(devices)
+    if kind == "collective-permute":  # from one device to another; of two in different nodes, if there are
+        pairs = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.attributes)] or [(0, 0)]
+        of_group = max(pairs, key=lambda pair: pair[0] // per_node != pair[1] // per_node)
+    members, nodes = len(of_group), len({device // per_node for device in of_group})
+    ring = {"all-gather": given * (members - 1), "all-reduce": 2 * given * (members - 1) // members}
+    part = given * (members - 1) // members
+    if nodes == 1:
+        sent = ring | {"reduce-scatter": part, "all-to-all": part, "collective-permute": given}
+        return Collective(kind, "ici", 1, sent[kind])
+    # A ring enters and leaves a node once, through the network cards of all its members.
+    ring = {name: sent * nodes // members for name, sent in (ring | {"reduce-scatter": part}).items()}
+    sent = ring | {"all-to-all": given * (nodes - 1) // nodes, "collective-permute": given}
+    return Collective(kind, "dcn", 1, sent[kind])
 
 
 # Kernels.
 
 
 def attention_kernel(computation: Computation, instruction: Instruction, times: int) -> Kernel | None:
-    """The work of a splash attention kernel, from the shapes of its operands; None for any other kernel.
+    """The work of a kernel for attention, from the shapes of its operands; None for any other kernel.
 
     The forward pass multiplies twice (scores, output), the fused backward pass five times (scores again, and the gradients
     of weights, values, keys, queries), the one of keys and values alone four times, of queries alone three times. Causal:
-    the blocks of queries and keys with anything on or below the diagonal are computed in full.
+    the blocks of queries and keys with anything on or below the diagonal are computed in full. cuDNN's backward pass
+    multiplies as often as splash's fused one; how large its blocks are is not known, so that half of all pairs count.
     """
     products = {"splash_mha_fwd": ("", 2), "splash_mha_dkv": ("_dkv", 4), "splash_mha_dq": ("_dq", 3)}
     name = next((name for name in products if instruction.name.startswith(name)), None)
+    target = instruction.says("custom_call_target")
     operands = [computation.instructions.get(operand) for operand in instruction.operands]
     arrays = [array for operand in operands if operand for array in operand.arrays()]
     wide = [array.sizes for array in arrays if array.kind in ("bf16", "f32", "f16") and len(array.sizes) >= 3]
+    if target.startswith("__cudnn$fmha") and len(wide) > 1:
+        (batch, length, heads, size), keys = wide[0], wide[1][1]  # (B, T, H, C), (B, S, K, C)
+        pairs = length * keys / (2 if "CAUSAL" in instruction.attributes else 1)
+        count = 5 if "Backward" in target else 2
+        return Kernel(target, times, times * 2.0 * count * batch * heads * pairs * size, size)
     if name is None or not wide:
         return None
     suffix, count = products[name]
@@ -185,28 +225,34 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # in place; which operand is written there
 
 
-def _hbm_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
-    """Bytes from and to HBM in one run. If a fusion only reads a slice of an array, or writes a slice in place, only the
-    slice counts."""
+def _hbm_bytes(program: Program, computation: Computation, instruction: Instruction, cache: int) -> int:
+    """Bytes from and to HBM in one run, of arrays larger than the `cache`. If a fusion only reads a slice of an array, or
+    writes a slice in place, only the slice counts."""
+
+    def moved(array: Array) -> bool:
+        return array.memory == 0 and array.bytes > cache
+
     if instruction.opcode in ("copy-start", "slice-start"):
         # In the background, from one memory to the other: (target, source, ..) or ((source), target, ..).
         ends = [array for array in instruction.arrays() if array.sizes][:2]
         return min(array.bytes for array in ends) * sum(array.memory == 0 for array in ends) if ends else 0
     inside = {}
     written = instruction.arrays()
-    if instruction.opcode == "fusion":
+    if instruction.opcode in ("fusion", "fusion-start"):
         fused = program.computations[instruction.called()["calls"]]
         inside = _sliced(fused)
+        if instruction.opcode == "fusion-start":  # ((operands), results, context)
+            written = written[sum(len(computation.instructions[name].arrays()) for name in instruction.operands) : -1]
         written = _written(fused, written)
     elif instruction.opcode in ("dynamic-slice", "slice", "gather"):
         inside = {0: sum(array.bytes for array in written)}
     elif instruction.opcode in _UPDATES:
         update = computation.instructions[instruction.operands[_UPDATES[instruction.opcode]]].arrays()
         inside, written = {0: 0}, [array._replace(memory=written[0].memory) for array in update]
-    total = sum(array.bytes for array in written if array.memory == 0)
+    total = sum(array.bytes for array in written if moved(array))
     for place, name in enumerate(instruction.operands):
         operand = computation.instructions.get(name)
-        arrays = [array for array in operand.arrays() if array.memory == 0] if operand else []
+        arrays = [array for array in operand.arrays() if moved(array)] if operand else []
         total += min(inside.get(place, float("inf")), sum(array.bytes for array in arrays))
     return int(total)
 

@@ -1,7 +1,8 @@
 """Memory and time of a config's train step, compiled for devices that need not be attached, and the memory of the
 evaluation between steps.
 
-Everything here is the compiler's estimate, not a measurement.
+Everything here is the compiler's estimate, not a measurement. For GPUs it gives no cycles, so there a time is a lower bound:
+what the arithmetic, the memory or the links need at the least.
 """
 
 import dataclasses
@@ -15,9 +16,11 @@ from jax.sharding import Mesh
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import batch_size
+from memsinks_jax.planning import cards
 from memsinks_jax.planning.account import Collective, account_of
 from memsinks_jax.planning.program_text import parse
-from memsinks_jax.training import memory, sharding
+from memsinks_jax.planning.topology import mesh_of
+from memsinks_jax.training import memory
 from memsinks_jax.training.flops import GIB, Chip, flops_per_step
 from memsinks_jax.training.program import Program, train_program
 
@@ -49,15 +52,16 @@ class Estimate:
     hbm_limit_gib: float
     flops_per_step: float  # of all chips, the full count of training/flops.py
     flops_per_step_causal: float
-    cycles: int
+    cycles: int  # 0 on GPUs, whose compiler gives none
     compiled_ms: float  # cycles over the clock
     kernels_ms: float  # attention, which the cycles leave out
     kernel_flops: float
-    roofline_ms: dict[str, float]  # the least time for the model's FLOPs, memory traffic, ici and dcn
+    roofline_ms: dict[str, float]  # the least time for FLOPs, memory traffic, ici and dcn
     collectives: list[Collective]
     compile_s: float
     unknown: list[str]
     tokens: int  # of all chips
+    at_least: bool  # on GPUs: times are lower bounds
 
     @property
     def fits(self) -> bool:
@@ -91,12 +95,14 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
       InputError: as in `train`: the mesh does not cover the devices, or does not divide the batch or a parameter.
       TooBig: the compiler itself gave up.
     """
-    mesh = sharding.make_mesh(config.mesh, devices)
+    mesh, on_gpus = mesh_of(config.mesh, devices), devices[0].platform == "gpu"
     began = time.monotonic()
     with jax.set_mesh(mesh):
         program = train_program(config, config.training.steps or _STEPS, mesh, documents_per_row)
-        compiled = _compiled(program.step.lower(program.state, program.batch, program.seed), chip, "the step")
-        evaluation = _compiled(_evaluation(config, mesh, program), chip, "the evaluation").memory_analysis()
+        options = cards.OPTIONS if on_gpus else None
+        step = program.step.lower(program.state, program.batch, program.seed)
+        compiled = _compiled(step, chip, "the step", options)
+        evaluation = _compiled(_evaluation(config, mesh, program), chip, "the evaluation", options).memory_analysis()
     compile_s = time.monotonic() - began
     used = compiled.memory_analysis()
     state = used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
@@ -106,23 +112,28 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         "code": used.generated_code_size_in_bytes,
     }
     kinds = {kind: size / GIB for kind, size in kinds.items()}
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = len({getattr(device, "slice_index", 0) for device in devices})  # one program each
+    nodes = len({device.process_index for device in devices}) if on_gpus else 1  # one program for all
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:  # the format between the two changes with their versions
         raise InputError(
             f"jax {jax.__version__} cannot read what this libtpu compiles; install the one that fits: pip install 'jax[tpu]'"
         ) from None
-    account = account_of(parse(text), len(devices) // slices)
+    cache = cards.cache(devices[0].device_kind) if on_gpus else 0
+    account = account_of(parse(text), len(devices) // slices, len(devices) // (slices * nodes), cache)
     flops = flops_per_step(config)
     sent = {net: sum(one.bytes for one in account.collectives if one.network == net) for net in ("ici", "dcn")}
+    place = "node" if on_gpus else "slice"
+    # With the program's own products: those that are repeated for the backward pass too.
+    arithmetic = ("products", account.product_flops) if on_gpus else ("model FLOPs", flops["causal"] / len(devices))
     roofline = {
-        "model FLOPs at the peak": flops["causal"] / len(devices) / chip.peak * 1e3,
+        f"{arithmetic[0]} at the peak": arithmetic[1] / chip.peak * 1e3,
         "memory traffic": account.hbm_bytes / chip.hbm_bandwidth * 1e3,
-        "communication within a slice": sent["ici"] / chip.ici * 1e3,
+        f"communication within a {place}": sent["ici"] / chip.ici * 1e3,
     }
-    if slices > 1 and chip.dcn:
-        roofline["communication between slices"] = sent["dcn"] / chip.dcn * 1e3
+    if max(slices, nodes) > 1 and chip.dcn:
+        roofline[f"communication between {place}s"] = sent["dcn"] / chip.dcn * 1e3
     kernels = sum(
         kernel.flops / (chip.peak * KERNEL_EFFICIENCY * min(1.0, kernel.head_size / FULL_HEAD))
         for kernel in account.kernels
@@ -139,14 +150,15 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         flops_per_step=flops["full"],
         flops_per_step_causal=flops["causal"],
         cycles=account.cycles,
-        compiled_ms=account.cycles / chip.clock * 1e3,
-        kernels_ms=kernels * 1e3,
+        compiled_ms=account.cycles / chip.clock * 1e3 if chip.clock else 0.0,
+        kernels_ms=0.0 if on_gpus else kernels * 1e3,
         kernel_flops=sum(kernel.flops for kernel in account.kernels),
         roofline_ms=roofline,
         collectives=account.collectives,
         compile_s=compile_s,
-        unknown=account.unknown,
+        unknown=[*account.unknown, *(cards.NOT_COUNTED if on_gpus else ())],
         tokens=config.training.batch_size * config.data.row_length,
+        at_least=on_gpus,
     )
 
 
@@ -172,9 +184,9 @@ def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowe
     return DocumentLoss(config, platform=mesh.devices.flat[0].platform).lower(program.state.params, batch, "own")
 
 
-def _compiled(lowered: jax.stages.Lowered, chip: Chip, what: str) -> jax.stages.Compiled:
+def _compiled(lowered: jax.stages.Lowered, chip: Chip, what: str, options: dict | None) -> jax.stages.Compiled:
     try:
-        return lowered.compile()
+        return lowered.compile(options)
     except jax.errors.JaxRuntimeError as error:
         raise _translated(error, chip, what) from None
 

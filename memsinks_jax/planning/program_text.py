@@ -8,6 +8,8 @@ import math
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 _BITS = {"pred": 8, "token": 0, "opaque": 0}  # the others end in their number of bits
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^  (ROOT )?%?([\w.\-]+) = ")
@@ -178,18 +180,36 @@ def _constant(computation: Computation, name: str, place: int | None = None) -> 
     return None
 
 
-def group_size(attributes: str) -> int | None:
-    """The number of devices that a collective connects: those of its largest group; None if all are one group.
+def group(attributes: str) -> list[int] | None:
+    """The devices that a collective connects: its first largest group, by place in the mesh; None if all are one group.
 
     Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}. Of an axis, 'a':(before)size is a part.
     """
     if listed := re.search(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}", attributes):
-        return max(len(group.split(",")) for group in re.findall(r"\{([\d,]+)\}", listed[1]))
-    if counted := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):
-        return int(counted[1])
+        return max(([int(one) for one in each.split(",")] for each in re.findall(r"\{([\d,]+)\}", listed[1])), key=len)
+    if counted := re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
+        return _places(counted[2], counted[3]).ravel()[: int(counted[1])].tolist()
     if named := re.search(
-        r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\](?:, device_ids=\([^)]*\)?\))? \{([^}]*)\}", attributes
+        r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\]"
+        r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}",
+        attributes,
     ):
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
-        return math.prod(int(part or sizes[axis]) for axis, part in re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", named[2]))
+        sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        parts = {axis: (1, size, 1) for axis, size in sizes.items()}  # before, within and after the group's part
+        chosen = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4])
+        for axis, before, size in chosen:
+            if size:
+                parts[axis] = (int(before), int(size), sizes[axis] // int(before) // int(size))
+        places = _places(named[2] or str(math.prod(sizes.values())), named[3])
+        places = places.reshape([size for part in parts.values() for size in part])
+        inside = {axis for axis, *_ in chosen}
+        of_group = [slice(None) if axis in inside and place == 1 else 0 for axis in parts for place in range(3)]
+        return places[tuple(of_group)].ravel().tolist()
     return None
+
+
+def _places(sizes: str, order: str | None) -> np.ndarray:
+    """'4,2', '1,0' -> 0 to 7 in 4 rows of 2, transposed."""
+    shape = [int(size) for size in sizes.split(",")]
+    places = np.arange(math.prod(shape)).reshape(shape)
+    return places.transpose([int(axis) for axis in order.split(",")]) if order else places

@@ -1,4 +1,4 @@
-"""TPU slices by name: their devices, as libtpu describes them to the compiler."""
+"""Machines by name: TPU slices as libtpu describes them to the compiler, and nodes of GPUs (cards)."""
 
 import difflib
 import importlib.util
@@ -8,8 +8,11 @@ import re
 
 import jax
 from jax.experimental import topologies
+from jax.sharding import Mesh
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, MeshConfig
+from memsinks_jax.planning import cards
+from memsinks_jax.training import sharding
 from memsinks_jax.training.flops import Chip, chip
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -40,15 +43,21 @@ def require_libtpu() -> None:
         raise InputError("plan needs the TPU compiler, libtpu, which is not installed; run: pip install 'jax[tpu]'")
 
 
-def devices_of(topology: str, slices: int = 1) -> tuple[list[jax.Device], Chip]:
-    """'v5e:16x16', number of slices -> the devices of all slices (`slice_index` tells which), and what a chip can do.
+def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax.Device], Chip]:
+    """'v5e:16x16' and a number of slices, or 'h100:8' and a number of nodes -> all their devices, and what a chip can do.
 
     Raises:
-      InputError: no such slices, or libtpu is missing.
+      InputError: no such slices or nodes, or their compiler is missing.
     """
     generation, shape = _known(topology)
-    if slices < 1:
-        raise InputError(f"--slices is {slices}; give 1 or more")
+    on_gpus = generation in cards.CARDS
+    for flag, count, other in (("slices", slices, on_gpus), ("nodes", nodes, not on_gpus)):
+        if count < 1:
+            raise InputError(f"--{flag} is {count}; give 1 or more")
+        if count > 1 and other:
+            raise InputError(f"--{flag}={count}: {generation} has {'nodes' if on_gpus else 'slices'}, no {flag}")
+    if on_gpus:
+        return cards.gpus(generation, int(shape), nodes)
     require_libtpu()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -68,16 +77,30 @@ def devices_of(topology: str, slices: int = 1) -> tuple[list[jax.Device], Chip]:
     return devices, known
 
 
+def mesh_of(config: MeshConfig, devices: list[jax.Device]) -> Mesh:
+    """The mesh that `train` makes of these devices when they are attached."""
+    # Of attached GPUs `slice_index` is the node. Of these it is always 0, and there is one process per node.
+    return sharding.make_mesh(config, devices, "process_index" if devices[0].platform == "gpu" else "slice_index")
+
+
 def _known(topology: str) -> tuple[str, str]:
-    found = re.fullmatch(r"(\w+):(\d+(?:x\d+)+)", topology.strip().lower())
+    found = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology.strip().lower())
     every = [f"{generation}:{shape}" for generation, shapes in SHAPES.items() for shape in shapes]
-    if found is None or found[1] not in SHAPES:
+    every += [f"{card}:{count}" for card in cards.CARDS for count in range(1, cards.MOST_PER_NODE + 1)]
+    if found is None or found[1] not in (*SHAPES, *cards.CARDS):
         near = difflib.get_close_matches(topology, every, n=1, cutoff=0.5)
         raise InputError(
-            f"--topology={topology} is not known; write GENERATION:SHAPE with one of {', '.join(SHAPES)}, "
-            f"for example {near[0] if near else 'v5e:16x16'}"
+            f"--topology={topology} is not known; write GENERATION:SHAPE with one of {', '.join(SHAPES)}, or "
+            f"CARD:NUMBER with one of {', '.join(cards.CARDS)}, for example {near[0] if near else 'v5e:16x16'}"
         )
     generation, shape = found[1], found[2]
+    if generation in cards.CARDS:
+        if f"{generation}:{shape}" not in every:
+            raise InputError(
+                f"--topology={topology}: a node has 1 to {cards.MOST_PER_NODE} GPUs; for more, for example "
+                f"--topology={generation}:{cards.MOST_PER_NODE} --nodes=4"
+            )
+        return generation, shape
     if shape not in SHAPES[generation]:
         # Near in number of chips, not in spelling.
         wanted = _chips(shape)

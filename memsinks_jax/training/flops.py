@@ -35,15 +35,15 @@ class Chip(NamedTuple):
     hbm: float  # bytes that a program may use, from the compiler or driver
     hbm_bandwidth: float  # bytes/s
     clock: float | None = None  # Hz
-    ici: float | None = None  # bytes/s from a chip to the chips of its slice, all links together
-    dcn: float | None = None  # bytes/s to other slices, a chip's share of its host's network
+    ici: float | None = None  # bytes/s from a chip to the chips of its slice or node, all links together
+    dcn: float | None = None  # bytes/s to other slices or nodes, a chip's share of its host's network
 
 
 GIB = 2.0**30
 
 # TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and FLOPs a cycle as
 # libtpu 0.0.51 says them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
-# GPUs: NVIDIA's data sheets, dense.
+# GPUs: NVIDIA's data sheets, dense; their links depend on the node (planning/cards).
 CHIPS = (  # by jax's `device_kind`, of older and later drivers, and with a card's form: 'NVIDIA A100-SXM4-80GB'
     (r"TPU v4", Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9)),
     (r"TPU v5 lite|TPU v5e", Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9)),
@@ -56,6 +56,7 @@ CHIPS = (  # by jax's `device_kind`, of older and later drivers, and with a card
     (r"NVIDIA H100.*", Chip("H100", 989e12, 79.2 * GIB, 3350e9)),
     (r"NVIDIA GH200.*", Chip("GH200", 989e12, 94.5 * GIB, 4000e9)),
     (r"NVIDIA H200.*", Chip("H200", 989e12, 139.8 * GIB, 4800e9)),
+    (r"NVIDIA B200.*", Chip("B200", 2250e12, 178.3 * GIB, 7700e9)),
 )
 
 

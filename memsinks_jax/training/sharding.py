@@ -34,16 +34,17 @@ RULES = (
 BATCH = P(BATCH_AXES)
 
 
-def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None, slice_of: str = "slice_index") -> Mesh:
     """A mesh of AXES over the devices (default: all). One device is a mesh of one.
 
-    Several TPU slices lie along `data`, the axis with the least communication.
+    Several TPU slices, or nodes of GPUs, lie along `data`, the axis with the least communication. The attribute
+    `slice_of` of a device tells them apart ("slice_index" or "process_index"): jax gives every node of GPUs an index.
 
     Raises:
       InputError: the product of the axes is not the number of devices, or the slices do not divide `data`.
     """
     devices = jax.devices() if devices is None else devices
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = len({getattr(device, slice_of, 0) for device in devices})
     data, fsdp, tensor = config.data, config.fsdp, config.tensor
     if fsdp == -1:
         fsdp = len(devices) // (tensor * max(data, slices))
@@ -55,11 +56,13 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"{len(devices)} devices; choose axes that multiply to {len(devices)}, or data=-1 and a divisor"
         )
     if data % slices:
-        raise InputError(f"config.mesh.data is {data}, and there are {slices} slices, which must divide it")
+        raise InputError(f"config.mesh.data is {data}, and there are {slices} slices or nodes, which must divide it")
     # Auto: XLA propagates shardings. make_mesh would take Explicit by default.
     if slices == 1:
         return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
-    laid_out = mesh_utils.create_hybrid_device_mesh((data // slices, fsdp, tensor), (slices, 1, 1), devices)
+    laid_out = mesh_utils.create_hybrid_device_mesh(
+        (data // slices, fsdp, tensor), (slices, 1, 1), devices, process_is_granule=slice_of == "process_index"
+    )
     return Mesh(laid_out, AXES, axis_types=(AxisType.Auto,) * 3)
 
 

@@ -16,7 +16,7 @@ from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.planning.account import COLLECTIVES
-from memsinks_jax.planning.program_text import group_size, parse
+from memsinks_jax.planning.program_text import group, parse
 from memsinks_jax.training import sharding, touched
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
@@ -258,7 +258,7 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     sent = {}  # kind: [(rows, devices that talk to each other)]
     for computation in parse(text).computations.values():
         for instruction in computation.instructions.values():
-            kind, devices = instruction.opcode, group_size(instruction.attributes) or 8
+            kind, devices = instruction.opcode, len(group(instruction.attributes) or range(8))
             for array in instruction.arrays() if kind in COLLECTIVES and devices > 1 else ():
                 if array.sizes[-2:] == (tiny.model.layers, tiny.model.d_model):
                     sent.setdefault(kind, []).append((math.prod(array.sizes[:-2]), devices))
