@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.attention_cpu import causal_attention
-from memsinks_jax.model.placement import BATCH, TENSOR, divides, on_each_device
+from memsinks_jax.model.placement import BATCH, TENSOR, constrain, divides, on_each_device
 
 KERNELS = ("xla", "blocks", "splash", "cudnn")
 
@@ -41,7 +41,8 @@ def choose_kernel(config: Config, platform: str) -> str:
         or _unless(length % 128 == 0, f"takes rows of a multiple of 128, and config.data.row_length is {length}"),
         "cudnn": _unless(platform == "gpu", f"is for NVIDIA GPUs and this is a {platform}")
         or _unless(config.model.dtype == "bfloat16", f"takes bfloat16, and config.model.dtype is {config.model.dtype}")
-        or _unless(size % 8 == 0 and size <= 128, f"takes heads of 8, 16, ... 128 channels, and these have {size}"),
+        or _unless(size % 8 == 0 and size <= 128, f"takes heads of 8, 16, ... 128 channels, and these have {size}")
+        or _unless(length % 2 == 0, f"trains on rows of an even length, and config.data.row_length is {length}"),
     }
     if asked == "auto":
         return next((kernel for kernel in ("splash", "cudnn", "blocks") if not fits[kernel]), "xla")
@@ -65,9 +66,9 @@ def attend(
       kind: int32, which of them; None: the first.
     """
     length = segments_BT.shape[1]
+    # A device must hold the key heads that its query heads read.
+    heads = (BATCH, None, TENSOR if divides(TENSOR, key_BTKC.shape[2]) else None, None)
     if kernel == "splash":
-        # A device must hold the key heads that its query heads read.
-        heads = (BATCH, None, TENSOR if divides(TENSOR, key_BTKC.shape[2]) else None, None)
 
         def with_window(window: int) -> Callable[[], jax.Array]:
             return lambda: on_each_device(
@@ -82,6 +83,7 @@ def attend(
     if kernel == "cudnn":
         if any(windows):
             same_BTT &= within(before_TT, windows, kind)
+        query_BTHC, key_BTKC, value_BTKC = (constrain(x, *heads) for x in (query_BTHC, key_BTKC, value_BTKC))
         heads_BTHC = jax.nn.dot_product_attention(
             query_BTHC, key_BTKC, value_BTKC, mask=same_BTT[:, None], is_causal=True, implementation="cudnn"
         )

@@ -7,18 +7,58 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax._src.interpreters import mlir
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.model import attention
 from memsinks_jax.model.attention import KERNELS, attend, choose_kernel
 
 B = 2
-HERE = ("xla", "blocks", "splash")  # cudnn has no way to run without a GPU
 
 
 @pytest.fixture(autouse=True)
 def splash_without_a_tpu(monkeypatch):
     monkeypatch.setattr(attention, "_splash", functools.partial(attention._splash, interpret=True))
+
+
+@pytest.fixture(autouse=True)
+def cudnn_without_a_gpu(monkeypatch):
+    """Everything up to NVIDIA's library is jax's own path; instead of the library runs the formula of what it is told. In
+    float32 too, which the library does not take."""
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(cudnn, "check_layout", lambda *arrays: None)
+    monkeypatch.setattr(cudnn, "get_large_negative_number", lambda dtype: jnp.asarray(-2 << 40, dtype))
+    mlir.register_lowering(
+        cudnn._dot_product_attention_fwd_p, mlir.lower_fun(cudnn_forward, multiple_results=True), platform="cpu"
+    )
+    mlir.register_lowering(
+        cudnn._dot_product_attention_bwd_p, mlir.lower_fun(cudnn_backward, multiple_results=True), platform="cpu"
+    )
+
+
+def cudnn_formula(query, key, value, bias, *, scale, mask_type, variadic_args, **_):
+    group, has_bias = query.shape[2] // key.shape[2], variadic_args[0]
+    key, value = (jnp.repeat(x, group, axis=2) for x in (key, value))
+    scores = jnp.einsum("bthc,bshc->bhts", query, key) * scale + (bias if has_bias else 0)
+    if mask_type == cudnn.MaskType.CAUSAL:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[2:], bool)), scores, -jnp.inf)
+    else:
+        assert mask_type == cudnn.MaskType.NO_MASK
+    output = jnp.einsum("bhts,bshc->bthc", jax.nn.softmax(scores), value)
+    return output, jax.nn.logsumexp(scores, axis=-1)
+
+
+def cudnn_forward(query, key, value, bias, *_, is_training, **told):
+    output, sums = cudnn_formula(query, key, value, bias, **told)
+    return [output, sums] if is_training else [output]
+
+
+def cudnn_backward(query, key, value, bias, *others, **told):
+    _, pull = jax.vjp(lambda *arrays: cudnn_formula(*arrays, **told)[0], query, key, value, bias)
+    return pull(others[-1])[: 3 + told["variadic_args"][1]]
 
 
 def inputs(length, heads=4, kv_heads=2, size=16):
@@ -63,7 +103,8 @@ def expected(length, kv_heads):
 
 @pytest.mark.parametrize(
     ("kernel", "length"),
-    [(k, n) for k in ("xla", "blocks") for n in (1, 3, 64, 65, 130)] + [("splash", 128), ("splash", 256)],
+    [(k, n) for k in ("xla", "blocks") for n in (1, 3, 64, 65, 130)]
+    + [(k, n) for k in ("splash", "cudnn") for n in (128, 256)],
 )
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_a_kernel_equals_the_definition_and_its_gradient(kernel, length, kv_heads):
@@ -73,7 +114,7 @@ def test_a_kernel_equals_the_definition_and_its_gradient(kernel, length, kv_head
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", HERE)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("windows, kind", [((9,), None), ((9, 0), 0), ((9, 0), 1), ((1, 200), 0)])
 def test_a_window_ends_where_the_kind_of_layer_says(kernel, windows, kind):
     """Also with documents that begin within it."""
@@ -107,7 +148,7 @@ def test_large_scores_of_bfloat16_are_exact(kernel):
     np.testing.assert_allclose(np.asarray(measured, np.float64), expected, atol=2**-8)
 
 
-@pytest.mark.parametrize("kernel", HERE)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_documents_do_not_see_each_other(kernel):
     """Another first document leaves the second one's outputs and its gradients equal, bit for bit."""
     query, key, value, segments, upstream = inputs(128)
@@ -123,7 +164,7 @@ def test_documents_do_not_see_each_other(kernel):
         assert (one != other).any()
 
 
-@pytest.mark.parametrize("kernel", HERE)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_nothing_later_is_seen(kernel):
     query, key, value, segments, _ = inputs(128)
     one_document = jax.jit(lambda *arrays: attend(kernel, *arrays, jnp.ones_like(segments)))
@@ -135,28 +176,35 @@ def test_nothing_later_is_seen(kernel):
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 4)])
-def test_splash_on_a_mesh(shape):
-    """Batch and heads are split, what the mesh does not divide is not; the values stay."""
-    *arrays, segments, _ = inputs(128)
-    arrays = [np.concatenate([x] * 4) for x in arrays]
-    segments = np.concatenate([segments] * 4)
-    alone = jax.jit(functools.partial(attend, "splash"))(*arrays, segments)
+@pytest.mark.parametrize("kernel", ["splash", "cudnn"])
+def test_a_kernel_on_a_mesh(kernel, shape):
+    """Batch and heads are split, what the mesh does not divide is not; the values and gradients stay."""
+    *arrays, segments, upstream = (np.concatenate([x] * 4) for x in inputs(128))
+    both = with_gradient(functools.partial(attend, kernel))
+    alone = both(*arrays, segments, upstream)
     mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
     with jax.set_mesh(mesh):
-        split = jax.jit(functools.partial(attend, "splash"))(*arrays, segments)
-    np.testing.assert_allclose(split, alone, atol=1e-6)
+
+        def put(x):
+            heads = "tensor" if x.ndim == 4 and x.shape[2] % shape[2] == 0 else None
+            return jax.device_put(x, NamedSharding(mesh, P(("data", "fsdp"), None, *[heads][: x.ndim - 2])))
+
+        split = both(*map(put, (*arrays, segments, upstream)))
+    for one, other in zip(split, alone, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_the_gpu_kernel_gets_the_documents(monkeypatch):
-    """It cannot run here; that it is given the documents is seen in the program for a GPU."""
-    from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
-    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
-    *arrays, segments, _ = inputs(128)
+def test_the_gpu_kernel_gets_the_documents():
+    """In the program for a GPU both passes are told of causal attention and get the mask of the documents."""
+    *arrays, segments, upstream = inputs(128)
     arrays = [x.astype(jnp.bfloat16) for x in arrays]
-    program = jax.jit(functools.partial(attend, "cudnn")).trace(*arrays, segments).lower(lowering_platforms=("cuda",))
-    call = next(line for line in program.as_text().splitlines() if "__cudnn$fmhaScaleBias" in line)
-    assert "128x128xbf16" in call  # the mask, which is_causal alone would not need
+    program = with_gradient(functools.partial(attend, "cudnn"))
+    lowered = program.trace(*arrays, segments, upstream.astype(jnp.bfloat16)).lower(lowering_platforms=("cuda",))
+    calls = [line for line in lowered.as_text().splitlines() if "@__cudnn$fmhaScaleBias" in line]
+    assert len(calls) == 2
+    for call in calls:
+        assert "\\22mask_type\\22: \\22CAUSAL\\22" in call
+        assert f"tensor<{B}x1x128x128xbf16>" in call.split(") -> ")[0]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +212,7 @@ def test_the_gpu_kernel_gets_the_documents(monkeypatch):
     [
         ("cpu", {}, "blocks"), ("tpu", {}, "splash"), ("gpu", {"dtype": "bfloat16"}, "cudnn"), ("gpu", {}, "xla"),
         ("tpu", {"row_length": 100}, "xla"), ("gpu", {"dtype": "bfloat16", "d_model": 1024}, "xla"),
+        ("gpu", {"dtype": "bfloat16", "row_length": 101}, "xla"),
     ],
 )  # fmt: skip
 def test_auto_takes_the_machines_best(platform, change, expected):
@@ -184,4 +233,3 @@ def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
     config = with_fields(Config(), {"compute.attention": kernel})
     with pytest.raises(InputError, match=f"config.compute.attention={kernel} {problem}.*use auto"):
         choose_kernel(config, platform)
-    assert set(KERNELS) == set(HERE) | {"cudnn"}
