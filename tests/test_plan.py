@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from memsinks_jax import plan
 from memsinks_jax.config import InputError, with_fields
-from memsinks_jax.planning import estimate, topology
+from memsinks_jax.planning import cards, estimate, topology
 from memsinks_jax.planning.estimate import TooBig, _translated
 from memsinks_jax.training import flops
 from memsinks_jax.training.flops import flops_per_step, parameters
@@ -25,6 +25,10 @@ PROMISED = {
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="libtpu, the TPU compiler, is not installed: pip install 'jax[tpu]'",
+)
+needs_gpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None,
+    reason="the compiler for GPUs is not installed: pip install '.[plan-gpu]'",
 )
 
 
@@ -165,14 +169,15 @@ SMALL = [
     "--config=configs/smoke.py", "--config.model.family=llama", "--config.model.layers=2", "--config.model.d_model=256",
     "--config.model.heads=4", "--config.model.kv_heads=2", "--config.model.hidden=512", "--config.model.dtype=bfloat16",
     "--config.data.row_length=256", "--config.data.rows=packed", "--config.compute.remat=full",
-    "--config.mesh.fsdp=-1", "--topology=v5e:2x2",
+    "--config.mesh.fsdp=-1",
 ]  # fmt: skip
+SLICE = [*SMALL, "--topology=v5e:2x2"]
 
 
 @needs_libtpu
 @pytest.mark.slow
 def test_with_libtpu_a_plan_has_cycles_and_kernels():
-    done = command(*SMALL, "--config.training.batch_size=16", "--json")
+    done = command(*SLICE, "--config.training.batch_size=16", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= PROMISED
@@ -189,7 +194,7 @@ def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     found = []
     for pool in (1024, 32_768):
         sparse = [f"--config.sinks.{field}" for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")]
-        done = command(*SMALL, *sparse, "--config.data.rows=one_document", "--config.training.batch_size=16", "--json")
+        done = command(*SLICE, *sparse, "--config.data.rows=one_document", "--config.training.batch_size=16", "--json")
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout.splitlines()[-1]))
     talk = [{one["kind"]: one["bytes"] for one in result["collectives"]} for result in found]
@@ -206,7 +211,7 @@ def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
 @needs_libtpu
 @pytest.mark.slow
 def test_with_libtpu_slices_talk_over_dcn():
-    done = command(*SMALL, "--config.training.batch_size=16", "--slices=2", "--json")
+    done = command(*SLICE, "--config.training.batch_size=16", "--slices=2", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["chips"] == 8 and result["mesh"]["data"] == 2
@@ -217,6 +222,34 @@ def test_with_libtpu_slices_talk_over_dcn():
 @pytest.mark.slow
 def test_with_libtpu_what_is_too_big_is_refused():
     # Logits of 2^21 tokens a chip: 32 GiB and more.
-    done = command(*SMALL, "--config.training.batch_size=32768")
+    done = command(*SLICE, "--config.training.batch_size=32768")
     assert done.returncode == 2 and "does not fit on a chip of v5e:2x2: it needs" in done.stderr
     assert "this fits: --config.compute.remat=full --config.compute.accumulate=" in done.stderr.splitlines()[-1]
+
+
+@needs_gpu_compiler
+@pytest.mark.slow
+def test_a_step_compiles_for_gpus_where_there_is_none(tmp_path):
+    """With the wheels alone: no driver, and no ptxas of this machine. Of a pool of sparse sinks nothing crosses a link but
+    the rows that documents ask for."""
+    pool = 32_768
+    sparse = [f"--config.sinks.{field}" for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")]
+    done = command(
+        *SMALL, *sparse, "--config.data.rows=one_document", "--config.training.batch_size=16", "--topology=h100:2",
+        "--nodes=2", "--json", PATH=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["fits"] and result["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
+    assert result["hbm_limit_gib"] == pytest.approx(0.9 * 79.2, abs=0.01)
+    # No kernel that is not understood; the exchange has more rounds if a device is asked for many rows.
+    assert [what for what in result["not_counted"] if "trip count" not in what] == list(cards.NOT_COUNTED)
+    assert result["step_ms_at_least"] == max(result["roofline_ms"].values()) and 0 < result["mfu_at_most"] < 1
+    assert not {"predicted_step_ms", "predicted_mfu", "cycles"} & set(result)
+    assert "ms at least" in done.stderr and "predicted" not in done.stderr
+    # A GPU holds half of three tables and two moments of each, a row of 2 layers x 256.
+    table = pool * 2 * 256 * 4
+    assert result["hbm_gib"]["state and batch"] > 9 * table / 2 / 2**30
+    talk = {(one["kind"], one["network"]): one["bytes"] for one in result["collectives"]}
+    assert talk["all-to-all", "ici"] > 0 and talk["all-reduce", "dcn"] > 0
+    assert sum(talk.values()) < table / 2

@@ -41,9 +41,10 @@ class Card(NamedTuple):
 
     def text(self, memory: float, bandwidth: float) -> str:
         """XLA's GpuTargetConfigProto. `memory` in bytes, `bandwidth` in bytes/s."""
+        features = "feature_extension: ACCELERATED_FEATURES" if self.capability >= 9 else ""  # sm_90a
         return f"""
           gpu_device_info {{
-            name: "{self.kind}" cuda_compute_capability {{ major: {self.capability} }}
+            name: "{self.kind}" cuda_compute_capability {{ major: {self.capability} {features} }}
             core_count: {self.cores} fpus_per_core: {self.float32_units} clock_rate_ghz: {self.clock}
             device_memory_size: {memory:.0f} memory_bandwidth: {bandwidth:.0f} l2_cache_size: {self.cache}
             shared_memory_per_core: {self.shared_memory} shared_memory_per_block_optin: {self.shared_memory - 1024}

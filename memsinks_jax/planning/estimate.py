@@ -61,7 +61,7 @@ class Estimate:
     compile_s: float
     unknown: list[str]
     tokens: int  # of all chips
-    at_least: bool  # on GPUs: times are lower bounds
+    at_least: bool = False  # on GPUs: times are lower bounds
 
     @property
     def fits(self) -> bool:

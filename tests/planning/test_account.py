@@ -60,8 +60,9 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 """
 
 
-def entry(lines, before="", parameters="p: bf16[4,1024]"):
-    return account_of(parse(f"{HEAD}{before}\nENTRY %main ({parameters}) -> bf16[4] {{\n{lines}\n}}\n"), devices=16)
+def entry(lines, before="", parameters="p: bf16[4,1024]", **about):
+    text = f"{HEAD}{before}\nENTRY %main ({parameters}) -> bf16[4] {{\n{lines}\n}}\n"
+    return account_of(parse(text), devices=16, **about)
 
 
 def test_loops_in_loops_multiply_and_fusions_count_once():
@@ -112,6 +113,24 @@ GROUPS = "replica_groups=[4,4]<=[16]"
 def test_collectives_and_what_a_chip_sends(line, kind, sent):
     account = entry(f"  %p = bf16[4,1024]{{1,0}} parameter(0)\n  ROOT %r = {line}")
     assert account.collectives == [Collective(kind, "ici", 1, sent)]
+
+
+@pytest.mark.parametrize(
+    ("line", "network", "sent"),
+    [
+        ("all-gather(%p), replica_groups=[4,4]<=[16]", "ici", 3 * 8192),
+        # One member in each of four nodes: its network card carries all of the ring.
+        ("all-gather(%p), replica_groups=[4,4]<=[4,4]T(1,0)", "dcn", 3 * 8192),
+        # Four members in each node share what the ring sends to the next node.
+        ("all-reduce(%p), replica_groups={}, to_apply=%add", "dcn", 2 * 8192 * 15 // 16 * 4 // 16),
+        ("all-to-all(%p), replica_groups={}", "dcn", 8192 * 3 // 4),
+        ("collective-permute(%p), source_target_pairs={{0,1},{1,0}}", "ici", 8192),
+        ("collective-permute(%p), source_target_pairs={{0,1},{3,4}}", "dcn", 8192),
+    ],
+)
+def test_of_gpus_in_four_nodes_collectives_use_the_link_that_they_need(line, network, sent):
+    account = entry(f"  %p = bf16[4,1024]{{1,0}} parameter(0)\n  ROOT %r = bf16[4,1024] {line}", per_node=4)
+    assert [(one.network, one.bytes) for one in account.collectives] == [(network, sent)]
 
 
 def test_a_start_and_its_done_are_one():
@@ -202,9 +221,53 @@ def test_attention_kernels_by_their_shapes(name, sizes, result, products, blocks
     assert (kernel.count, kernel.head_size) == (1, 64)
 
 
-def test_another_kernel_is_said_to_be_unknown():
-    account = entry("""  %p = bf16[4,1024]{1,0} parameter(0)
-  ROOT %mine = bf16[4,1024] custom-call(%p), custom_call_target="tpu_custom_call\"""")
+@pytest.mark.parametrize(("target", "products"), [("", 2), ("Backward", 5)])
+@pytest.mark.parametrize(("mask", "seen"), [("CAUSAL", 0.5), ("NO_MASK", 1)])
+def test_attention_kernels_of_cudnn_by_their_shapes(target, products, mask, seen):
+    config = f'backend_config={{"cudnn_fmha_backend_config": {{"mask_type": "{mask}"}}}}'
+    account = entry(
+        f"""  %q = bf16[2,2048,6,64] parameter(0)
+  %k = bf16[2,1024,3,64] parameter(1)
+  %m = bf16[2,1,2048,1024] parameter(2)
+  ROOT %a = (bf16[2,6,2048,64], u8[0]) custom-call(%q, %k, %k, %m), custom_call_target="__cudnn$fmhaScaleBias{target}", \
+{config}""",
+        parameters="q: bf16[2,2048,6,64], k: bf16[2,1024,3,64], m: bf16[2,1,2048,1024]",
+    )
+    (kernel,) = account.kernels
+    assert kernel.flops == account.product_flops == products * 2 * (2 * 6) * 2048 * 1024 * 64 * seen
+    assert (kernel.count, kernel.head_size, account.unknown) == (1, 64, [])
+
+
+def test_products_count_inside_of_fusions_too():
+    before = """%multiply (a: bf16[8,32,64], b: bf16[8,64,16]) -> bf16[8,32,16] {
+  %a = bf16[8,32,64]{2,1,0} parameter(0)
+  %b = bf16[8,64,16]{2,1,0} parameter(1)
+  ROOT %d = bf16[8,32,16] dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2}
+}
+
+%outer (c: bf16[8,32,64], e: bf16[8,64,16]) -> bf16[8,32,16] {
+  %c = bf16[8,32,64]{2,1,0} parameter(0)
+  %e = bf16[8,64,16]{2,1,0} parameter(1)
+  ROOT %f = bf16[8,32,16] fusion(%c, %e), kind=kCustom, calls=%multiply
+}
+"""  # fmt: skip
+    lines = """  %p = bf16[8,32,64]{2,1,0} parameter(0)
+  %r = bf16[8,64,16]{2,1,0} parameter(1)
+  %s = ((bf16[8,32,64], bf16[8,64,16]), bf16[8,32,16], u32[]) fusion-start(%p, %r), kind=kCustom, calls=%outer
+  ROOT %t = bf16[8,32,16] fusion-done(%s)"""
+    account = entry(lines, before, "p: bf16[8,32,64], r: bf16[8,64,16]")
+    assert account.product_flops == 2 * 8 * 32 * 16 * 64
+    assert account.hbm_bytes == 2 * 8 * (32 * 64 + 64 * 16 + 32 * 16)
+    # What the cache holds does not count: here all but the first array.
+    assert (
+        entry(lines, before, "p: bf16[8,32,64], r: bf16[8,64,16]", cache=2 * 8 * 64 * 16).hbm_bytes == 2 * 8 * 32 * 64
+    )
+
+
+@pytest.mark.parametrize("target", ["tpu_custom_call", "__cublas$lt$matmul"])
+def test_another_kernel_is_said_to_be_unknown(target):
+    account = entry(f"""  %p = bf16[4,1024]{{1,0}} parameter(0)
+  ROOT %mine = bf16[4,1024] custom-call(%p), custom_call_target="{target}\"""")
     assert account.kernels == []
     assert account.unknown == ["the kernel mine, 1 times: neither cycles nor FLOPs are known"]
 

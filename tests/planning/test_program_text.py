@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memsinks_jax.planning.program_text import Array, arrays_of, group_size, parse, trip_count
+from memsinks_jax.planning.program_text import Array, arrays_of, group, parse, trip_count
 
 LOOP = """HloModule jit_f, is_scheduled=true
 
@@ -93,17 +93,19 @@ def test_bytes(shape, count):
 @pytest.mark.parametrize(
     ("attributes", "devices"),
     [
-        ("replica_groups={{0,1},{2,3}}, x", 2),
-        ("replica_groups={{0},{1,2,3}}, x", 3),
-        ("replica_groups=[2,4]<=[8], x", 4),
-        ("replica_groups=[4,2]<=[2,4]T(1,0), x", 2),
-        ("replica_groups=mesh['axis_0'=4] {'axis_0'}, x", 4),
-        ("replica_groups=mesh['a'=2,'b'=3] {'b'}, x", 3),
-        ("replica_groups=mesh['a'=2,'b'=3] {'a','b'}, x", 6),
-        ("replica_groups=mesh['a'=8] {'a':(1)4}, x", 4),
-        ("replica_groups=mesh['a'=2,'b'=3], device_ids=([2,3]T(1,0)) {'b'}, x", 3),
+        ("replica_groups={{0,1},{2,3}}, x", [0, 1]),
+        ("replica_groups={{0},{1,2,3}}, x", [1, 2, 3]),
+        ("replica_groups=[2,4]<=[8], x", [0, 1, 2, 3]),
+        ("replica_groups=[4,2]<=[2,4]T(1,0), x", [0, 4]),
+        ("replica_groups=mesh['axis_0'=4] {'axis_0'}, x", [0, 1, 2, 3]),
+        ("replica_groups=mesh['a'=2,'b'=3] {'b'}, x", [0, 1, 2]),
+        ("replica_groups=mesh['a'=2,'b'=3] {'a'}, x", [0, 3]),
+        ("replica_groups=mesh['a'=2,'b'=3] {'a','b'}, x", [0, 1, 2, 3, 4, 5]),
+        ("replica_groups=mesh['a'=8] {'a':(1)4}, x", [0, 2, 4, 6]),
+        ("replica_groups=mesh['a'=8] {'a':(2)4}, x", [0, 1, 2, 3]),
+        ("replica_groups=mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'b'}, x", [0, 3]),
         ("replica_groups={}, x", None),
     ],
 )
-def test_how_many_devices_a_collective_connects(attributes, devices):
-    assert group_size(attributes) == devices
+def test_which_devices_a_collective_connects(attributes, devices):
+    assert group(attributes) == devices

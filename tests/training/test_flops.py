@@ -68,6 +68,7 @@ def test_of_sparse_sinks_those_that_are_on_count(tiny):
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
         ("NVIDIA H200", 989),
+        ("NVIDIA B200", 2250),
     ],
 )
 def test_peaks(kind, teraflops):
