@@ -2,11 +2,13 @@
 
 SmolLM2's shapes (135M, 360M, 1.7B) and its vocabulary. Batches have 1024 rows of 2048 tokens; training takes 1 billion
 tokens for the two small models and 2 billion for 1.7B. The paper gives neither context nor warmup. It has no 135M, which
-takes 360M's values here. For TPU pod slices or a node of GPUs; 135M fits v5e:4x4 with --config.compute.accumulate=4. 360M's
-960 channels do not divide by 256. So on 256 chips use --config.mesh.fsdp=16: with fsdp over all chips, each would hold
-attention's weights whole. `plan` prints what fits and how long a step takes:
+takes 360M's values here. For TPU pod slices or nodes of GPUs; 135M fits v5e:4x4 with --config.compute.accumulate=4. On eight
+H100s 135M and 360M fit with accumulate=2, 1.7B with 4; on one H100 135M with 16; on four nodes of eight 1.7B as it is.
+360M's 960 channels do not divide by 256. So on 256 chips use --config.mesh.fsdp=16: with fsdp over all chips, each would
+hold attention's weights whole. `plan` prints what fits and how long a step takes:
 
     python -m memsinks_jax.plan --config=configs/smollm.py:360m,sinks --topology=v5e:16x16
+    python -m memsinks_jax.plan --config=configs/smollm.py:135m,sinks --topology=h100:8 --config.compute.accumulate=2
     python -m memsinks_jax.train --config=configs/smollm.py:360m,sinks --workdir=runs/smollm-360m \
         --config.data.files='corpus/*.jsonl' --config.data.tokenizer=SmolLM2-360M/tokenizer.json
 """

@@ -352,8 +352,8 @@ class MonitorConfig:
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
-    data: int = setting(-1, "splits the batch; a multiple of the TPU slices; -1: what the others leave", -1, free=True)
-    fsdp: int = setting(1, "splits batch, parameters, optimizer; -1: all of a slice that tensor leaves", -1, free=True)
+    data: int = setting(-1, "splits the batch; a multiple of slices or nodes; -1: what the others leave", -1, free=True)
+    fsdp: int = setting(1, "splits batch, parameters, optimizer; -1: a slice or node but for tensor", -1, free=True)
     tensor: int = setting(1, "splits heads and hidden neurons", 1, free=True)
 
 

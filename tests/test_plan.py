@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -225,6 +226,15 @@ def test_with_libtpu_what_is_too_big_is_refused():
     done = command(*SLICE, "--config.training.batch_size=32768")
     assert done.returncode == 2 and "does not fit on a chip of v5e:2x2: it needs" in done.stderr
     assert "this fits: --config.compute.remat=full --config.compute.accumulate=" in done.stderr.splitlines()[-1]
+
+
+@needs_gpu_compiler
+@pytest.mark.slow
+def test_the_smallest_preset_fits_gpus_as_its_docstring_says():
+    source = (ROOT / "configs/smollm.py").read_text()
+    (flags,) = re.findall(r"^    python -m memsinks_jax.plan (.*h100.*)$", source, flags=re.MULTILINE)
+    done = command(*flags.split(), "--json")
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["fits"], done.stderr
 
 
 @needs_gpu_compiler
