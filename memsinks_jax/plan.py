@@ -112,6 +112,8 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
         )
     for name, milliseconds in outcome.roofline_ms.items():
         rows[name] = f"{milliseconds:.1f} ms at least"
+    if outcome.at_least:
+        rows["memory traffic"] += f", {outcome.all_traffic_ms:.1f} if the L2 cache kept nothing"
     for one in outcome.collectives:
         link = LINKS[one.network] if outcome.at_least else one.network
         rows[f"{one.kind} ({link})"] = f"{one.count:,} times, {one.bytes / 1e6:,.1f} MB sent by a chip"
@@ -170,13 +172,19 @@ def as_json(outcome: Estimate, chip: Chip) -> dict:
 
 
 def _step_ms(outcome: Estimate) -> dict[str, float]:
-    return {"step_ms_at_least" if outcome.at_least else "predicted_step_ms": round(outcome.predicted_step_ms, 3)}
+    if not outcome.at_least:
+        return {"predicted_step_ms": round(outcome.predicted_step_ms, 3)}
+    return {
+        "step_ms_at_least": round(outcome.predicted_step_ms, 3),
+        "memory_traffic_ms_without_cache": round(outcome.all_traffic_ms, 3),
+    }
 
 
 def _in_short(outcome: Estimate) -> str:
+    bound = "if the L2 cache kept nothing" if outcome.at_least else "at best"
     return (
-        f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB, {outcome.predicted_step_ms:.1f} ms at best, "
-        f"{outcome.tokens / outcome.chips / outcome.predicted_step_ms * 1e3:,.0f} tokens/s a chip"
+        f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB, {outcome.compared_ms:.1f} ms {bound}, "
+        f"{outcome.tokens / outcome.chips / outcome.compared_ms * 1e3:,.0f} tokens/s a chip"
     )
 
 

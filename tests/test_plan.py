@@ -255,6 +255,7 @@ def test_a_step_compiles_for_gpus_where_there_is_none(tmp_path):
     # No kernel that is not understood; the exchange has more rounds if a device is asked for many rows.
     assert [what for what in result["not_counted"] if "trip count" not in what] == list(cards.NOT_COUNTED)
     assert result["step_ms_at_least"] == max(result["roofline_ms"].values()) and 0 < result["mfu_at_most"] < 1
+    assert result["memory_traffic_ms_without_cache"] > result["roofline_ms"]["memory traffic"]
     assert not {"predicted_step_ms", "predicted_mfu", "cycles"} & set(result)
     assert "ms at least" in done.stderr and "predicted" not in done.stderr
     # A GPU holds half of three tables and two moments of each, a row of 2 layers x 256.

@@ -117,7 +117,7 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
 
 def _fitting(tries: Tries) -> list[tuple[Config, Estimate]]:
     found = [done for done in tries.done if isinstance(done[1], Estimate)]
-    return sorted(found, key=lambda done: done[1].predicted_step_ms / done[1].tokens)
+    return sorted(found, key=lambda done: done[1].compared_ms / done[1].tokens)
 
 
 def _divisors(number: int) -> list[int]:

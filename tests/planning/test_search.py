@@ -1,5 +1,7 @@
 """The search for what fits, with a fake compiler that does arithmetic."""
 
+import dataclasses
+
 import pytest
 
 from memsinks_jax.config import Config, with_fields
@@ -41,6 +43,22 @@ def test_a_batch_that_fits_with_nothing_computed_again_stays_so_and_grows():
     assert best.compute.remat == "none" and outcome.fits
     assert best.training.batch_size == 3 * PARTS  # 4 GiB a row, 15 GiB free
     assert len(compiler.asked) == 2
+
+
+def test_on_gpus_it_is_no_merit_that_small_arrays_may_stay_in_the_cache():
+    """Settings are compared by all of their memory traffic, not by the lower bound of their time."""
+
+    class OnGPUs(Compiler):
+        def __call__(self, config):
+            found = super().__call__(config)
+            bound = {"": 1e-12 * found.tokens**2 / found.compiled_ms}  # the less, the more traffic there is
+            return dataclasses.replace(
+                found, compiled_ms=0.0, roofline_ms=bound, at_least=True, all_traffic_ms=found.compiled_ms
+            )
+
+    fitting = [one for _, one in search(config_of(16), OnGPUs(), PARTS) if isinstance(one, Estimate)]
+    per_token = [one.all_traffic_ms / one.tokens for one in fitting]
+    assert len(per_token) > 2 and per_token == sorted(per_token)
 
 
 def test_the_cheapest_of_what_fits_comes_first():
