@@ -248,8 +248,8 @@ class Rows:
     def opened(self, number: int) -> np.ndarray:
         """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
 
-        Time and memory grow with the documents that come back, not with the corpus; with passages, also with their number, and
-        the first time with all that was read.
+        Time and memory grow with the documents that come back, not with the corpus; with passages, also with their number,
+        and the first time with all that was read.
         """
         documents = self._documents_opened(number)
         return np.union1d(documents, self._passages_read(number)) if has_passages(self._config.sinks) else documents

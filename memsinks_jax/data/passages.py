@@ -1,6 +1,6 @@
-"""Passages by name: what text is one, which of them a run knows, and where each is longest (preparing/passages.py finds them).
+"""Passages by name: what text is one, which of them a run knows, where each is longest. preparing/passages.py finds them.
 
-All of it reads columns a part at a time, so memory does not grow with the corpus.
+All of this reads columns a part at a time, so memory does not grow with the corpus.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def passages_in(table: Table, tokens: np.ndarray) -> np.ndarray:
     """
     found = []
     for source in table.sources:
-        named = passage_ids(ngram_hashes(tokens, source.manifest["settings"]["passages"]))
+        named = passage_ids(ngram_hashes(tokens, source.passage_ngram))
         found.append(named[is_in(named, source.passage_ids)])
     return np.unique(np.concatenate(found))
 
