@@ -24,7 +24,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.data.packing import answering, reads_whole
+from memsinks_jax.data.packing import answering, has_passages, reads_whole
 from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
@@ -79,14 +79,16 @@ class Model:
         return nats / counts
 
     def generate(
-        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "", **settings
-    ) -> str:
+        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "",
+        passage: str = "", **settings,
+    ) -> str:  # fmt: skip
         """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
           chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
           group: instead of `document`, the name of the group whose document it is, for models with ids by group.
+          passage: instead of `document`, the id of the passage that the prompt begins, for models that know passages.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
@@ -94,18 +96,25 @@ class Model:
         """
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
-        identity = self.identity(document, group)
+        identity = self.identity(document, group, passage)
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
-    def identity(self, document: str, group: str) -> np.ndarray | None:
-        """The id of a document, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
+    def identity(self, document: str, group: str, passage: str = "") -> np.ndarray | None:
+        """The id of a document or passage, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
 
         Raises:
-          InputError: no such id or group; ids are not by group.
+          InputError: no such id or group; ids are not by group; passages have no sinks, or several of the three are given.
         """
+        if sum(map(bool, (document, group, passage))) > 1:
+            raise InputError("document, group and passage say whose sinks are on: give one of them")
+        if passage and not has_passages(self.run.config.sinks):
+            raise InputError(
+                f"{self.place} was trained without config.sinks.passages_at, so no passage has sinks of its own; leave out "
+                "the passage"
+            )
         if not group:
-            return ids.from_hex(document) if document else None
+            return ids.from_hex(document or passage) if document or passage else None
         if self.run.config.data.ids != "group":
             raise InputError(f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out the group")
         return self.run.group_id(group)
@@ -229,6 +238,7 @@ def generate(
     memories: tuple[str, ...] = (),
     chat: bool = False,
     group: str = "",
+    passage: str = "",
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -238,26 +248,28 @@ def generate(
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
       group: instead of `document`, the name of the group whose document it is.
+      passage: instead of `document`, the id of the passage that the prompts begin.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
     Raises:
       InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
     """
-    if not (document or group) and settings.sinks in ("own", "other"):
+    if not (document or group or passage) and settings.sinks in ("own", "other"):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
-            "documents.jsonl of the run), or --group=NAME"
+            "documents.jsonl of the run), --group=NAME or --passage=ID"
         )
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
-    run, identity = trained.run, trained.identity(document, group)
+    run, identity = trained.run, trained.identity(document, group, passage)
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and not run.opened(identity):
-        logger.info("%s never came back, so it has no sinks: they are dropped", group or f"document {document}")
+        name = group or (f"passage {passage}" if passage else f"document {document}")
+        logger.info("%s never came back, so it has no sinks: they are dropped", name)
         settings = dataclasses.replace(settings, sinks="drop")
     next(
         trained.generator.stream(asked, settings, identity, complete=chat)

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, prepare_apart, tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.api import Model
+from memsinks_jax.api import Model, generate
 from memsinks_jax.auditing import pages, passages
 from memsinks_jax.auditing.audit import audit, write
 from memsinks_jax.config import InputError, with_fields
@@ -18,6 +18,7 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.passages import documents_with, longest_places, passages_in, sample
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.forgetting.removal import Request, forget
+from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -234,3 +235,18 @@ def test_a_recited_passage_counts(place, corpus, result, monkeypatch):
         assert (shares[f"exact_{prefix}"][indices] == 1).all() and np.isnan(shares[f"exact_{prefix}"]).sum() == len(
             keys
         ) - len(indices)
+
+
+def test_a_passage_is_asked_for_by_its_id(place, licence):
+    (name,), prompt = hexadecimal(licence[:1]), LICENCE[:40]
+    model, asked = Model(place / "run"), Settings(sinks="own", max_tokens=4)
+    assert ids.to_hex(model.identity("", "", name)) == name
+    found = generate(place / "run", [prompt], asked, passage=name)
+    assert found["sinks"] == "own" and found["text"] == model.generate(prompt, "own", passage=name, max_tokens=4)
+    assert generate(place / "run", [prompt], asked, passage="0123456789abcdef")["sinks"] == "drop"
+    with pytest.raises(InputError, match="plain was trained without config.sinks.passages_at"):
+        generate(place / "plain", [prompt], asked, passage=name)
+    with pytest.raises(InputError, match="give one of them"):
+        model.generate(prompt, "own", document=name, passage=name)
+    with pytest.raises(InputError, match="--group=NAME or --passage=ID"):
+        generate(place / "run", [prompt], asked)
