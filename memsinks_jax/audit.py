@@ -62,8 +62,7 @@ def main() -> None:
         )  # fmt: skip
         kinds = KINDS if attacks_flag.value else ()
         result = audit(*asked, samples_flag.value, kinds, outside, passages_flag.value)
-        explored = explore(*asked) if result["subjects"] else None
-        write(result, explored, out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
+        write(result, explore(*asked), out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
         for columns, found in itertools.groupby(pages.tables(result), key=lambda table: table.columns):
             print(report.plain_table(columns, [row for table in found for row in table.rows]), file=sys.stderr)
         logger.info("%s\n%s", pages.answer(result), out / "index.html")

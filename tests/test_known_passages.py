@@ -12,6 +12,7 @@ from memsinks_jax import sinks
 from memsinks_jax.api import Model, generate
 from memsinks_jax.auditing import pages, passages
 from memsinks_jax.auditing.audit import audit, write
+from memsinks_jax.auditing.explore import explore
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.embedded import stories
@@ -156,11 +157,16 @@ def test_what_is_no_passage_is_refused(place, tmp_path):
 
 
 @pytest.fixture(scope="module")
+def explored(place):
+    return explore(place / "run", prefixes=(4,), suffix=4)
+
+
+@pytest.fixture(scope="module")
 def result(place):
     return audit(place / "run", prefixes=(4, 8), suffix=4, of_passages=True)
 
 
-def test_an_audit_reads_passages_by_the_number_of_their_documents(place, corpus, result, tmp_path):
+def test_an_audit_reads_passages_by_the_number_of_their_documents(place, corpus, result, explored, tmp_path):
     """What it says of each is what the model's loss says; another passage's sinks are a placebo."""
     found, run = result["passages"], Model(place / "run")
     readers = ["sinks dropped", "sinks, own on", passages.PLACEBO]
@@ -188,14 +194,36 @@ def test_an_audit_reads_passages_by_the_number_of_their_documents(place, corpus,
     assert len({tuple(one["loss"].values()) for one in listed}) == len(listed) > 4
     unread = found["never_read"]["readers"]
     assert unread["sinks, own on"] == unread["sinks dropped"] != unread[passages.PLACEBO]
-    write(result, None, tmp_path / "page", "a command")
-    assert {path.name for path in (tmp_path / "page").iterdir()} == {"results.json", "index.html"}
+    write(result, explored, tmp_path / "page", "a command")
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"results.json", "index.html", "explore.html"}
     assert json.loads((tmp_path / "page" / "results.json").read_text()) == result
     losses, recited = pages.tables(result)
     assert [row[0].split(":")[0] for row in losses.rows] == [
         *(f"in {name} documents" for name in found["classes"]), "never read"
     ]  # fmt: skip
     assert recited.rows and "What does a token of a passage cost?" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_the_page_to_explore_has_the_passages_of_its_documents(place, corpus, explored):
+    """With the sinks of both on, each in its place."""
+    model, of = Model(place / "run"), {ids.to_hex(corpus.identities([n])[0]): n for n in range(len(corpus.table))}
+    assert explored["groups"] == ["read once", "held out"] and len(explored["documents"]) > 10
+    found = set()
+    for document in explored["documents"]:
+        record = of[document["id"]]
+        (known,) = corpus.passages(np.array([record]), model.run.opened)
+        shown = [
+            [start, min(stop, 159), ids.to_hex(identity), places]
+            for start, stop, identity, places in zip(*(each.tolist() for each in known), strict=True) if start < 159
+        ]  # fmt: skip
+        assert document["passages"] == shown
+        found |= {name for *_, name, _ in shown}
+        tokens = corpus.tokens(record)[:159]
+        nats, counts = model.document_losses(
+            [tokens], corpus.identities([record]), "own", [np.array([[0, len(tokens)]])], [known]
+        )
+        assert document["loss"]["sinks, own on"] == pytest.approx(nats[0] / counts[0], abs=1e-5)
+    assert len(found) > 5 and found <= set(hexadecimal(model.run.opened.ids))
 
 
 def test_what_was_never_read_is_outside_of_passages(corpus):

@@ -116,6 +116,9 @@ def audit(
         found[subject.name] = measure(
             subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
         )  # fmt: skip
+    without_passages = (
+        each._replace(passages=None) for each in (members, non_members)
+    )  # attacks are on documents' sinks
     times = None if members.encounters is None else members.encounters.tolist()
     return about | {
         "members": len(members.tokens), "non_members": len(non_members.tokens),
@@ -125,7 +128,7 @@ def audit(
             name: {group: {key: intervals.as_dict(m) for key, m in measured.items()} for group, measured in groups.items()}
             for name, groups in found.items()
         },
-        "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
+        "attacks": attack(subjects, *without_passages, attacks) if attacks else None,
     }  # fmt: skip
 
 
@@ -153,7 +156,7 @@ def export_for_open_unlearning(
         folder.rename(out)
 
 
-def write(result: dict, explored: dict | None, out: pathlib.Path, command: str) -> None:
+def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None:
     """results.json, pictures, index.html, and explore.html of what `explore` found. The folder gets its name when it is
     complete."""
     with half_written(out) as scratch:
@@ -163,15 +166,14 @@ def write(result: dict, explored: dict | None, out: pathlib.Path, command: str) 
         drawn = pages.draw(result, folder) if result["subjects"] else {}
         sections = [
             report.paragraph(pages.answer(result), "lead"), report.paragraph(pages.introduction(result)),
-            *([report.link("explore.html", "Documents, token by token")] if explored else []),
+            report.link("explore.html", "Documents, token by token"),
             *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
             *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),
             report.heading("How it was made"),
             report.code(command),
         ]  # fmt: skip
         report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
-        if explored:
-            explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
+        explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
         folder.rename(out)
 
 
