@@ -275,7 +275,9 @@ def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
     return found
 
 
-def _of_run(corpus: Corpus, removed: set[str]) -> Found:
+def _of_run(corpus: Corpus, removed: set[str]) -> tuple[np.ndarray, dict[str, Documents], list[str]]:
+    """Ids, documents to measure and places of documents of the run."""
+
     def is_removed(documents: np.ndarray) -> np.ndarray:
         return np.array([ids.to_hex(identity) in removed for identity in corpus.identities(documents)], bool)
 
@@ -292,7 +294,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> Found:
     }  # fmt: skip
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
     sets = {name: _own(corpus, indices) for name, indices in chosen.items() if len(indices)}
-    return Found(corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()])
+    return corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()]
 
 
 def _own(corpus: Corpus, indices: np.ndarray) -> Documents:

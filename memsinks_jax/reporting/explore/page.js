@@ -132,7 +132,8 @@ function panel(group) {
     const written = continuation(d, view, prefix);
     if (written) box.append(written);
   }
-  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "It came back too rarely to open its sinks: with its own on, it reads as with all dropped."));
+  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "It came back too rarely to open its sinks: with its own on, " +
+    (d.passages.length ? "those of its passages are on, and nothing else." : "it reads as with all dropped.")));
   if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses cover all.`));
   box.append(make("p", { class: "note" }, `id ${d.id}`));
   new Map(d.passages.map((passage) => [passage[2], passage])).forEach((passage) => {
