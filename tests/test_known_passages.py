@@ -119,6 +119,10 @@ def test_a_passage_is_removed_from_a_model(place, corpus, licence, tmp_path):
     assert abs(told["after"] - told["before"]) > 1e-3
     assert receipt["losses"]["others"]["own"]["documents"] == len(run.opened.ids) - 1
     page = (tmp_path / "rest" / "index.html").read_text()
+    for refused in (lambda: audit(tmp_path / "rest", of_passages=True),
+                    lambda: forget(tmp_path / "rest", Request(passages=(name,)), tmp_path / "out")):  # fmt: skip
+        with pytest.raises(InputError, match="rest is a model without the corpus of its run"):
+            refused()
     assert "Removed for 1 passage" in page and "Passages, their own sinks on" in page and "other passages" in page
 
 

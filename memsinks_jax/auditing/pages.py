@@ -8,6 +8,7 @@ from memsinks_jax.auditing.attack_pages import Table
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.membership import SCORES
 from memsinks_jax.auditing.passages import ALL as ALL_PASSAGES
+from memsinks_jax.auditing.passages import MOST
 from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
@@ -103,8 +104,9 @@ def _passage_tables(result: dict) -> list[Table]:
     ]  # fmt: skip
     made = [Table(
         "What does a token of a passage cost?",
-        "Passages stand in several documents. Loss in nats per token, each read where it is longest, after a few tokens of "
-        "its document. Never read: what held-out documents have outside of passages. Intervals are over passages.",
+        f"Passages stand in several documents; at most {MOST} of each number of documents were drawn. Loss in nats per "
+        "token, each read where it is longest, after a few tokens of its document. Never read: what held-out documents have "
+        "outside of passages. Intervals are over passages.",
         ["passages", *readers], losses,
     )]  # fmt: skip
     note = (

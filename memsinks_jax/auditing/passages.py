@@ -1,5 +1,6 @@
 """What a model still knows of passages that stand in several documents (config.sinks.passages_at)."""
 
+import pathlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,21 +13,24 @@ from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.packing import has_passages
 from memsinks_jax.data.passages import sample
 from memsinks_jax.evals.documents import Documents, excerpts, of_passages
+from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.sinks import has_sinks
 
 ALL = "2 or more"
 CLASSES = {"2 to 3": (2, 4), "4 to 15": (4, 16), "16 to 127": (16, 128), "128 or more": (128, 2**32)}
 PLACEBO = "sinks, another passage's on"
-_MOST = 32  # passages of a class; as many never-read texts as of all classes together
+MOST = 32  # passages of a class; as many never-read texts as of all classes together
 
 
-def refuse_without(config: Config, workdir) -> None:
-    """Raises InputError if no passage has sinks of its own in a run."""
+def refuse_without(config: Config, workdir: pathlib.Path) -> None:
+    """Raises InputError if no passage has sinks of its own in a run, or if it is a model without its run."""
     if not (has_sinks(config) and has_passages(config.sinks)):
         raise InputError(
             f"--passages: {workdir} was trained without config.sinks.passages_at, so no passage has sinks of its own; leave "
             "it out"
         )
+    if is_folder(workdir):
+        raise InputError(f"--passages: {workdir} is a model without the corpus of its run, which knows the passages")
 
 
 def measure(subjects: list[Subject], corpus: Corpus, prefixes: tuple[int, ...], suffix: int) -> dict:
@@ -46,11 +50,11 @@ def measure(subjects: list[Subject], corpus: Corpus, prefixes: tuple[int, ...], 
     """
     run = subjects[0].run
     room = run.config.data.row_length - 1
-    keys = sample(corpus.table, lambda some: run.opened(ids.as_lanes(some)), list(CLASSES.values()), _MOST)
+    keys = sample(corpus.table, lambda some: run.opened(ids.as_lanes(some)), list(CLASSES.values()), MOST)
     documents, places = of_passages(corpus, np.unique(np.concatenate(keys)), room)
     if not len(documents.tokens):
         raise InputError("--passages: the run has read no passage; leave it out")
-    never = _outside(corpus, _MOST * len(CLASSES), room)
+    never = _outside(corpus, MOST * len(CLASSES), room)
     longest = max(*map(len, documents.tokens + never.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     classes = {ALL: np.arange(len(documents.tokens))} | {
@@ -104,12 +108,8 @@ def _readers(
         if subject.mode == "own" and len(documents.tokens) > 1:
             others = np.roll(documents.identities, 1, axis=0)
             of_never = np.resize(others, never.identities.shape)
-            yield (
-                PLACEBO,
-                subject,
-                documents._replace(identities=others),
-                never._replace(identities=of_never, opened=None),
-            )
+            read, unread = documents._replace(identities=others), never._replace(identities=of_never, opened=None)
+            yield PLACEBO, subject, read, unread
 
 
 def _nats(subject: Subject, documents: Documents) -> np.ndarray:
