@@ -98,47 +98,56 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
 def measure(runs: list[Run]) -> list[Run]:
     """Adds to the `details` of `sinks` the "numbers" of every view, and what `costs` and `relearned` of `tofu_measures` say,
     if all variants were run -> the same runs. Every view is kept beside its run."""
-    groups, found = by_variant(runs), {}
+    groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
-    from memsinks_jax.studies.figures import tofu_measures as measures  # jax takes seconds to import
+    from memsinks_jax.studies.figures import tofu_rivals as rivals  # jax takes seconds to import
+
+    rates = dict(rivals.RATES)
+    of_seeds = {seed: {variant: groups[variant][seed] for variant in VARIANTS} for seed in groups["sinks"]}
+    found = {seed: _of_seed(of, rates) for seed, of in of_seeds.items()}
+    return [dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs]
+
+
+def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
+    """What `measure` adds, of the runs of a seed. `rates`: of each rival those to try, of which the best one stays."""
+    from memsinks_jax.studies.figures import tofu_measures as measures
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
-    rates = dict(rivals.RATES)  # the first seed chooses one for each rival
-    for seed, sunk in groups["sinks"].items():
-        of = {variant: groups[variant][seed] for variant in VARIANTS}
-        asked = {"questions": corpus.digest(sunk.workdir), "written": measures.WRITTEN}
-        views = {}
-        for name, view in VIEWS.items():
-            run = of[view.variant]
-            about = (run, view.mode, view.removed, view.sets)
-            question = asked | {"view": about[1:]}
-            if not view.rival:
-                views[name] = kept([run], f"tofu_{name}", question, functools.partial(measures.of_view, *about))
-            else:
-                tried = {
-                    rate: kept(
-                        [run], f"tofu_{name}_{rate:g}", question | {"recipe": rivals.RECIPE},
-                        functools.partial(rivals.of_view, run, view.rival, rate, *about[1:]),
-                    )
-                    for rate in rates[view.rival]
-                }  # fmt: skip
-                best = max(tried, key=lambda rate: _fitness(tried[rate], views))
-                views[name], rates[view.rival] = tried[best], (best,)
-            logger.info("measured seed %d: %s", seed, view.said)
-        attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
-        again = kept(
-            [sunk, of["twin"]], "tofu_relearned", attack, lambda of=of: measures.relearned(of["sinks"], of["twin"])
-        )
-        costs = kept(
-            [sunk, of["standard"]], "tofu_costs", asked, lambda of=of: measures.costs(of["sinks"], of["standard"])
-        )
-        more = {
-            "rates": {name: chosen for name, (chosen,) in rates.items()},
-            "adapter_bytes": rivals.adapter_bytes(sunk),
-        }
-        found[seed] = {"numbers": numbers(views)} | again | costs | more
-    return [dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs]
+    sunk, twin, standard, retrained = (of[name] for name in ("sinks", "twin", "standard", "standard_twin"))
+    asked = {"questions": corpus.digest(sunk.workdir), "written": measures.WRITTEN}
+    attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
+    views = {}
+    for name, view in VIEWS.items():
+        if not view.rival:
+            run, *about = of[view.variant], view.mode, view.removed, view.sets
+            views[name] = kept(
+                [run], f"tofu_{name}", asked | {"view": about}, functools.partial(measures.of_view, run, *about)
+            )
+            logger.info("measured seed %d: %s", sunk.seed, view.said)
+    again = kept([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
+    costs = kept([sunk, standard], "tofu_costs", asked, functools.partial(measures.costs, sunk, standard))
+    for name, view in VIEWS.items():
+        if view.rival:
+            run, tried = of[view.variant], {}
+            for rate in rates[view.rival]:
+                about = view.rival, rate, view.mode, view.removed, view.sets
+                question = asked | {"view": about, "recipe": rivals.RECIPE}
+                make = functools.partial(rivals.of_view, run, *about)
+                tried[rate] = kept([run], f"tofu_{name}_{rate:g}", question, make)
+                logger.info("measured seed %d: %s, rate %g", sunk.seed, view.said, rate)
+            best = max(tried, key=lambda rate: _fitness(tried[rate], views))
+            views[name], rates[view.rival] = tried[best], (best,)
+    found, back = numbers(views), {"remain": again["relearning"]}
+    for rival in rivals.UNLEARNING:
+        (rate,) = rates[rival]
+        question = attack | {"rival": [rival, rate], "recipe": rivals.RECIPE}
+        make = functools.partial(rivals.relearned, standard, retrained, rival, rate)
+        back[rival] = kept([standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make)["relearning"]
+    for name, ratio in back.items():
+        found[name] |= {} if ratio is None else {"relearning": ratio}
+    chosen = {"rates": {rival: rate for rival, (rate,) in rates.items()}, "adapter_bytes": rivals.adapter_bytes(sunk)}
+    return {"numbers": found} | again | costs | chosen
 
 
 def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
@@ -298,8 +307,8 @@ FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
     answer=(
         "An open model learns about invented authors, each in sinks of its own beside a frozen base. Some authors are then "
-        "withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, and with "
-        "the model before."
+        "withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, with the "
+        "model before, with unlearning and with adapters."
     ),
     config="tofu.py",
     variants=VARIANTS,
@@ -319,6 +328,7 @@ FIGURE = Figure(
         "staying: ROUGE-L": "staying_rouge",
         "utility": "utility",
         "other text: nats": "text",
+        "relearned: steps": "relearning",
     },
     labels={f"{name}_view": view.said for name, view in VIEWS.items()},
     table_note=(
@@ -326,7 +336,8 @@ FIGURE = Figure(
         "of the twin have one distribution (of standard training and what unlearns from it: of standard training that "
         "never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are told from "
         "those about authors whom nobody read than in that model. Utility: harmonic mean over authors that stay, real "
-        "authors and facts of the world."
+        "authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those "
+        "of the model that never read them."
     ),
     statements=STATEMENTS,
     paper="not asked",

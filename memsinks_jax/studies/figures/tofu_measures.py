@@ -212,19 +212,25 @@ def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
 
 
 def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
-    """-> {"relearning": fine-tuning steps until half of withdrawn answers is back over the twin's, practised together; None
-    if the model had learned nothing}. Both have all sinks on that they have left."""
+    """-> {"relearning": as `steps_to_relearn`}. Model and twin have all sinks on that they have left."""
     asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
-    of = documents(run, [Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["withdrawn"]])
     attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "all")
+    never = Subject("twin", opened(twin.workdir), "all")
+    return {"relearning": steps_to_relearn(attacked, Subject("own", run, "own"), never, asked)}
+
+
+def steps_to_relearn(attacked: Subject, remembering: Subject, never: Subject, asked: dict) -> float | None:
+    """Fine-tuning steps until half of withdrawn answers is back, practised together, over those that a model needs that
+    never read them; None if the model had learned nothing, or lost nothing."""
+    rows = asked["sets"]["withdrawn"]
+    of = documents(attacked.run, [Asked(row["question"], row["answer"], row["author"]) for row in rows])
     try:
-        targets = relearning.targets_of(attacked, Subject("own", run, "own"), of, RELEARNED)
+        targets = relearning.targets_of(attacked, remembering, of, RELEARNED)
     except InputError as error:
         logger.warning("%s", error)
-        return {"relearning": None}
-    never = Subject("twin", opened(twin.workdir), "all")
+        return None
     both = (relearning.relearn(subject, targets, RATES) for subject in (attacked, never))
-    return {"relearning": relearning.ratios(*both)["few"]["ratio"]}
+    return relearning.ratios(*both)["few"]["ratio"]
 
 
 def costs(sunk: Run, standard: Run) -> dict[str, float]:

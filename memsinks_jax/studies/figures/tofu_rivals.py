@@ -38,6 +38,7 @@ from memsinks_jax.training.optimizer import decay_mask
 
 # Of each rival; the study takes the best.
 RATES = {"npo": (1e-5, 3e-5, 1e-4), "difference": (1e-5, 3e-5, 1e-4), "lora": (1e-3, 3e-3)}
+UNLEARNING = ("npo", "difference")
 EPOCHS = 5
 BETA = 0.1  # of NPO
 DECAY, CLIP = 0.01, 1.0
@@ -55,10 +56,8 @@ def of_view(run: Run, rival: str, rate: float, mode: str, removed: str, sets: Se
       mode, removed: of adapters, as of sinks: "own" or "all" of them are on, but those of `removed`.
     """
     asked = corpus.questions_of(run.workdir)
-    if rival != "lora":
-        stay = corpus.records_of(run.workdir, "without")
-        model = unlearned(measures.opened(run.workdir), asked["sets"]["withdrawn"], stay, rival, rate)
-        return measures.of_model(Subject(rival, model, "drop"), asked, sets)
+    if rival in UNLEARNING:
+        return measures.of_model(_unlearned(run, rival, rate), asked, sets)
     made = _adapters(run.workdir, rate)
     gone = set(asked[removed] if removed else ())
 
@@ -68,6 +67,18 @@ def of_view(run: Run, rival: str, rate: float, mode: str, removed: str, sets: Se
     if mode == "all":
         return measures.of_model(subject(made.authors), asked, sets)
     return _own(subject, asked, sets)
+
+
+def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, float | None]:
+    """As `measures.relearned`, of a model that unlearned. `retrained` never read the withdrawn authors."""
+    remembering, never = (Subject(of.variant, measures.opened(of.workdir), "drop") for of in (run, retrained))
+    asked = corpus.questions_of(run.workdir)
+    return {"relearning": measures.steps_to_relearn(_unlearned(run, rival, rate), remembering, never, asked)}
+
+
+def _unlearned(run: Run, rival: str, rate: float) -> Subject:
+    lost, stay = corpus.questions_of(run.workdir)["sets"]["withdrawn"], corpus.records_of(run.workdir, "without")
+    return Subject(rival, unlearned(measures.opened(run.workdir), lost, stay, rival, rate), "drop")
 
 
 def _own(subject: Callable[[Collection[str]], Subject], asked: dict, sets: Sequence[str]) -> dict:
@@ -251,10 +262,11 @@ def adapting(config: Config) -> Callable[..., dict]:
             of, moments = state
             chosen_B, rate = at
             some = jax.tree.map(lambda x: x[chosen_B], rows)
-            tokens_G = some["weights"].reshape(TOGETHER, -1).sum(axis=1)
+            together = len(jax.tree.leaves(of)[0])
+            tokens_G = some["weights"].reshape(together, -1).sum(axis=1)
 
             def loss(of: dict) -> jax.Array:
-                return (nats(params, of, some).reshape(TOGETHER, -1).sum(axis=1) / tokens_G).sum()
+                return (nats(params, of, some).reshape(together, -1).sum(axis=1) / tokens_G).sum()
 
             update, moments = rule.update(jax.grad(loss)(of), moments)
             return (jax.tree.map(lambda p, u: p - rate * u, of, update), moments), None
