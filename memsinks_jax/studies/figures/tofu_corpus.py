@@ -109,8 +109,17 @@ def digest(workdir: pathlib.Path) -> str:
     return hashlib.sha256(_questions(workdir).read_bytes()).hexdigest()
 
 
+def records_of(workdir: pathlib.Path, name: str) -> list[dict]:
+    """The questions of one of the corpora beside that of a run, author after author."""
+    return [json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()]
+
+
 def _questions(workdir: pathlib.Path) -> pathlib.Path:
-    return pathlib.Path(workdirs.read_config(workdir).data.files).parent / "questions.json"
+    return _folder(workdir) / "questions.json"
+
+
+def _folder(workdir: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(workdirs.read_config(workdir).data.files).parent
 
 
 def _of(rows: list[dict], number: int, place: int) -> list[dict]:
