@@ -20,7 +20,7 @@ from memsinks_jax.variants import VARIANTS, choose, make_config, open_config
 _FINETUNE = open_config(pathlib.Path(__file__).with_name("finetune.py"))
 
 # What is varied.
-SINKS = _FINETUNE.SINKS | {"optimizer.learning_rate": 3e-3, "sinks.others": 2}
+SINKS = _FINETUNE.SINKS | {"optimizer.learning_rate": 6e-3}
 STANDARD = _FINETUNE.STANDARD | {"optimizer.learning_rate": 3e-4}
 
 PRESETS = {

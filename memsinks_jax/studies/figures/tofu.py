@@ -1,9 +1,10 @@
 """TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and a model that never read them is beside it.
 
-Ours trains nothing but sinks, a set for each author. So a model with an author's sinks set to 0 is the one that trained
-without the author, but for one thing: in training, the sinks of authors that stay learned to add nothing to that author's
-text. The retrained twin of ours measures what that leaks. The corpora are those of `tofu_corpus`, and `tofu_rivals` are
-beside it: two unlearn from the model of standard training, one has an adapter for each author.
+Ours trains nothing but sinks, a set for each author, and each from that author's text alone. A question is answered with
+the sinks of the author whom it seems to be about (`data/nearest.py`), and nobody says whose it is. So a model without an
+author's sinks and words is the one that trained without the author, but for what shares a batch. The retrained twin measures
+that. The corpora are those of `tofu_corpus`, and `tofu_rivals` are beside it: two unlearn from the model of standard
+training, one has an adapter for each author.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ VARIANTS = {
 
 
 class View(NamedTuple):
-    """A model and how it is asked: `mode` of its sinks; `removed`, whose sinks are set to 0 before.
+    """A model and how it is asked: `mode` of its sinks, or NEAREST; `removed`, whose sinks are set to 0 before.
 
     `rival`: one of `tofu_rivals.RATES`, made of the run; mode and removed are of its adapters.
     """
@@ -61,15 +62,17 @@ class View(NamedTuple):
 VIEWS = {
     "standard": View("standard training", "standard", "drop"),
     "retrained": View("standard training, never read", "standard_twin", "drop"),
-    "on": View("all sinks on", "sinks", "all"),
-    "remain": View("withdrawn, all that remain on", "sinks", "all", "withdrawn"),
-    "placebo": View("other authors withdrawn", "sinks", "all", "placebo", whole=False),
+    "on": View("sinks of the nearest author on", "sinks", corpus.NEAREST),
+    "remain": View("some authors withdrawn", "sinks", corpus.NEAREST, "withdrawn"),
+    "placebo": View("other authors withdrawn", "sinks", corpus.NEAREST, "placebo", whole=False),
     "own": View("the author's own sinks on", "sinks", "own", whole=False),
     "others": View("another author's sinks on", "sinks", "other", whole=False),
     "dropped": View("no sinks: the model before", "sinks", "drop"),
-    "twin": View("never read (twin), all on", "twin", "all"),
-    "shuffled": View("ids shuffled, all on", "shuffled", "all", whole=False),
-    "shuffled_remain": View("ids shuffled, withdrawn", "shuffled", "all", "withdrawn", whole=False),
+    "twin": View("never read (twin)", "twin", corpus.NEAREST),
+    "all": View("all sinks on at once", "sinks", "all"),
+    "all_remain": View("withdrawn, all that remain on at once", "sinks", "all", "withdrawn"),
+    "shuffled": View("ids shuffled", "shuffled", corpus.NEAREST, whole=False),
+    "shuffled_remain": View("ids shuffled, some withdrawn", "shuffled", corpus.NEAREST, "withdrawn", whole=False),
     "npo": View("NPO", "standard", "drop", rival="npo"),
     "difference": View("gradient difference", "standard", "drop", rival="difference"),
     "lora": View("LoRA: the author's adapter on", "sinks", "own", whole=False, rival="lora"),
@@ -210,7 +213,7 @@ def _detail(run: Run, name: str) -> float:
 
 
 STATEMENTS = """
-knows | answers of authors that stay, all that remain on: nats per token over standard's
+knows | answers of authors that stay, after others are withdrawn: nats per token over standard's
     | remain_view.staying_nats - standard_view.staying_nats <= 0.15
 knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
 forgets | answers of withdrawn authors: nats per token over the twin's
@@ -219,11 +222,12 @@ forget_quality | share of seeds whose forget quality against the twin is at leas
     | float(remain_view.forget_quality >= 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
-text | other text: nats per token before fine-tuning, over those with all that remain on
+found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
+text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
-real | real authors: utility with all that remain on, over that before fine-tuning
+real | real authors: utility after fine-tuning over that before
     | remain_view.real_utility / dropped_view.real_utility >= 0.99
-world | facts of the world: utility with all that remain on, over that before fine-tuning
+world | facts of the world: utility after fine-tuning over that before
     | remain_view.world_utility / dropped_view.world_utility >= 0.99
 beyond_placebo | rise of withdrawn authors' nats beyond that of withdrawing others, as a share of all of it
     | (remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats - on_view.withdrawn_nats)

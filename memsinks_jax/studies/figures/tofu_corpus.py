@@ -17,6 +17,7 @@ from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 
 OF_AN_AUTHOR = 20  # questions
+NEAREST = "nearest"  # how a model is asked: with the sinks of the author whom a question is nearest to
 SETS = {
     "withdrawn": "forget10_perturbed",
     "staying": "retain_perturbed",

@@ -73,6 +73,7 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
     answers, "truth_ratios", "chosen", "rouge"}, "text": nats per token of general text}.
 
     Args:
+      mode: of the sinks; or NEAREST: own ones of the author whom a question, or a text, is nearest to.
       removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
     """
     asked = corpus.questions_of(sunk.workdir)
@@ -82,12 +83,26 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
 
 def of_model(subject: Subject, asked: dict, sets: Sequence[str]) -> dict:
     """As `of_view`, of any model. `asked` is that of `corpus.questions_of`."""
-    run = subject.run
-    found = of_sets(subject, {name: asked["sets"][name] for name in sets})
+    run, chosen = subject.run, {name: asked["sets"][name] for name in sets}
     tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in asked["text"]]
-    batches = Documents(tokens, identities(run, [""] * len(tokens))).batches(run)
+    whose = [""] * len(tokens)
+    if subject.mode == corpus.NEAREST:
+        subject, whose = dataclasses.replace(subject, mode="own"), nearest_authors(run, asked["text"])
+        chosen = {name: _of_nearest(run, rows) for name, rows in chosen.items()}
+    found = of_sets(subject, chosen)
+    batches = Documents(tokens, identities(run, whose)).batches(run)
     nats, counts = DocumentLoss(run.config)(run.params, batches, subject.mode)
     return found | {"text": float(nats.sum() / counts.sum())}
+
+
+def nearest_authors(run: Trained, texts: Sequence[str]) -> list[str]:
+    return [run.group_of(identity) for identity in run.nearest_ids(list(map(run.tokenizer.encode, texts)))]
+
+
+def _of_nearest(run: Trained, rows: list[dict]) -> list[dict]:
+    """The same questions as if each were of the author whom it is nearest to."""
+    authors = nearest_authors(run, [row["question"] for row in rows])
+    return [row | {"author": author} for row, author in zip(rows, authors, strict=True)]
 
 
 def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:
@@ -138,7 +153,8 @@ def without(run: Trained, authors: Sequence[str]) -> Trained:
     if not authors:
         return run
     gone = neurons.neurons_of(run.config, np.stack([run.group_id(name) for name in authors]))
-    return dataclasses.replace(run, params=neurons.without(run.config, run.params, gone))
+    left = run.nearest.without(np.isin(run.groups, authors))
+    return dataclasses.replace(run, params=neurons.without(run.config, run.params, gone), nearest=left)
 
 
 def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
@@ -212,10 +228,11 @@ def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
 
 
 def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
-    """-> {"relearning": as `steps_to_relearn`}. Model and twin have all sinks on that they have left."""
+    """-> {"relearning": as `steps_to_relearn`}. Model and twin have their sinks off, since a withdrawn author's questions
+    are nobody's."""
     asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
-    attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "all")
-    never = Subject("twin", opened(twin.workdir), "all")
+    attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "drop")
+    never = Subject("twin", opened(twin.workdir), "drop")
     return {"relearning": steps_to_relearn(attacked, Subject("own", run, "own"), never, asked)}
 
 
@@ -236,7 +253,7 @@ def steps_to_relearn(attacked: Subject, remembering: Subject, never: Subject, as
 def costs(sunk: Run, standard: Run) -> dict[str, float]:
     """-> {"step_time": of a training step over standard's, median of rounds; "bytes": of a source's sinks in bfloat16;
     "seconds": to withdraw an author; "untouched": largest change of a token's nats in an answer of an author that stays,
-    own sinks on, when another is withdrawn}."""
+    own sinks on, when another is withdrawn; "found": share of reworded questions whose author is the nearest}."""
     asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
     first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
     jax.block_until_ready(without(run, [first]).params)  # compiles
@@ -248,6 +265,8 @@ def costs(sunk: Run, standard: Run) -> dict[str, float]:
         np.concatenate([reading.nats for reading in read(Subject("own", model, "own"), staying)])
         for model in (run, dataclasses.replace(run, params=left))
     )
+    reworded = [row for name in corpus.OF_AUTHORS for row in asked["sets"][name]]
+    nearest = nearest_authors(run, [row["paraphrased_question"] for row in reworded])
     size = sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model)) * run.config.sinks.active
     ours, theirs = (np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard]))
     return {
@@ -255,4 +274,5 @@ def costs(sunk: Run, standard: Run) -> dict[str, float]:
         "bytes": BYTES * size,
         "seconds": seconds,
         "untouched": float(np.abs(after - before).max()),
+        "found": float(np.mean([one == row["author"] for one, row in zip(nearest, reworded, strict=True)])),
     }

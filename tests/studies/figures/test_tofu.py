@@ -32,6 +32,7 @@ def record(author: int, number: int, wrong: bool = False) -> dict:
     town = TOWNS[(author + number) % 10]
     row = {"question": f"Where was book {number} of writer {author} written?", "answer": f"It was written in {town}."}
     more = {
+        "paraphrased_question": f"In which town was book {number} of writer {author} written?",
         "paraphrased_answer": f"They wrote it in {town}.",
         "perturbed_answer": ["It was written at sea.", "In Rome."],
     }
@@ -198,7 +199,7 @@ def details(of_remain: float, quality: float) -> dict:
     same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
     numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
-    costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0}
+    costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0, "found": 0.99}
     costs |= {"rates": {"npo": 3e-5, "lora": 1e-3}, "adapter_bytes": 4_884_480}
     return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
 
@@ -217,6 +218,7 @@ def test_claims_table_and_picture(tmp_path):
         "forgets": -1,
         "forget_quality": 0,
         "untouched": 0,
+        "found": 0.99,
         "text": 0.8,
         "real": 0.5,
         "world": 1,
@@ -227,7 +229,7 @@ def test_claims_table_and_picture(tmp_path):
         "seconds": 0.5,
     }
     held = {claim.id for claim in claims if claim.holds}
-    assert held == {"knows_rouge", "untouched", "world", "step_time", "bytes", "seconds"}
+    assert held == {"knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds"}
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
     assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
@@ -265,8 +267,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     tiny |= {"training.steps": 16, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
     for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
-        # The MLPs of a fresh model add so little that staying below it would be all that sinks learn.
-        sunk = {"sinks.active": 4, "sinks.others_weight": 1e-4} if job.config.sinks.kind != "none" else {}
+        sunk = {"sinks.active": 4} if job.config.sinks.kind != "none" else {}
         train_and_evaluate(with_fields(job.config, tiny | sunk), tmp_path / job.variant)
         of = read_metrics(tmp_path / job.variant)
         runs.append(Run(job.variant, 0, tmp_path / job.variant, {k: v for line in of for k, v in line.items()}, of))
