@@ -76,6 +76,7 @@ VIEWS = {
     "npo": View("NPO", "standard", "drop", rival="npo"),
     "difference": View("gradient difference", "standard", "drop", rival="difference"),
     "lora": View("LoRA: the author's adapter on", "sinks", "own", whole=False, rival="lora"),
+    "lora_nearest": View("LoRA: the nearest's on, some withdrawn", "sinks", corpus.NEAREST, "withdrawn", rival="lora"),
     "lora_on": View("LoRA: all adapters merged", "sinks", "all", rival="lora"),
     "lora_remain": View("LoRA: withdrawn left out, others merged", "sinks", "all", "withdrawn", rival="lora"),
 }
@@ -164,8 +165,8 @@ def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
 
 
 def _never_read(view: str) -> str:
-    if VIEWS[view].rival == "lora":
-        return "lora_remain"  # adapters have nothing of other authors
+    if VIEWS[view].rival == "lora":  # adapters have nothing of other authors
+        return "lora_remain" if VIEWS[view].mode == "all" else "lora_nearest"
     return "retrained" if VIEWS[view].variant.startswith("standard") else "twin"
 
 
@@ -266,9 +267,9 @@ def _rivals(runs: list[Run]) -> list[str]:
             "NPO and gradient difference unlearn the withdrawn authors from the model of standard training, in 5 epochs of "
             "their questions, each beside one of an author who stays. Fine-tuning takes some ten times the steps. A LoRA "
             "adapter of rank 8 is trained for each author alone, on the frozen model, as often as ours reads the author; "
-            "a withdrawn one is left out. So it forgets exactly, and is compared with itself. With adapters one at a time "
-            "somebody has to know whose question it is. Learning rates are the best of a few by forget quality times "
-            f"utility, of adapters by nats of answers with the author's on: {rates}. An adapter takes "
+            "a withdrawn one is left out. So it forgets exactly, and is compared with itself. The nearest author is found "
+            "as for ours. Learning rates are the best of a few on the first seed, by forget quality times utility; of "
+            f"adapters, by nats of answers with the author's on: {rates}. An adapter takes "
             f"{details['adapter_bytes'] / 1e6:.1f} MB in bfloat16, the sinks of an author {details['bytes'] / 1e6:.1f} MB."
         ),
     ]

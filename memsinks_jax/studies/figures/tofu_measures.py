@@ -83,26 +83,34 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
 
 def of_model(subject: Subject, asked: dict, sets: Sequence[str]) -> dict:
     """As `of_view`, of any model. `asked` is that of `corpus.questions_of`."""
-    run, chosen = subject.run, {name: asked["sets"][name] for name in sets}
-    tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in asked["text"]]
-    whose = [""] * len(tokens)
+    chosen, whose = {name: asked["sets"][name] for name in sets}, [""] * len(asked["text"])
     if subject.mode == corpus.NEAREST:
-        subject, whose = dataclasses.replace(subject, mode="own"), nearest_authors(run, asked["text"])
-        chosen = {name: _of_nearest(run, rows) for name, rows in chosen.items()}
-    found = of_sets(subject, chosen)
+        chosen, whose = of_nearest(subject.run, chosen, asked["text"])
+        subject = dataclasses.replace(subject, mode="own")
+    nats, tokens = text_nats(subject, asked["text"], whose)
+    return of_sets(subject, chosen) | {"text": nats / tokens}
+
+
+def text_nats(subject: Subject, texts: Sequence[str], whose: Sequence[str]) -> tuple[float, float]:
+    """Nats and tokens of general text, each passage as if it were of an author."""
+    run = subject.run
+    tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in texts]
     batches = Documents(tokens, identities(run, whose)).batches(run)
     nats, counts = DocumentLoss(run.config)(run.params, batches, subject.mode)
-    return found | {"text": float(nats.sum() / counts.sum())}
+    return float(nats.sum()), float(counts.sum())
+
+
+def of_nearest(run: Trained, sets: dict[str, list[dict]], texts: Sequence[str]) -> tuple[dict, list[str]]:
+    """The same questions as if each were of the author whom it is nearest to, and the authors of the texts."""
+    found = {}
+    for name, rows in sets.items():
+        authors = nearest_authors(run, [row["question"] for row in rows])
+        found[name] = [row | {"author": author} for row, author in zip(rows, authors, strict=True)]
+    return found, nearest_authors(run, texts)
 
 
 def nearest_authors(run: Trained, texts: Sequence[str]) -> list[str]:
     return [run.group_of(identity) for identity in run.nearest_ids(list(map(run.tokenizer.encode, texts)))]
-
-
-def _of_nearest(run: Trained, rows: list[dict]) -> list[dict]:
-    """The same questions as if each were of the author whom it is nearest to."""
-    authors = nearest_authors(run, [row["question"] for row in rows])
-    return [row | {"author": author} for row, author in zip(rows, authors, strict=True)]
 
 
 def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:

@@ -13,6 +13,7 @@ A authors, G of them trained together, Q questions of each in a step, S steps, B
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -53,20 +54,44 @@ def of_view(run: Run, rival: str, rate: float, mode: str, removed: str, sets: Se
 
     Args:
       run: the trained model, or for adapters one whose frozen base they change.
-      mode, removed: of adapters, as of sinks: "own" or "all" of them are on, but those of `removed`.
+      mode, removed: of adapters, as of sinks: "own", NEAREST or "all" of them are on, but those of `removed`.
     """
     asked = corpus.questions_of(run.workdir)
     if rival in UNLEARNING:
         return measures.of_model(_unlearned(run, rival, rate), asked, sets)
-    made = _adapters(run.workdir, rate)
-    gone = set(asked[removed] if removed else ())
+    made, base, gone = _adapters(run.workdir, rate), measures.opened(run.workdir), asked[removed] if removed else []
 
     def subject(on: Collection[str]) -> Subject:
-        return Subject(rival, with_adapters(measures.opened(run.workdir), made, set(on) - gone), "drop")
+        return Subject(rival, with_adapters(base, made, set(on) - set(gone)), "drop")
 
     if mode == "all":
         return measures.of_model(subject(made.authors), asked, sets)
-    return _own(subject, asked, sets)
+    chosen, whose = {name: asked["sets"][name] for name in sets}, [""] * len(asked["text"])
+    if mode == corpus.NEAREST:
+        chosen, whose = measures.of_nearest(measures.without(base, gone), chosen, asked["text"])
+    return _one_at_a_time(subject, chosen, asked["text"], whose)
+
+
+def _one_at_a_time(
+    subject: Callable[[Collection[str]], Subject],
+    sets: dict[str, list[dict]],
+    texts: Sequence[str],
+    whose: Sequence[str],
+) -> dict:
+    """Every question, and every text, is asked of the model with the adapter of its author alone."""
+    found, sums = {name: {} for name in sets}, np.zeros(2)
+    authors = {name: np.array([row.get("author", "") for row in rows]) for name, rows in sets.items()}
+    for author in sorted({*itertools.chain(whose, *authors.values())}):
+        model = subject([author])
+        places = {name: np.flatnonzero(of == author) for name, of in authors.items() if author in of}
+        parts = measures.of_sets(model, {name: [sets[name][i] for i in of] for name, of in places.items()})
+        for name, part in parts.items():
+            for field, values in part.items():
+                found[name].setdefault(field, np.empty(len(sets[name])))[places[name]] = values
+        if mine := [text for text, of in zip(texts, whose, strict=True) if of == author]:
+            sums += measures.text_nats(model, mine, [author] * len(mine))
+    found = {name: {field: values.tolist() for field, values in of.items()} for name, of in found.items()}
+    return found | {"text": float(sums[0] / sums[1])}
 
 
 def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, float | None]:
@@ -79,21 +104,6 @@ def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, fl
 def _unlearned(run: Run, rival: str, rate: float) -> Subject:
     lost, stay = corpus.questions_of(run.workdir)["sets"]["withdrawn"], corpus.records_of(run.workdir, "without")
     return Subject(rival, unlearned(measures.opened(run.workdir), lost, stay, rival, rate), "drop")
-
-
-def _own(subject: Callable[[Collection[str]], Subject], asked: dict, sets: Sequence[str]) -> dict:
-    """Every question is asked of the model with its author's adapter; other text, of the model without any."""
-    found = measures.of_model(subject(()), asked, [])
-    for name in sets:
-        records, fields = asked["sets"][name], {}
-        authors = np.array([row.get("author", "") for row in records])
-        for author in dict.fromkeys(authors.tolist()):
-            places = np.flatnonzero(authors == author)
-            part = measures.of_sets(subject([author]), {name: [records[i] for i in places]})[name]
-            for field, values in part.items():
-                fields.setdefault(field, np.empty(len(records)))[places] = values
-        found[name] = {field: values.tolist() for field, values in fields.items()}
-    return found
 
 
 def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
