@@ -37,7 +37,7 @@ class Size(NamedTuple):
     questions: int
 
 
-SIZES = {"laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
+SIZES = {"small": Size(12, 2, 16), "laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
 
 
 def author(number: int) -> str:

@@ -123,7 +123,7 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
         ({"hf": None}, "--hf is missing"),
         ({"tofu": None}, "--tofu is missing"),
         ({"general_text": None}, "--general_text is missing"),
-        ({"preset": "paper"}, "--preset=paper: study tofu has laptop, full"),
+        ({"preset": "paper"}, "--preset=paper: study tofu has small, laptop, full"),
     ],
 )
 def test_the_study_says_what_it_needs(tmp_path, changed, words):
