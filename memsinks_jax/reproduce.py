@@ -58,7 +58,7 @@ STUDIES = {
     "rivals": rivals.FIGURE,
     "tofu": tofu.FIGURE,
 }  # not in the paper: --all skips them
-PRESETS = ("laptop", "paper", "full")
+PRESETS = ("small", "laptop", "paper", "full")
 
 _FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user's
 

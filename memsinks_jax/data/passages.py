@@ -7,21 +7,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from memsinks_jax.data.ids import ngram_hashes
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import mix
 from memsinks_jax.data.table import Table, is_in
 
 _SCANNED = 2**20  # entries of a column that are read at a time
-
-
-def ngram_hashes(tokens: np.ndarray, length: int) -> np.ndarray:
-    """Hashes of the n-grams of `length` tokens: int32 (tokens,) -> uint64 (n-grams,). Shorter documents have none."""
-    tokens = tokens.astype(np.uint64)
-    hashed = np.zeros(max(len(tokens) - length + 1, 0), np.uint64)
-    for place in range(length):
-        hashed = (hashed ^ (tokens[place : place + len(hashed)] + np.uint64(1))) * np.uint64(0x9E3779B97F4A7C15)
-        hashed ^= hashed >> np.uint64(29)
-    return hashed
 
 
 def passage_ids(names: np.ndarray) -> np.ndarray:

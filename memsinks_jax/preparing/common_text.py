@@ -12,8 +12,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.data import prepared
-from memsinks_jax.data.ids import as_numbers
-from memsinks_jax.data.passages import ngram_hashes
+from memsinks_jax.data.ids import as_numbers, ngram_hashes
 from memsinks_jax.preparing.near_duplicates import read_clusters
 from memsinks_jax.preparing.steps import answers_file, shard_writer
 

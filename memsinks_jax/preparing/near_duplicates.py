@@ -11,8 +11,7 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.dedup import MinhashConfig, MinhashDedupBuckets
 from datatrove.utils.hashing import HashConfig
 
-from memsinks_jax.data.ids import as_numbers
-from memsinks_jax.data.passages import ngram_hashes
+from memsinks_jax.data.ids import as_numbers, ngram_hashes
 
 NGRAM = 3
 # Two documents match if all hashes of one bucket agree. At Jaccard similarity s this has the probability

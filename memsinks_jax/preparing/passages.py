@@ -27,8 +27,8 @@ import numpy as np
 from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.data import prepared
-from memsinks_jax.data.ids import as_lanes, as_numbers, to_hex
-from memsinks_jax.data.passages import ngram_hashes, passage_ids
+from memsinks_jax.data.ids import as_lanes, as_numbers, ngram_hashes, to_hex
+from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.preparing.columns import Column
 from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, union

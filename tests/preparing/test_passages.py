@@ -15,9 +15,9 @@ from memsinks_jax.config import InputError, validate, with_fields
 from memsinks_jax.data import epochs, prepared
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
-from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.ids import as_numbers, ngram_hashes
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.passages import ngram_hashes, passage_ids
+from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.preparing import common_text, inputs, stages
