@@ -15,8 +15,8 @@ from memsinks_jax.data.ids import ngram_hashes
 
 FILE = "words.npy"
 _KIND = np.dtype([("word", "<u8"), ("group", "<i4")])
-# On TOFU (200 invented authors), 99% of paraphrased questions give more to their author, and 97% of the questions about real
-# authors give less to anybody.
+# With three draws of 40 invented authors of TOFU, 97% of reworded questions give more to their author, and 98% of questions
+# about real authors less to anybody. At 0.2 these are 99.5% and 91%.
 AT_LEAST = 0.25
 DOCUMENTS, WORDS = 1_000, 65_536  # of a group, at most: documents that are read, and words that are remembered
 

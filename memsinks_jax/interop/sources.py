@@ -23,6 +23,7 @@ import safetensors.numpy
 
 from memsinks_jax.config import Config, InputError, from_json
 from memsinks_jax.data.documents import some
+from memsinks_jax.data.nearest import AT_LEAST
 from memsinks_jax.interop.weights import Weights
 
 CONFIG = "memsinks.json"  # our config of a folder with sinks; Hugging Face's config.json has no place for it
@@ -200,7 +201,9 @@ def write_code(folder: pathlib.Path, config: Config, base: str) -> dict:
 
     text = (importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template").read_text(encoding="utf-8")
     architecture = DIALECTS[config.model.family].architecture
-    (folder / f"{_CODE}.py").write_text(string.Template(text).substitute(architecture=architecture, base=base))
+    (folder / f"{_CODE}.py").write_text(
+        string.Template(text).substitute(architecture=architecture, base=base, at_least=AT_LEAST)
+    )
     return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithSources"}}
 
 

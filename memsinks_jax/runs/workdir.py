@@ -1,8 +1,8 @@
 """The files of a workdir, and how to open them.
 
 config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
-documents.jsonl, groups.json (names by number, if groups have sinks by number), metrics.jsonl, checkpoints/, and source/,
-small files of the Hugging Face folder that it started from.
+documents.jsonl, groups.json and words.npy (names and words of groups that have sinks by number), metrics.jsonl,
+checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
 import datetime
@@ -183,9 +183,10 @@ def read_groups(place: pathlib.Path) -> list[str]:
 
 def read_nearest(place: pathlib.Path) -> Nearest | None:
     """What finds the group of a text in a workdir or a folder; None if it has no groups, or an earlier version wrote it."""
-    if sources.config_of(place):
-        return nearest.of_groups([sources.read_words(source) for source in sources.sources_of(place)])
-    return nearest.read(place, len(read_groups(place)))
+    if not sources.config_of(place):
+        return nearest.read(place, len(read_groups(place)))
+    words = [sources.read_words(source) for source in sources.sources_of(place)]
+    return nearest.of_groups(words) if any(map(len, words)) else None
 
 
 def write_groups(folder: pathlib.Path, names: list[str], found: Nearest | None) -> None:
