@@ -15,7 +15,6 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.ids import as_lanes
-from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.preparing.near_duplicates import ngram_hashes
 from memsinks_jax.preparing.prepare import prepare
@@ -77,7 +76,7 @@ def planted() -> Texts:
     told = (stories.story(_WORLD, number).text for number in range(10**9))
     train, held_out = ([next(told) for _ in range(count)] for count in (STORIES, HELD_OUT))
     beginnings = (" ".join(words[:_PLANTED_WORDS]) for words in map(str.split, told) if len(words) >= _PLANTED_WORDS)
-    hosts, used, often = permutation(STORIES, _WORLD, "stories with passages"), 0, []
+    hosts, used, often = np.random.default_rng([_WORLD, STORIES]).permutation(STORIES), 0, []
     for places, count in PLANTED.items():
         for _ in range(count):
             passage = next(beginnings)
