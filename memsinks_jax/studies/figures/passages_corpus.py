@@ -90,7 +90,11 @@ def planted() -> Texts:
 
 
 def write(folder: pathlib.Path, texts: Texts) -> None:
-    """Writes and prepares the corpora, and folder/asked.json. Keeps what is there."""
+    """Writes and prepares the corpora, then folder/asked.json, which a folder with all of them has. Keeps what is there."""
+    read = hashlib.sha256(json.dumps([LENGTH, texts.train]).encode()).hexdigest()
+    asked = json.dumps(texts._replace(train=[read])._asdict())
+    if (folder / "asked.json").exists() and (folder / "asked.json").read_text() == asked:
+        return
     _write_lines(folder / "all.jsonl", texts.train)
     _prepare(folder / "all", None, passages=LENGTH)
     corpus = Prepared(folder / "all")
@@ -99,7 +103,7 @@ def write(folder: pathlib.Path, texts: Texts) -> None:
         kept = (_without(corpus, record, places) for record in range(len(corpus)))
         _write_lines(folder / f"{name}.jsonl", [text for text in map(tokenizer.decode, kept) if text.strip()])
         _prepare(folder / name, str(folder / "all" / tokenizer.file_name))
-    corpora.write_text(folder / "asked.json", json.dumps(texts._replace(train=[])._asdict()))
+    corpora.write_text(folder / "asked.json", asked)
 
 
 def _prepare(out: pathlib.Path, tokenizer: str | None, **settings) -> None:
@@ -147,7 +151,7 @@ def known(corpus: Prepared, tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def texts_asked(folder: pathlib.Path) -> Texts:
-    """What the models of these corpora are asked; `train` is empty."""
+    """What the models of these corpora are asked; `train` is a hash."""
     return Texts(**json.loads((folder / "asked.json").read_text()))
 
 
