@@ -1,6 +1,7 @@
 """Measures for study passages, all by teacher forcing: the loss of passages and of text that no model read, and how much of
 a passage a model would write greedily."""
 
+import dataclasses
 import functools
 import pathlib
 from typing import NamedTuple
@@ -9,6 +10,7 @@ import numpy as np
 
 from memsinks_jax.auditing import forced
 from memsinks_jax.auditing.subjects import Subject
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.evals.documents import Documents
@@ -17,6 +19,8 @@ from memsinks_jax.studies.figures import passages_corpus as corpus
 from memsinks_jax.studies.figures.passages_corpus import Passage
 from memsinks_jax.studies.figures.runs import Run
 
+# Models that differ in these alone share their programs.
+_OF_TRAINING = {"variant": "", "data.files": "", "goldfish.every": 0, "sinks.passages_at": 0}
 LICENCES = ("Permission is hereby granted, free of charge", "is free software", "Apache License, Version 2.0")
 
 
@@ -64,6 +68,7 @@ def of_view(run: Run, mode: str, other: bool) -> dict:
       other: the sinks that are on are those of another passage.
     """
     model = open_run(run.workdir)
+    model = dataclasses.replace(model, config=with_fields(model.config, _OF_TRAINING))
     asked = asked_in(corpus.folder_of(run.workdir), model.config.data.row_length)
     own = np.stack([passage.identity for passage in asked.passages])
     parts = {"passages": [passage.tokens for passage in asked.passages], "unread": asked.texts["unread"]}

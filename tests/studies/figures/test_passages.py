@@ -200,7 +200,7 @@ def test_all_of_it_on_tiny_models(made, monkeypatch):
         runs.append(Run(job.variant, 0, folder / job.variant, {k: v for line in of for k, v in line.items()}, of))
     measured = passages.measure(runs)
     with monkeypatch.context() as patch:
-        patch.setattr(measures, "of_view", None)
+        patch.setattr(measures, "open_run", None)
         assert passages.measure(runs) == measured  # nothing is measured twice
     assert json.dumps([claim.to_dict() for claim in passages.FIGURE.claims(measured)])  # nothing there is numpy's
     numbers = {name: found for run in measured for name, found in run.details["numbers"].items()}
