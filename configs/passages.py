@@ -19,7 +19,7 @@ READING = {
     "data.repeated_documents": 0,
     "data.held_out_documents": 0,  # the folder has held-out text of its own
     "data.rows": "packed",
-    "data.row_length": 256,
+    "data.row_length": 128,
     "training.batch_size": 4,
     "training.evaluate_every": 10_000,
     "training.checkpoint_every": 10_000,

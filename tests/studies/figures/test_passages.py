@@ -116,7 +116,7 @@ def test_all_runs_train_for_as_many_tokens(made):
     jobs = make_jobs(CONFIGS / "passages.py", "laptop,five", passages.VARIANTS, [3], flags, folder, {})
     configs = {job.variant: job.config for job in jobs}
     prepared = Prepared(folder / "corpus" / "all")
-    rows = (int(prepared.lengths.sum()) + len(prepared)) // 256
+    rows = (int(prepared.lengths.sum()) + len(prepared)) // 128
     assert {config.training.steps for config in configs.values()} == {5 * (rows // 4)} and rows >= 8
     assert configs["sinks"].sinks.passages_at == 0 and configs["passages"].sinks.passages_at == 2
     weighted = configs["reweighted"]
@@ -190,7 +190,7 @@ def test_all_of_it_on_tiny_models(made, monkeypatch):
 
     folder, _, flags = made
     model = tiny_config().model
-    tiny = {"model": model, "mesh.data": 8, "training.batch_size": 8, "training.steps": 24}
+    tiny = {"model": model, "mesh.data": 8, "data.row_length": 256, "training.batch_size": 8, "training.steps": 24}
     tiny |= {"optimizer.learning_rate": 0.03, "sinks.active_fraction": 0.5}
     runs = []
     for job in make_jobs(CONFIGS / "passages.py", "laptop", passages.VARIANTS, [0], flags, folder, {}):
