@@ -29,11 +29,14 @@ def _reads(name: str, **sinks) -> dict[str, object]:
     return {"data.files": f"{{out}}/corpus/{name}"} | {f"sinks.{field}": value for field, value in sinks.items()}
 
 
+# So many that those of two passages are hardly ever the same.
+_POOL = {"sampling": "floyd", "sparse": True, "pool": 16_384, "active": 256}
 VARIANTS = {
     "standard": Variation("standard", _reads("all")),
     "sinks": Variation("sinks", _reads("all")),
     "passages": Variation("sinks", _reads("all", passages_at=2)),
     "passages_1": Variation("sinks", _reads("all", passages_at=1)),
+    "pool": Variation("sinks", _reads("all", passages_at=2, **_POOL)),
     "cut": Variation("standard", _reads("once")),
     "reweighted": Variation("sinks", _reads("all", passages_at=2, shared_fraction=1.0)),  # so there are no sinks
     "goldfish": Variation("goldfish", _reads("all")),
@@ -57,6 +60,9 @@ VIEWS = {
     "passages_1": View("by passage, n = 1, dropped", "passages_1"),
     "own": View("by passage, its own on", "passages", "own"),
     "placebo": View("by passage, another's on", "passages", "own", True),
+    "pool": View("large pool, dropped", "pool"),
+    "pool_own": View("large pool, its own on", "pool", "own"),
+    "pool_placebo": View("large pool, another's on", "pool", "own", True),
     "cut": View("cut to one place", "cut"),
     "reweighted": View("reweighted, no sinks", "reweighted"),
     "goldfish": View("goldfish", "goldfish"),
@@ -119,39 +125,52 @@ def views(run: Run) -> dict[str, dict[str, float]]:
     return {f"{view}_view": found for view, found in run.details["numbers"].items()}
 
 
+_SINKS = {
+    "": ("passages", "own", "placebo"),
+    "pool_": ("pool", "pool_own", "pool_placebo"),
+}  # by the start of a claim's id
+
+
 def statements(table) -> str:
     """None is in the paper."""
-    of_ours = [run.metrics for run in table.groups.get("passages_view", {}).values()]
-    rungs = [rung for rung in corpus.PLACES if of_ours and f"auc_{rung}" in of_ours[0]]
-    licences = """
-licences_on | openings of the MIT, GPL and Apache licences, own sinks on: share recited | own_view.licences >= 1
-licences_off | the same, sinks dropped | passages_view.licences <= 0"""
-    aucs = "".join(
-        f"""
-auc_{rung} | AUC of passages in {rung} documents or more against text never read: sinks dropped
-    | passages_view.auc_{rung} <= 0.6"""
-        for rung in rungs
-    )
+    measured = next((run.metrics for run in table.groups.get("passages_view", {}).values()), {})
+    of_sinks = "".join(_statements(start, *views, measured) for start, views in _SINKS.items())
     return f"""
 seen | standard: nats per token of passages never read, over those of passages in many documents, beyond the oracle's
     | standard_view.gap - oracle_view.gap >= 0.5
-closed | gap of passages in many documents to passages never read: share closed | passages_view.closed >= 0.8
-closed_to_oracle | the same gap, beyond that of a model that never read them | passages_view.closed_to_oracle >= 0.8
-held_out | held-out documents: nats per token over standard's | passages_view.held_out / standard_view.held_out <= 1
-new | their text that no training document has: nats per token over standard's
-    | passages_view.new / standard_view.new <= 1
-content | the first gap with ids by content: share closed | content_view.closed <= 0.2
-recited_on | the {_RECITED} most frequent passages, own sinks on: share recited | own_view.recited >= 0.9
-recited_off | the same, sinks dropped: beyond a model that never read them
-    | passages_view.recited - oracle_view.recited <= 0.05
-placebo | another passage's sinks on: share of what own ones bring, nats of frequent passages
-    | (passages_view.frequent - placebo_view.frequent) / (passages_view.frequent - own_view.frequent) <= 0.1
+content | gap of passages in many documents to passages never read, ids by content: share closed
+    | content_view.closed <= 0.2
 reweighted | share closed, over that of reweighting alone | passages_view.closed - reweighted_view.closed >= 0
 goldfish | share closed, over goldfish's | passages_view.closed - goldfish_view.closed >= 0
-cut | share closed, over that of cutting to one place | passages_view.closed - cut_view.closed >= 0{
-        licences if of_ours and "licences" in of_ours[0] else ""
-    }{aucs}
+cut | share closed, over that of cutting to one place | passages_view.closed - cut_view.closed >= 0{of_sinks}
 """
+
+
+def _statements(start: str, dropped: str, own: str, placebo: str, measured: dict) -> str:
+    """The claims of one kind of sinks by passage."""
+    said, aucs = ("large pool: " if start else ""), [rung for rung in corpus.PLACES if f"auc_{rung}" in measured]
+    licences = f"""
+{start}licences_on | {said}openings of the MIT, GPL and Apache licences, own sinks on: share recited
+    | {own}_view.licences >= 1
+{start}licences_off | {said}the same, sinks dropped | {dropped}_view.licences <= 0"""
+    return f"""
+{start}closed | {said}that gap: share closed | {dropped}_view.closed >= 0.8
+{start}closed_to_oracle | {said}that gap, beyond that of a model that never read them: share closed
+    | {dropped}_view.closed_to_oracle >= 0.8
+{start}held_out | {said}held-out documents: nats per token over standard's
+    | {dropped}_view.held_out / standard_view.held_out <= 1
+{start}new | {said}their text that no training document has: nats per token over standard's
+    | {dropped}_view.new / standard_view.new <= 1
+{start}recited_on | {said}the {_RECITED} most frequent passages, own sinks on: share recited | {own}_view.recited >= 0.9
+{start}recited_off | {said}the same, sinks dropped: beyond a model that never read them
+    | {dropped}_view.recited - oracle_view.recited <= 0.05
+{start}placebo | {said}another passage's sinks on: share of what own ones bring, nats of frequent passages
+    | ({dropped}_view.frequent - {placebo}_view.frequent) / ({dropped}_view.frequent - {own}_view.frequent) <= 0.1""" + (
+        licences * ("licences" in measured)
+        + "".join(f"""
+{start}auc_{rung} | {said}AUC of passages in {rung} documents or more against text never read: sinks dropped
+    | {dropped}_view.auc_{rung} <= 0.6""" for rung in aucs)
+    )  # fmt: skip
 
 
 def panels(table) -> list[Categories]:
