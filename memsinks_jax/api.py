@@ -47,7 +47,8 @@ class Model:
     """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer, parameters and step.
 
     `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its own sinks if it came
-    back in training (`run.opened`); any other has none.
+    back in training (`run.opened`); any other has none. Where groups have sinks by number, a text's group is found by what
+    it is about (data/nearest.py), unless it is named.
 
     Args:
       memories: files that edit has written, all of which are in the model.
@@ -64,7 +65,7 @@ class Model:
     def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
 
-        With sinks="own" a text has the sinks of the document with exactly this text, or of `group`.
+        With sinks="own" a text has the sinks of the document with exactly this text, of `group`, or of the nearest group.
 
         Raises:
           InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model without ids by content
@@ -95,6 +96,8 @@ class Model:
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
         identity = self.identity(document, group)
+        if identity is None and self.finds_groups(sinks):
+            identity = self.run.nearest_ids([self.run.tokenizer.encode(prompt)])[0]
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
@@ -110,6 +113,10 @@ class Model:
             raise InputError(f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out the group")
         return self.run.group_id(group)
 
+    def finds_groups(self, sinks: str) -> bool:
+        """Whether a text's own sinks are those of the group that it is about."""
+        return sinks == "own" and self.run.nearest is not None
+
     def identities(self, tokens: Sequence[np.ndarray], sinks: str, group: str = "") -> np.ndarray:
         """Ids of documents that are known by their text alone, or as those of a group -> uint32 (documents, 2).
 
@@ -119,6 +126,8 @@ class Model:
         kind = self.run.config.data.ids
         if group:
             return np.tile(self.identity("", group), (len(tokens), 1))
+        if self.finds_groups(sinks):
+            return self.run.nearest_ids(tokens)
         if kind != "content" and sinks in ("own", "other"):
             raise InputError(
                 f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for other documents"
@@ -244,19 +253,22 @@ def generate(
     Raises:
       InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
     """
-    if not (document or group) and settings.sinks in ("own", "other"):
-        raise InputError(
-            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
-            "documents.jsonl of the run), or --group=NAME"
-        )
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
     run, identity = trained.run, trained.identity(document, group)
+    if identity is None and trained.finds_groups(settings.sinks):
+        identity = run.nearest_ids(list(map(run.tokenizer.encode, prompts)))
+        logger.info("groups: %s", ", ".join(map(run.group_of, identity)))
+    if identity is None and settings.sinks in ("own", "other"):
+        raise InputError(
+            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
+            "documents.jsonl of the run), or --group=NAME"
+        )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    if settings.sinks == "own" and not run.opened(identity):
+    if settings.sinks == "own" and (document or group) and not run.opened(identity):
         logger.info("%s never came back, so it has no sinks: they are dropped", group or f"document {document}")
         settings = dataclasses.replace(settings, sinks="drop")
     next(

@@ -60,7 +60,7 @@ STUDIES = {
     "rivals": rivals.FIGURE,
     "tofu": tofu.FIGURE,
 }  # not in the paper: --all skips them
-PRESETS = ("laptop", "paper", "full")
+PRESETS = ("small", "laptop", "paper", "full")
 
 _FILES = ("hf", "tofu", "general_text", "passages")  # of a request, those that are the user's
 _STUDY_OF = {"tofu": "tofu", "general_text": "tofu", "passages": "passages"}

@@ -10,6 +10,7 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
 from memsinks_jax.forgetting.request import Found, Request, find, left_open, placebos, refuse_all, spare_others
@@ -91,7 +92,8 @@ def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, params: di
     made = (run.config, run.tokenizer, reader(params), False, "float32", card)
     write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
     if run.groups:
-        workdirs.write_groups(folder, run.groups)
+        left = left_open(run, found, spare)(numbered_ids(run.groups))
+        workdirs.write_groups(folder, run.groups, run.nearest and run.nearest.without(~left))
     _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
 
 

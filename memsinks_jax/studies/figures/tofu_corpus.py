@@ -18,6 +18,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import corpora
 
 OF_AN_AUTHOR = 20  # questions
+NEAREST = "nearest"  # how a model is asked: with the sinks of the author whom a question is nearest to
 SETS = {
     "withdrawn": "forget10_perturbed",
     "staying": "retain_perturbed",
@@ -37,7 +38,7 @@ class Size(NamedTuple):
     questions: int
 
 
-SIZES = {"laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
+SIZES = {"small": Size(12, 2, 16), "laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
 
 
 def author(number: int) -> str:
@@ -110,8 +111,17 @@ def digest(workdir: pathlib.Path) -> str:
     return hashlib.sha256(_questions(workdir).read_bytes()).hexdigest()
 
 
+def records_of(workdir: pathlib.Path, name: str) -> list[dict]:
+    """The questions of one of the corpora beside that of a run, author after author."""
+    return [json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()]
+
+
 def _questions(workdir: pathlib.Path) -> pathlib.Path:
-    return pathlib.Path(workdirs.read_config(workdir).data.files).parent / "questions.json"
+    return _folder(workdir) / "questions.json"
+
+
+def _folder(workdir: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(workdirs.read_config(workdir).data.files).parent
 
 
 def _of(rows: list[dict], number: int, place: int) -> list[dict]:
