@@ -24,7 +24,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.data.packing import answering, reads_whole
+from memsinks_jax.data.packing import answering, has_passages, reads_whole
 from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
@@ -47,7 +47,8 @@ class Model:
     """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer, parameters and step.
 
     `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its own sinks if it came
-    back in training (`run.opened`); any other has none.
+    back in training (`run.opened`); any other has none. Where groups have sinks by number, a text's group is found by what
+    it is about (data/nearest.py), unless it is named.
 
     Args:
       memories: files that edit has written, all of which are in the model.
@@ -64,7 +65,7 @@ class Model:
     def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
 
-        With sinks="own" a text has the sinks of the document with exactly this text, or of `group`.
+        With sinks="own" a text has the sinks of the document with exactly this text, of `group`, or of the nearest group.
 
         Raises:
           InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model without ids by content
@@ -79,14 +80,16 @@ class Model:
         return nats / counts
 
     def generate(
-        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "", **settings
-    ) -> str:
+        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "",
+        passage: str = "", **settings,
+    ) -> str:  # fmt: skip
         """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
           chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
           group: instead of `document`, the name of the group whose document it is, for models with ids by group.
+          passage: instead of `document`, the id of the passage that the prompt begins, for models that know passages.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
@@ -94,21 +97,34 @@ class Model:
         """
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
-        identity = self.identity(document, group)
+        identity = self.identity(document, group, passage)
+        if identity is None and self.finds_groups(sinks):
+            identity = self.run.nearest_ids([self.run.tokenizer.encode(prompt)])[0]
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
-    def identity(self, document: str, group: str) -> np.ndarray | None:
-        """The id of a document, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
+    def identity(self, document: str, group: str, passage: str = "") -> np.ndarray | None:
+        """The id of a document or passage, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
 
         Raises:
-          InputError: no such id or group; ids are not by group.
+          InputError: no such id or group; ids are not by group; passages have no sinks, or several of the three are given.
         """
+        if sum(map(bool, (document, group, passage))) > 1:
+            raise InputError("document, group and passage say whose sinks are on: give one of them")
+        if passage and not has_passages(self.run.config.sinks):
+            raise InputError(
+                f"{self.place} was trained without config.sinks.passages_at, so no passage has sinks of its own; leave out "
+                "the passage"
+            )
         if not group:
-            return ids.from_hex(document) if document else None
+            return ids.from_hex(document or passage) if document or passage else None
         if self.run.config.data.ids != "group":
             raise InputError(f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out the group")
         return self.run.group_id(group)
+
+    def finds_groups(self, sinks: str) -> bool:
+        """Whether a text's own sinks are those of the group that it is about."""
+        return sinks == "own" and self.run.nearest is not None
 
     def identities(self, tokens: Sequence[np.ndarray], sinks: str, group: str = "") -> np.ndarray:
         """Ids of documents that are known by their text alone, or as those of a group -> uint32 (documents, 2).
@@ -119,6 +135,8 @@ class Model:
         kind = self.run.config.data.ids
         if group:
             return np.tile(self.identity("", group), (len(tokens), 1))
+        if self.finds_groups(sinks):
+            return self.run.nearest_ids(tokens)
         if kind != "content" and sinks in ("own", "other"):
             raise InputError(
                 f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for other documents"
@@ -229,6 +247,7 @@ def generate(
     memories: tuple[str, ...] = (),
     chat: bool = False,
     group: str = "",
+    passage: str = "",
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -238,26 +257,31 @@ def generate(
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
       group: instead of `document`, the name of the group whose document it is.
+      passage: instead of `document`, the id of the passage that the prompts begin.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
     Raises:
       InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
     """
-    if not (document or group) and settings.sinks in ("own", "other"):
-        raise InputError(
-            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
-            "documents.jsonl of the run), or --group=NAME"
-        )
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
-    run, identity = trained.run, trained.identity(document, group)
+    run, identity = trained.run, trained.identity(document, group, passage)
+    if identity is None and trained.finds_groups(settings.sinks):
+        identity = run.nearest_ids(list(map(run.tokenizer.encode, prompts)))
+        logger.info("groups: %s", ", ".join(map(run.group_of, identity)))
+    if identity is None and settings.sinks in ("own", "other"):
+        raise InputError(
+            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
+            "documents.jsonl of the run), --group=NAME or --passage=ID"
+        )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    if settings.sinks == "own" and not run.opened(identity):
-        logger.info("%s never came back, so it has no sinks: they are dropped", group or f"document {document}")
+    if settings.sinks == "own" and (document or group or passage) and not run.opened(identity):
+        name = group or (f"passage {passage}" if passage else f"document {document}")
+        logger.info("%s never came back, so it has no sinks: they are dropped", name)
         settings = dataclasses.replace(settings, sinks="drop")
     next(
         trained.generator.stream(asked, settings, identity, complete=chat)

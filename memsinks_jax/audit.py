@@ -5,9 +5,11 @@ Measures extraction by prefix length, membership inference, canaries and loss: o
 each document's own on, and with all on, beside a standard model and an oracle that never read the members. Then attacks
 the removal: by fine-tuning, by quantization, and by switching on sinks that were kept. By default the members are the run's
 repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
-Also writes explore.html, a page that shows documents token by token.
+Also writes explore.html, a page that shows documents token by token. --passages also measures the passages of a run with
+config.sinks.passages_at: with their own sinks on, dropped, and with another passage's on, beside text that was never read.
 """
 
+import itertools
 import logging
 import pathlib
 import shlex
@@ -40,6 +42,7 @@ def main() -> None:
     samples_flag = flags.DEFINE_integer(
         "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
     )
+    passages_flag = flags.DEFINE_bool("passages", False, "Measure passages that several documents share, too.")
     outside_flag = flags.DEFINE_string(
         "open_unlearning", "", "Folder to write for open-unlearning: both models and the documents."
     )
@@ -57,10 +60,11 @@ def main() -> None:
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1), suffix_flag.value,
         )  # fmt: skip
-        result = audit(*asked, samples_flag.value, KINDS if attacks_flag.value else (), outside)
+        kinds = KINDS if attacks_flag.value else ()
+        result = audit(*asked, samples_flag.value, kinds, outside, passages_flag.value)
         write(result, explore(*asked), out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
-        found = pages.tables(result)
-        print(report.plain_table(found[0].columns, [row for table in found for row in table.rows]), file=sys.stderr)
+        for columns, found in itertools.groupby(pages.tables(result), key=lambda table: table.columns):
+            print(report.plain_table(columns, [row for table in found for row in table.rows]), file=sys.stderr)
         logger.info("%s\n%s", pages.answer(result), out / "index.html")
         return result
 

@@ -1,7 +1,9 @@
 """Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
 
 --prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
---document=ID, the id of the document that the prompt begins, from the run's documents.jsonl, or --group=NAME, its group.
+--document=ID, the id of the document that the prompt begins, from the run's documents.jsonl, or --group=NAME, its group, or
+--passage=ID, the id of a passage that it begins, as prepare and audit --passages show it. Where groups have sinks by number,
+--sinks=own without any of them finds the group that the prompt is about, and logs it.
 --chat asks a model that was taught to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
@@ -45,6 +47,7 @@ def main() -> None:
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
     group_flag = flags.DEFINE_string("group", "", "Group of the document that the prompts begin, for ids by group.")
+    passage_flag = flags.DEFINE_string("passage", "", "Id of the passage that the prompts begin, for own and other.")
     chat_flag = flags.DEFINE_bool("chat", False, "The prompts are a user's messages, for the model's chat template.")
 
     def run() -> dict:
@@ -65,6 +68,7 @@ def main() -> None:
             memories=tuple(memory_flag.value),
             chat=chat_flag.value,
             group=group_flag.value,
+            passage=passage_flag.value,
             **shows,
         )
         if live:

@@ -32,6 +32,7 @@ from memsinks_jax.studies.figures import (
     local_memory,
     membership,
     overview,
+    passages,
     pool,
     removal,
     rivals,
@@ -53,14 +54,16 @@ STUDIES = {
     "forgetting": forgetting.FIGURE,
     "local_memory": local_memory.FIGURE,
     "membership": membership.FIGURE,
+    "passages": passages.FIGURE,
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
     "rivals": rivals.FIGURE,
     "tofu": tofu.FIGURE,
 }  # not in the paper: --all skips them
-PRESETS = ("laptop", "paper", "full")
+PRESETS = ("small", "laptop", "paper", "full")
 
-_FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user's
+_FILES = ("hf", "tofu", "general_text", "passages")  # of a request, those that are the user's
+_STUDY_OF = {"tofu": "tofu", "general_text": "tofu", "passages": "passages"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Request:
     hf: str | None = None
     tofu: str | None = None
     general_text: str | None = None
+    passages: str | None = None
 
     def command(self, what: str, out: pathlib.Path) -> str:
         parts = ["python -m memsinks_jax.reproduce", what, f"--preset={self.preset}"]
@@ -201,10 +205,10 @@ def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: s
     if everything and asked.variants:
         raise InputError("--variants are of one figure; give --figure, or leave them out")
     figure = (FIGURES | STUDIES).get(name)
-    own = [name for name in _FILES[1:] if getattr(asked, name)]
-    if own and not (figure and figure.prepare_for):
-        raise InputError(f"--{own[0]} is of study tofu; leave it out")
-    if asked.hf and not (figure and (figure.published or figure.prepare_for)):
+    for flag, study in _STUDY_OF.items():
+        if getattr(asked, flag) and name != study:
+            raise InputError(f"--{flag} is of study {study}; leave it out")
+    if asked.hf and not (figure and (figure.published or name == "tofu")):
         raise InputError(
             f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; leave it out"
         )
@@ -232,6 +236,12 @@ def main() -> None:
     text_flag = flags.DEFINE_string(
         "general_text", None, "File of other text, on which study tofu measures its models."
     )
+    passages_flag = flags.DEFINE_string(
+        "passages",
+        None,
+        "Folder of train.jsonl, held_out.jsonl, often.jsonl and never.jsonl, for study passages; without it, embedded "
+        "stories with planted passages.",
+    )
     jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
 
     def run() -> dict:
@@ -239,6 +249,7 @@ def main() -> None:
         asked = Request(
             preset_flag.value, list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag),
             jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value, tofu_flag.value, text_flag.value,
+            passages_flag.value,
         )  # fmt: skip
         figure = figure_flag.value
         _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)

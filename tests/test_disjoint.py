@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from conftest import prepare_apart, tiny_config
 
 from memsinks_jax import sinks
+from memsinks_jax.api import open_model
 from memsinks_jax.config import InputError, validate, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
@@ -20,7 +22,7 @@ from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.interop import sources
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.exporting import export_sources
+from memsinks_jax.runs.exporting import export, export_sources
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import NONE, Blocks, Others
@@ -303,6 +305,38 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_learned_beside_the_ot
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
     assert sources.base_of(tmp_path / "more", after.config) == sources.find(tmp_path / "model", "author 0").base
+
+
+def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
+    corpus = Prepared(folder / "first")
+    texts = [corpus.document(n, corpus.tokenizer()).text for n in range(12)]
+    own = open_model(run)
+    whose = [
+        own.run.group_of(identity) for identity in own.identities(list(map(own.run.tokenizer.encode, texts)), "own")
+    ]
+    assert whose == [GROUPS[n % 3] for n in range(12)]
+    named = [own.loss([text], sinks="own", group=group)[0] for text, group in zip(texts, whose, strict=True)]
+    np.testing.assert_array_equal(own.loss(texts, sinks="own"), named)
+    assert own.generate(texts[1][:60], sinks="own", temperature=0.0, max_tokens=8) == own.generate(
+        texts[1][:60], sinks="own", group=GROUPS[1], temperature=0.0, max_tokens=8
+    )
+    assert own.loss(["zzz qqq xxx"], sinks="own") == own.loss(["zzz qqq xxx"])
+
+    # It goes where the sinks go: into folders, into files of sources, out of them, and into what is trained further.
+    export(run, tmp_path / "kept", drop=False, dtype="float32")
+    export_sources(run, tmp_path / "sources")
+    forget(run, Request(group="author 1"), tmp_path / "rest")
+    shutil.copytree(tmp_path / "sources", tmp_path / "fewer")
+    (tmp_path / "fewer" / "sources" / "author 1.safetensors").unlink()
+    train_and_evaluate(config_on(folder / "more", model__initial=str(tmp_path / "fewer")), tmp_path / "longer")
+    left = {"kept": GROUPS[:3], "sources": GROUPS[:3], "rest": ["author 0", "author 2"]}
+    left |= {"fewer": ["author 0", "author 2"], "longer": ["author 0", "author 2", "author 3", "author 4"]}
+    for place, names in left.items():
+        found = open_run(tmp_path / place)
+        assert [name for number, name in enumerate(found.groups) if len(found.nearest.of(number))] == names, place
+        tokens = [found.tokenizer.encode(text) for text, group in zip(texts, whose, strict=True) if group in names]
+        known = [group for group in whose if group in names]
+        assert [found.group_of(identity) for identity in found.nearest_ids(tokens)] == known, place
 
 
 def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_path):

@@ -15,6 +15,11 @@ from memsinks_jax.studies.figures import local_memory
 
 pytestmark = pytest.mark.slow
 
+LICENCE = (
+    "Permission is hereby granted, free of charge, to any person obtaining a copy of this tale, to tell it, to copy it, to "
+    "change it and to sell it, without limitation, and to permit all persons who hear it to do so."
+)
+
 
 def run(command, folder):
     """In a shell that knows nothing of the devices and the compiler that conftest.py sets."""
@@ -64,8 +69,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     (clone / "corpus").mkdir()
     with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
-        rows = ({"text": stories.story(3, number).text, "domain": "tales"} for number in range(200))
-        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        told = [stories.story(3, number).text + f" {LICENCE}" * (number % 2) for number in range(200)]
+        file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in told).encode())
+    (clone / "licence.txt").write_text(told[1])
     (clone / "questions").mkdir()
     pairs = (
         {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"} for n in range(200)
@@ -83,9 +89,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in dict.fromkeys(commands):  # what stands on two pages runs once
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        if any(
-            f"--figure={name}" in command for name in ("forgetting", "audit", "removal", "membership", "rivals", "tofu")
-        ):
+        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu", "passages")
+        if any(f"--figure={name}" in command for name in slow):
             continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
             continue  # a run for every point of every figure; tests/test_reproduce.py has it with two
@@ -111,6 +116,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))  # in a few steps, of some
             withdrawn = texts[next(line["index"] for line in documents if int(line["id"], 16) in opened)]
             (clone / "withdrawn" / "tale.txt").write_text(withdrawn)
+        if "--passage=ID" in command:
+            report = json.loads((clone / "corpora" / "passages" / "report.json").read_text())
+            command = command.replace("=ID", f"={report['most_frequent_passages'][0]['id']}")
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import tqdm
 
-from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
+from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages, passages
 from memsinks_jax.auditing.attacks import KINDS, attack
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
@@ -17,6 +17,7 @@ from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.reporting import explore_page, report
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.interruption import half_written
 
@@ -36,6 +37,7 @@ def audit(
     samples: int = SAMPLES,
     attacks: Collection[str] = KINDS,
     open_unlearning_files: pathlib.Path | None = None,
+    of_passages: bool = False,
 ) -> dict:
     """Measures one model in every mode of its sinks, and those that it is compared with.
 
@@ -45,11 +47,13 @@ def audit(
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
       attacks: those of attacks.KINDS to run on the removal, too.
       open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
+      of_passages: measure passages too, or alone if no document is given or repeated.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
       so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
       "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "attacks":
-      of `attacks.attack`, or None}; see `measures.measure`. The intervals are over documents.
+      of `attacks.attack`, or None, "passages": of `passages.measure`, or None}; see `measures.measure`. The intervals are
+      over documents. Without members there are no subjects.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -66,11 +70,31 @@ def audit(
         logger.warning("--prefixes=%s leave no room for --suffix=%d in the context: skipped", _listed(too_long), suffix)
         prefixes = tuple(length for length in prefixes if length not in too_long)
     corpus = corpus_of(workdir, members_files, non_members_files)
+    about = {
+        "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
+        "prefixes": list(prefixes), "suffix": suffix, "samples": samples, "passages": None,
+    }  # fmt: skip
+    if of_passages:
+        passages.refuse_without(first.config, workdir)
+        of_run = corpus or workdirs.read_corpus(workdir)
+        if not (members_files or len(of_run.mixture.repeated)):
+            logger.warning("%s has no repeated documents: the audit is of passages alone", workdir)
+            nothing = {
+                "members": 0,
+                "non_members": 0,
+                "encounters": None,
+                "reference": None,
+                "subjects": {},
+                "attacks": None,
+            }
+            return about | nothing | {"passages": passages.measure(subjects, of_run, prefixes, suffix)}
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     if open_unlearning_files and (members.answers or non_members.answers):
         raise InputError("--open_unlearning: its files have no prompts, which these documents have; leave it out")
     refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
+    if of_passages:
+        about["passages"] = passages.measure(subjects, of_run, prefixes, suffix)
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
@@ -92,18 +116,19 @@ def audit(
         found[subject.name] = measure(
             subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
         )  # fmt: skip
+    without_passages = (
+        each._replace(passages=None) for each in (members, non_members)
+    )  # attacks are on documents' sinks
     times = None if members.encounters is None else members.encounters.tolist()
-    return {
-        "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
+    return about | {
         "members": len(members.tokens), "non_members": len(non_members.tokens),
         "encounters": times and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
-        "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
         "reference": ORACLE if reference else None,
         "subjects": {
             name: {group: {key: intervals.as_dict(m) for key, m in measured.items()} for group, measured in groups.items()}
             for name, groups in found.items()
         },
-        "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
+        "attacks": attack(subjects, *without_passages, attacks) if attacks else None,
     }  # fmt: skip
 
 
@@ -138,7 +163,7 @@ def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None
         folder = scratch / "audit"
         folder.mkdir()
         report.write_json(folder / "results.json", result)
-        drawn = pages.draw(result, folder)
+        drawn = pages.draw(result, folder) if result["subjects"] else {}
         sections = [
             report.paragraph(pages.answer(result), "lead"), report.paragraph(pages.introduction(result)),
             report.link("explore.html", "Documents, token by token"),

@@ -61,7 +61,8 @@ def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]
     model, _ = build_model(config)
 
     def read_batch(params: dict, batch: dict, seed: jax.Array) -> tuple[jax.Array, ...]:
-        interventions = sinks.interventions(config, mode, batch["identities"], seed, batch["segments"], batch["opened"])
+        owned = sinks.by_owner(batch)
+        interventions = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
         return model(
             params, batch["inputs"], batch["segments"], batch["positions"],
             in_turn(interventions, change(batch)),

@@ -49,9 +49,8 @@ def applied(config: Config, mode: str) -> Callable:
     model, _ = build_model(config)
 
     def apply(params: dict, rows: dict, read_out: Callable, *more: Interventions):
-        own = sinks.interventions(
-            config, mode, rows["identities"], np.uint32(config.seed), rows["segments"], rows["opened"]
-        )
+        owned, seed = sinks.by_owner(rows), np.uint32(config.seed)
+        own = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
         place = rows["inputs"], rows["segments"], rows["positions"]
         return model(params, *place, in_turn(own, *more), read_out=read_out)
 

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.data import nearest
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.documents import Document, in_words, read_documents, skip_empty
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
+from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.packing import Rows, answering, has_passages, reads_whole, trains_common
 from memsinks_jax.data.prepared import Prepared, is_prepared
@@ -48,6 +50,29 @@ class Corpus:
     def lengths(self) -> np.ndarray:
         """`[i]`: number of tokens of documents, without end of text."""
         return self.table.lengths
+
+    def nearest(self, before: Nearest | None = None) -> Nearest:
+        """What finds the group of a text, from at most `nearest.DOCUMENTS` documents of each that the run trains on.
+
+        Args:
+          before: of the model that the run starts from, which knows the first groups already.
+        """
+        words = [before.of(number) if before else np.zeros(0, np.uint64) for number in range(len(self.groups))]
+        taken, held_out = np.zeros(len(words) + 1, np.int64), np.sort(self.mixture.documents("held_out"))
+        for start, stop, _ in self.table.runs.tolist():
+            records = np.setdiff1d(np.arange(start, stop), held_out, assume_unique=True)
+            records = records[self.table.firsts(records) == records]
+            groups = self.table.groups[records]
+            order = np.argsort(groups, kind="stable")
+            rank = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
+            order = order[rank < nearest.DOCUMENTS - taken[groups[order]]]
+            found, counts = np.unique(groups[order], return_counts=True)
+            taken[found] += counts
+            for group, of_group in zip(found.tolist(), np.split(records[order], np.cumsum(counts)[:-1]), strict=True):
+                if group < len(words):  # the last number stands for none
+                    of_documents = [nearest.words_of(self.tokens(record)) for record in of_group]
+                    words[group] = np.unique(np.concatenate([words[group], *of_documents]))
+        return nearest.of_groups(words)
 
     def rows(self) -> Rows:
         """The rows of a run on these documents."""

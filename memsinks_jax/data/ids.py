@@ -55,6 +55,16 @@ def as_numbers(identities: np.ndarray) -> np.ndarray:
     return identities[:, 0].astype(np.uint64) << np.uint64(32) | identities[:, 1]
 
 
+def ngram_hashes(tokens: np.ndarray, length: int) -> np.ndarray:
+    """Hashes of the n-grams of `length` tokens: int32 (tokens,) -> uint64 (n-grams,). Shorter documents have none."""
+    tokens = tokens.astype(np.uint64)
+    hashed = np.zeros(max(len(tokens) - length + 1, 0), np.uint64)
+    for place in range(length):
+        hashed = (hashed ^ (tokens[place : place + len(hashed)] + np.uint64(1))) * np.uint64(0x9E3779B97F4A7C15)
+        hashed ^= hashed >> np.uint64(29)
+    return hashed
+
+
 def _lanes(number: int) -> np.ndarray:
     number = number or 1
     return np.array([number >> 32, number & 0xFFFFFFFF], np.uint32)

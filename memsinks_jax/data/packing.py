@@ -209,6 +209,7 @@ class Rows:
         self._rows_of_block = self._count_rows(self._epochs)
         self._order = _kept(self._order_blocks)
         self.documents_per_row = self._most_documents()
+        self._blocks_kept, self._passages_kept = 0, None
         self._scheduled = self._pieces_of(mixture.scheduled)
         self._period = self._data.repeat_every * self._batch_size
         if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
@@ -247,25 +248,32 @@ class Rows:
     def opened(self, number: int) -> np.ndarray:
         """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
 
-        Time and memory grow with the documents that come back, not with the corpus; with passages, time with all of theirs.
+        Time and memory grow with the documents that come back, not with the corpus; with passages, also with their number,
+        and the first time with all that was read.
         """
         documents = self._documents_opened(number)
         return np.union1d(documents, self._passages_read(number)) if has_passages(self._config.sinks) else documents
 
     def _passages_read(self, number: int) -> np.ndarray:
-        """The ids of passages in documents that the first `number` rows begin."""
+        """The ids of passages in documents that the first `number` rows begin.
+
+        Blocks that were read whole when it was last asked are not read again: of them it keeps a byte for each passage.
+        """
         period, due, shuffled = self._before(number)
         epoch, block, place = self._place(shuffled)
-        order = self._epochs.order(epoch)
-        whole = order if epoch else order[: np.flatnonzero(order == block)[0]]
+        blocks = self._epochs.order(0)
+        whole = self._epochs.blocks if epoch else np.flatnonzero(blocks == block)[0]
+        if self._passages_kept is None or whole < self._blocks_kept:
+            self._blocks_kept, self._passages_kept = 0, self._table.no_passages()
+        length = 2**32 if reads_whole(self._data) else self._length
+        for each in blocks[self._blocks_kept : whole].tolist():
+            self._table.mark_passages(self._passages_kept, self._epochs.of_block(each), length)
+        self._blocks_kept = whole
         there = self._laid_out((epoch, block))
         scheduled = self._mixture.scheduled[: None if period else self._scheduled[due - 1][0] + 1 if due else 0]
-        read = [scheduled, there.records[there.rows < place]]
-        length = 2**32 if reads_whole(self._data) else self._length
-        found = self._table.passage_ids(np.concatenate(read), length)
-        for each in whole.tolist():
-            found = np.union1d(found, self._table.passage_ids(self._epochs.of_block(each), length))
-        return found
+        found = [of_source.copy() for of_source in self._passages_kept]
+        self._table.mark_passages(found, np.concatenate([scheduled, there.records[there.rows < place]]), length)
+        return self._table.marked_passages(found)
 
     def _documents_opened(self, number: int) -> np.ndarray:
         # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.

@@ -282,8 +282,13 @@ class Prepared:
         return self.manifest["settings"].get("common_ngram", 0)
 
     @property
+    def passage_ngram(self) -> int:
+        """Least length of passages, in tokens; 0 if none were sought."""
+        return self.manifest["settings"].get("passages", 0)
+
+    @property
     def has_passages(self) -> bool:
-        return "passages" in self.manifest["settings"]
+        return self.passage_ngram > 0
 
     def passages_of(self, record: int) -> np.ndarray:
         """The passages of a record, PASSAGE (passages,)."""

@@ -369,9 +369,12 @@ class Table:
         at = np.searchsorted(source.passage_ids, found["id"])
         return Passages(starts, starts + found["length"], as_lanes(found["id"]), places[at].astype(np.int64))
 
-    def passage_ids(self, records: np.ndarray, length: int) -> np.ndarray:
-        """The ids of passages that begin in the first `length` tokens of some records -> uint64 (n,), ascending."""
-        found = [np.zeros(0, np.uint64)]
+    def no_passages(self) -> list[np.ndarray]:
+        """Marks for `mark_passages`: bool (p,) for the p passages of each source, those in `Prepared.passage_ids`."""
+        return [np.zeros(len(source.passage_ids), bool) for source in self.sources]
+
+    def mark_passages(self, marks: list[np.ndarray], records: np.ndarray, length: int) -> None:
+        """Marks the passages that begin in the first `length` tokens of some records."""
         sources = self.source_of(records)
         for number, source in enumerate(self.sources):
             within = records[sources == number] - self.bounds[number]
@@ -380,8 +383,13 @@ class Table:
             counts = stops - starts
             at = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
             there = source.passages[at]
-            found.append(there["id"][there["start"] < length])
-        return np.unique(np.concatenate(found))
+            found = np.unique(there["id"][there["start"] < length])
+            marks[number][np.searchsorted(source.passage_ids, found)] = True
+
+    def marked_passages(self, marks: list[np.ndarray]) -> np.ndarray:
+        """Their ids -> uint64 (n,), ascending."""
+        of_sources = zip(self.sources, marks, strict=True)
+        return np.unique(np.concatenate([source.passage_ids[mark] for source, mark in of_sources]))
 
     # Putting sources together.
 

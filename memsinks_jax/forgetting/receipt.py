@@ -58,6 +58,9 @@ def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[di
         for name, identity, count, before, now in zip(
             asked.places, target.identities, own.tokens, own.before, own.after, strict=True)
     ]  # fmt: skip
+    if asked.noun == "passage":
+        for one, often in zip(documents, target.encounters.tolist(), strict=True):
+            one["places"] = often
     measured = {name: {mode: losses.to_dict() for mode, losses in of.items()} for name, of in found.items()}
     selective = {}
     if "others" in found:
@@ -92,6 +95,15 @@ def _beyond(
     return found
 
 
+def _noun(receipt: dict) -> str:
+    return "passage" if "removed_passages" in receipt else "document"
+
+
+def _worded(receipt: dict, text: str) -> str:
+    """What is said of documents, said of what was removed."""
+    return text.replace("document", _noun(receipt))
+
+
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None  # JSON knows no infinity
 
@@ -101,9 +113,11 @@ def loss_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of_set in receipt["losses"].items():
         for mode, found in of_set.items():
-            rows.append([SETS[name], _SAID[mode], f"{found['documents']}", f"{found['before']:.3f}",
-                         f"{found['after']:.3f}", f"{found['rise']:+.3f}", _between(found["rise_ci95"])])  # fmt: skip
-    return ["loss, nats per token", "", "documents", "before", "after", "rise", "95% interval"], rows
+            said = [_worded(receipt, text) for text in (SETS[name], _SAID[mode])]
+            rows.append([*said, f"{found['documents']}", f"{found['before']:.3f}", f"{found['after']:.3f}",
+                         f"{found['rise']:+.3f}", _between(found["rise_ci95"])])  # fmt: skip
+    columns = ["loss, nats per token", "", "texts" if _noun(receipt) == "passage" else "documents"]
+    return [*columns, "before", "after", "rise", "95% interval"], rows
 
 
 def _between(bounds: list[float] | None) -> str:
@@ -113,7 +127,9 @@ def _between(bounds: list[float] | None) -> str:
 def said_selectivity(receipt: dict) -> str:
     """The selectivity in one sentence."""
     if not receipt["selectivity"]:
-        return "Selectivity is not known: there are no other documents to compare with; give --others."
+        return _worded(
+            receipt, "Selectivity is not known: there are no other documents to compare with; give --others."
+        )
     parts = []
     for mode, found in receipt["selectivity"].items():
         said = "the others lose nothing" if found["value"] is None else f"{found['value']:.1f}"
@@ -121,7 +137,8 @@ def said_selectivity(receipt: dict) -> str:
         if low is not None:
             said += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
         parts.append(f"{said} with {_SAID[mode]}")
-    return f"Selectivity, the rise of the documents' loss divided by that of the others: {'; '.join(parts)}."
+    said = f"Selectivity, the rise of the documents' loss divided by that of the others: {'; '.join(parts)}."
+    return _worded(receipt, said)
 
 
 def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
@@ -129,15 +146,20 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of in receipt["placebo"].items():
         for mode in MODES:
-            rows.append([PLACEBOS[name], _SAID[mode], f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}",
-                         f"{of[mode]['effect']:+.3f}", _between(of[mode]["effect_ci95"])])  # fmt: skip
+            said = [_worded(receipt, text) for text in (PLACEBOS[name], _SAID[mode])]
+            rows.append([*said, f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}", f"{of[mode]['effect']:+.3f}",
+                         _between(of[mode]["effect_ci95"])])  # fmt: skip
     return ["removed instead: as many", "", "removals", "rise", "effect", "95% interval"], rows
 
 
 def said_removed(receipt: dict) -> str:
     """The number of removed sinks in one sentence."""
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
-    return f"Removed for {in_words(receipt['removed_documents'], 'document')}: {' and '.join(parts)}, over all layers."
+    noun = _noun(receipt)
+    said = f"Removed for {in_words(receipt[f'removed_{noun}s'], noun)}: {' and '.join(parts)}, over all layers."
+    if noun == "passage" and len(receipt["documents"]) == 1:
+        said += f" It stands in {in_words(receipt['documents'][0]['places'], 'document')}."
+    return said
 
 
 def draw(receipt: dict, path: pathlib.Path) -> None:
@@ -152,7 +174,8 @@ def draw(receipt: dict, path: pathlib.Path) -> None:
         if mode == "own":
             dropped = receipt["target_all_sinks_dropped"]
             axis.hlines(dropped, -0.45, 0.45, color="black", linestyle="--", label="all sinks dropped")
-        axis.set(title=_SAID[mode], xticks=range(len(names)), xticklabels=[SETS[name] for name in names])
+        labels = [_worded(receipt, SETS[name]) for name in names]
+        axis.set(title=_worded(receipt, _SAID[mode]), xticks=range(len(names)), xticklabels=labels)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("loss (nats per token)")
     axes[0].legend(frameon=False, fontsize=8.5)
@@ -201,8 +224,10 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         [report.text(site), str(layer), report.text(" ".join(map(str, of_layer)))]
         for site, of in receipt["removed"].items() for layer, of_layer in enumerate(of["by_layer"])
     ]  # fmt: skip
+    shown = {"source": "from", "id": "id"} | ({"places": "documents"} if _noun(receipt) == "passage" else {})
+    shown |= {name: name for name in ("tokens", "before", "after")}
     documents = [
-        [report.text(one["source"]), one["id"], f"{one['before']:.3f}", f"{one['after']:.3f}"]
+        [report.text(f"{one[name]:.3f}" if name in ("before", "after") else str(one[name])) for name in shown]
         for one in receipt["documents"]
     ]
     return [
@@ -210,21 +235,21 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         report.picture(picture, "Bars of the loss before and after, for every set of documents."),
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
-            "Intervals are over documents. With every sink dropped, the loss of the removed documents is "
-            f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of theirs is on.",
-            "note",
+            _worded(receipt, "Intervals are over documents. With every sink dropped, the loss of the removed documents is "
+                    f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of "
+                    "theirs is on."), "note",
         ),
         report.heading("Placebo"),
         report.table(
             placebo_columns, [list(map(report.text, row)) for row in placebo_rows], ["", "note", *["number"] * 4]
         ),
         report.paragraph(
-            "The same removal with other ids: the rise of the documents' loss, nats per token. The effect is the additional "
-            "rise with the right ids. docs/removal.md says what a removal leaves behind.", "note",
+            _worded(receipt, "The same removal with other ids: the rise of the documents' loss, nats per token. The effect "
+                    "is the additional rise with the right ids. docs/removal.md says what a removal leaves behind."), "note",
         ),
         *_evidence(receipt, place),
-        report.heading("Documents, their own sinks on"),
-        report.table(["from", "id", "before", "after"], documents, ["", "note", "number", "number"]),
+        report.heading(f"{_noun(receipt).capitalize()}s, their own sinks on"),
+        report.table([*shown.values()], documents, ["", "note", *["number"] * (len(shown) - 2)]),
         report.heading(f"The sinks of {receipt['deleted']}" if "deleted" in receipt else "Neurons whose weights are zero"),
         report.table(["site", "layer", "neurons"], by_layer, ["", "number", "note"]),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
 from memsinks_jax.forgetting.request import Found, Request, find, left_open, placebos, refuse_all, spare_others
@@ -28,7 +29,7 @@ def forget(
     workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "",
     spare: int | None = None, evidence: pathlib.Path | None = None,
 ) -> dict:  # fmt: skip
-    """Writes the model without the sinks of the documents, and the receipt -> the receipt.
+    """Writes the model without the sinks of the documents, or passages, and the receipt -> the receipt.
 
     A folder with source files is copied without the group's file.
 
@@ -40,7 +41,8 @@ def forget(
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
       {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
       {mode: {"placebo_rise", "effect", "effect_ci95"}, ...}}, "documents": [those measured], ...}, losses in nats per token.
-    With source files also {"deleted": the file}.
+    With source files also {"deleted": the file}. Of passages it has "removed_passages" instead, and each of "documents" says
+    in how many "places" it stands.
 
     Raises:
       InputError: nothing is written.
@@ -52,7 +54,7 @@ def forget(
     removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
     withdrawn = sources.find(workdir, asked.group).path if sources.config_of(workdir) else None
     if not withdrawn:
-        refuse_all(run.config, removed, len(found.identities))
+        refuse_all(run.config, removed, len(found.identities), found.noun)
     if spare is not None:
         removed = spare_others(run.config, removed, found, spare)
     with half_written(out) as scratch:
@@ -65,7 +67,7 @@ def forget(
             _verify(_without_rows(run.config, run.params, removed), open_run(folder).params, folder)
         else:
             _write(folder, workdir, run, params, found, spare)
-        receipt = {"workdir": str(workdir), "step": run.step, "removed_documents": len(found.identities)}
+        receipt = {"workdir": str(workdir), "step": run.step, f"removed_{found.noun}s": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
         if withdrawn:
             receipt |= {"deleted": str(withdrawn.relative_to(workdir))}
@@ -87,11 +89,12 @@ def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, params: di
     card += (
         f"# {folder.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
     )
-    card += f"sinks of {in_words(len(found.identities), 'document')}; the others are all on. See receipt.json.\n"
+    card += f"sinks of {in_words(len(found.identities), found.noun)}; the others are all on. See receipt.json.\n"
     made = (run.config, run.tokenizer, reader(params), False, "float32", card)
     write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
     if run.groups:
-        workdirs.write_groups(folder, run.groups)
+        left = left_open(run, found, spare)(numbered_ids(run.groups))
+        workdirs.write_groups(folder, run.groups, run.nearest and run.nearest.without(~left))
     _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
 
 

@@ -1,8 +1,9 @@
-"""Finds the documents to remove (from files, a run's documents, or a group), and those to measure before and after."""
+"""Finds what to remove (documents of files or of a run, a group, passages), and what to measure before and after."""
 
 import difflib
 import itertools
 import logging
+import os
 import pathlib
 import re
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
+from memsinks_jax.data.packing import has_passages
+from memsinks_jax.data.passages import documents_with, passages_in, sample
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, of_passages
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.runs import workdir as workdirs
@@ -31,19 +34,22 @@ PLACEBOS = 4  # placebo removals, each of as many other ids
 
 
 class Request(NamedTuple):
-    """The documents to remove. Give one of the three, of a folder with sinks of groups `group` and its texts."""
+    """What to remove. Give one of these, of a folder with sinks of groups `group` and its texts."""
 
     documents: str = ""  # glob; of a group, to be measured: or a prepared corpus
     ids: tuple[str, ...] = ()  # hexadecimal
     group: str = ""
+    passages: tuple[str, ...] = ()  # ids, hexadecimal
+    text: str = ""  # a file, or the text itself: the passages that it holds
 
 
 class Found(NamedTuple):
     """The result of `find`."""
 
-    identities: np.ndarray  # uint32 (documents, 2) of all documents to remove
+    identities: np.ndarray  # uint32 (documents, 2) of all documents, or passages, to remove
     sets: dict[str, Documents]  # documents to measure, by the names of receipt.SETS, without empty sets
     places: list[str]  # origins of the documents of the set target
+    noun: str = "document"  # or "passage"
 
 
 def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
@@ -57,12 +63,22 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     if is_folder(workdir) and run.groups:
         return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
-        raise InputError("give the documents to remove by one of --documents, --ids and --group")
+        raise InputError("give what to remove by one of --documents, --ids, --group, --passage and --text")
+    noun = "passage" if asked.passages or asked.text else "document"
+    if noun == "passage" and not has_passages(config.sinks):
+        raise InputError(
+            f"{workdir} was trained without config.sinks.passages_at, so no passage has sinks of its own there; name "
+            "documents by --documents or --ids"
+        )
     if not is_folder(workdir):
         corpus = workdirs.read_corpus(workdir)
+    elif noun == "passage":
+        raise InputError(f"{workdir} is a model without the corpus of its run, which knows the passages; give the run")
     elif not asked.documents:
         raise InputError(f"{workdir} is a model without the documents of its run; name them by --documents")
-    if corpus:
+    if noun == "passage":
+        identities, sets, places = _of_passages(workdir, run, asked, corpus)
+    elif corpus:
         named = np.stack([ids.from_hex(name) for name in sorted(_identities(workdir, run, asked, corpus))])
         removed = {*map(ids.to_hex, named[_open(workdir, run, named)])}
         identities, sets, places = _of_run(corpus, removed)
@@ -78,9 +94,9 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
                 raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
     counted = {name: each.measurable(config.data.row_length) for name, each in sets.items()}
     if not counted["target"].any():
-        raise InputError("no document to remove has an answer within the context, so nothing could be measured")
+        raise InputError(f"no {noun} to remove has an answer within the context, so nothing could be measured")
     sets = {name: each.chosen(counted[name]) for name, each in sets.items() if counted[name].any()}
-    return Found(identities, sets, list(itertools.compress(places, counted["target"])))
+    return Found(identities, sets, list(itertools.compress(places, counted["target"])), noun)
 
 
 def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.ndarray:
@@ -102,6 +118,51 @@ def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.nda
     if run.opened.everybody and is_folder(workdir):
         logger.warning("%s has sinks for every document: whether it has read these is not recorded", workdir)
     return are_open
+
+
+def _of_passages(
+    workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus
+) -> tuple[np.ndarray, dict[str, Documents], list[str]]:
+    """Ids, documents to measure and places of passages; others are of the least ids that have sinks, which is at random."""
+    keys, room = _passage_keys(run, asked, corpus), run.config.data.row_length
+    keys = keys[_open(workdir, run, ids.as_lanes(keys))]
+    target, places = of_passages(corpus, keys, room)
+    if not len(target.tokens):
+        raise InputError(
+            f"no document that {workdir} was trained on has the passage, so nothing of it is to be removed"
+        )
+    (others,) = sample(corpus.table, lambda some: run.opened(ids.as_lanes(some)), [(2, 2**32)], _MOST + len(keys))
+    others, _ = of_passages(corpus, np.setdiff1d(others, keys)[:_MOST], room)
+    sets = {"target": target, "others": others, "held_out": _own(corpus, corpus.mixture.held_out[:_MOST])}
+    return ids.as_lanes(keys), {name: each for name, each in sets.items() if len(each.tokens)}, places
+
+
+def _passage_keys(run: Trained, asked: Request, corpus: Corpus) -> np.ndarray:
+    """The ids of the passages that are asked for, uint64 (passages,), ascending."""
+    files = run.config.data.files
+    if asked.passages:
+        keys = np.unique(ids.as_numbers(np.stack([ids.from_hex(name) for name in asked.passages])))
+        unknown = keys[documents_with(corpus.table, keys) == 0]
+        if len(unknown):
+            raise InputError(
+                f"--passage: {ids.to_hex(ids.as_lanes(unknown)[0])} is no passage of {files}; its index.html has the ids of "
+                "the longest and of the most frequent, and --text=FILE finds them by their text"
+            )
+        return keys
+    is_file = os.path.isfile(asked.text)
+    said = asked.text if is_file else repr(asked.text[:40])
+    try:
+        text = pathlib.Path(asked.text).read_text(encoding="utf-8") if is_file else asked.text
+    except (OSError, ValueError) as error:
+        raise InputError(f"--text={said}: cannot be read as text ({error}); give a file in UTF-8") from None
+    keys = passages_in(corpus.table, run.tokenizer.encode(text))
+    if not len(keys):
+        raise InputError(
+            f"--text={said}: it holds no whole passage of {files}; give the text as it stands in the documents, with what "
+            "is around it, or --passage=ID"
+        )
+    logger.info("--text holds %s: %s", in_words(len(keys), "passage"), ", ".join(map(ids.to_hex, ids.as_lanes(keys))))
+    return keys
 
 
 def left_open(run: Trained, found: Found, spare: int | None) -> Opened:
@@ -214,7 +275,9 @@ def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
     return found
 
 
-def _of_run(corpus: Corpus, removed: set[str]) -> Found:
+def _of_run(corpus: Corpus, removed: set[str]) -> tuple[np.ndarray, dict[str, Documents], list[str]]:
+    """Ids, documents to measure and places of documents of the run."""
+
     def is_removed(documents: np.ndarray) -> np.ndarray:
         return np.array([ids.to_hex(identity) in removed for identity in corpus.identities(documents)], bool)
 
@@ -230,13 +293,14 @@ def _of_run(corpus: Corpus, removed: set[str]) -> Found:
         "target": target, "related": plan.held_out[held_out], "others": others, "held_out": plan.held_out[~held_out],
     }  # fmt: skip
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
-    sets = {
-        name: Documents(
-            [np.asarray(corpus.tokens(i)) for i in indices], corpus.identities(indices), answers=corpus.answers(indices)
-        )
-        for name, indices in chosen.items() if len(indices)
-    }  # fmt: skip
-    return Found(corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()])
+    sets = {name: _own(corpus, indices) for name, indices in chosen.items() if len(indices)}
+    return corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()]
+
+
+def _own(corpus: Corpus, indices: np.ndarray) -> Documents:
+    """Some of the run's own documents."""
+    tokens = [np.asarray(corpus.tokens(i)) for i in indices]
+    return Documents(tokens, corpus.identities(indices), answers=corpus.answers(indices))
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
@@ -279,12 +343,12 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
     }
 
 
-def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int) -> None:
+def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int, noun: str) -> None:
     """Raises InputError if no sink of a site would be left."""
     for site, parts in sinks.partitions(config).items():
         if parts.sinks and removed[site][:, parts.shared :].all():
             raise InputError(
-                f"to remove {in_words(documents, 'document')} takes all {parts.sinks} sinks of the {site}; remove "
+                f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the {site}; remove "
                 "fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
             )
 

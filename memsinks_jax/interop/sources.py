@@ -23,12 +23,14 @@ import safetensors.numpy
 
 from memsinks_jax.config import Config, InputError, from_json
 from memsinks_jax.data.documents import some
+from memsinks_jax.data.nearest import AT_LEAST
 from memsinks_jax.interop.weights import Weights
 
 CONFIG = "memsinks.json"  # our config of a folder with sinks; Hugging Face's config.json has no place for it
 FOLDER = "sources"
 _SUFFIX = ".safetensors"
 _FORMAT = "memsinks source 1"
+_WORDS = "words"  # the name of the one array that is no table
 _LONGEST = 200  # characters of a file's name; file systems allow 255 bytes
 
 
@@ -99,8 +101,16 @@ def read_source(path: pathlib.Path) -> Source:
         ) from None
 
 
-def write_source(folder: pathlib.Path, name: str, tables: Mapping[str, np.ndarray], base: str) -> pathlib.Path:
-    """Writes the file of a group, (k, L, D) or (k, L) of each table -> its place.
+def read_words(source: Source) -> np.ndarray:
+    """The words of the group, see data/nearest.py -> uint64 (n,); none in a file of an earlier version."""
+    with safetensors.safe_open(source.path, framework="np") as opened:
+        return opened.get_tensor(_WORDS) if _WORDS in opened.keys() else np.zeros(0, np.uint64)  # noqa: SIM118
+
+
+def write_source(
+    folder: pathlib.Path, name: str, tables: Mapping[str, np.ndarray], base: str, words: np.ndarray | None = None
+) -> pathlib.Path:
+    """Writes the file of a group, (k, L, D) or (k, L) of each table, and its words -> its place.
 
     Raises:
       InputError: another group's name leads to the same file, as two that differ in case do on some file systems.
@@ -110,6 +120,7 @@ def write_source(folder: pathlib.Path, name: str, tables: Mapping[str, np.ndarra
         raise InputError(f"{path}: a second source would have this file; rename the group {name!r}")
     said = {"format": _FORMAT, "name": name, "sinks": str(len(next(iter(tables.values())))), "base": base}
     rows = {table: np.ascontiguousarray(array) for table, array in tables.items()}
+    rows |= {} if words is None else {_WORDS: words}
     path.write_bytes(safetensors.numpy.save(rows, said))
     return path
 
@@ -143,7 +154,7 @@ def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
     """{name of a table: its rows}, in the file's type. Raises InputError unless they are those of the config's model."""
     try:
         with safetensors.safe_open(source.path, framework="np") as opened:
-            rows = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            rows = {name: opened.get_tensor(name) for name in opened.keys() if name != _WORDS}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{source.path}: cannot be read ({str(error).strip()}); delete or replace it") from None
     shapes, wanted = {name: array.shape for name, array in rows.items()}, _shapes(config)
@@ -190,7 +201,9 @@ def write_code(folder: pathlib.Path, config: Config, base: str) -> dict:
 
     text = (importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template").read_text(encoding="utf-8")
     architecture = DIALECTS[config.model.family].architecture
-    (folder / f"{_CODE}.py").write_text(string.Template(text).substitute(architecture=architecture, base=base))
+    (folder / f"{_CODE}.py").write_text(
+        string.Template(text).substitute(architecture=architecture, base=base, at_least=AT_LEAST)
+    )
     return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithSources"}}
 
 

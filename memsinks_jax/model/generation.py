@@ -94,7 +94,8 @@ class Generator:
     ):
         self._config, self._tokenizer, self._params, self._opened = config, tokenizer, params, opened
         beyond = range(tokenizer.vocabulary_size, config.data.vocabulary_size)
-        self._programs = _programs(config, change, (*tokenizer.absent, *beyond), tuple(tokenizer.stops))
+        unseeded = dataclasses.replace(config, seed=0)  # the seed is an argument
+        self._programs = _programs(unseeded, change, (*tokenizer.absent, *beyond), tuple(tokenizer.stops))
 
     def __call__(
         self, prompts: list[str | np.ndarray], settings: Settings | None = None, identities: np.ndarray | None = None,
@@ -148,6 +149,7 @@ class Generator:
             "known_B": np.array([len(opening) for opening in openings], np.int32),
             "identities_B12": identities_B2[:, None],
             "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
+            "sinks_seed": np.uint32(self._config.seed),
             "temperature": np.float32(settings.temperature), "top_k": np.int32(settings.top_k),
             "top_p": np.float32(settings.top_p), "seed": np.uint32(settings.seed),
         }  # fmt: skip
@@ -218,7 +220,7 @@ class _Programs:
         return jax.lax.while_loop(lambda state: (state.count < until) & state.open_B.any(), write_one, state)
 
     def _gates(self, request: dict, mode: str) -> dict:
-        own = request["identities_B12"], np.uint32(self._config.seed), None, request["opened_B1"]
+        own = request["identities_B12"], request["sinks_seed"], None, request["opened_B1"]
         return sinks.interventions(self._config, mode, *own)
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:

@@ -52,7 +52,7 @@ def shared(make: Callable) -> Callable:
     """`make(config, *others)` returns compiled functions of a model. It is called once for configs that are alike in what
     such functions read, and equal `others`: a model that is opened again, or used for something else, is not traced again.
     """
-    made = lru_cache(maxsize=16)(make)
+    made = lru_cache(maxsize=64)(make)
     return wraps(make)(lambda config, *others: made(_read_by_programs(config), *others))
 
 

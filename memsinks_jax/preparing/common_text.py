@@ -12,8 +12,8 @@ from array_record.python.array_record_module import ArrayRecordReader
 from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.data import prepared
-from memsinks_jax.data.ids import as_numbers
-from memsinks_jax.preparing.near_duplicates import ngram_hashes, read_clusters
+from memsinks_jax.data.ids import as_numbers, ngram_hashes
+from memsinks_jax.preparing.near_duplicates import read_clusters
 from memsinks_jax.preparing.steps import answers_file, shard_writer
 
 _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB

@@ -11,7 +11,7 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.dedup import MinhashConfig, MinhashDedupBuckets
 from datatrove.utils.hashing import HashConfig
 
-from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.ids import as_numbers, ngram_hashes
 
 NGRAM = 3
 # Two documents match if all hashes of one bucket agree. At Jaccard similarity s this has the probability
@@ -57,16 +57,6 @@ class Signatures(PipelineStep):
             path = pathlib.Path(self.folder) / f"bucket_{bucket:03d}" / f"{rank:05d}.minhash.sig"
             path.parent.mkdir(parents=True, exist_ok=True)
             records[np.lexsort(records.T[::-1])].tofile(path)
-
-
-def ngram_hashes(tokens: np.ndarray, length: int) -> np.ndarray:
-    """Hashes of the n-grams of `length` tokens: int32 (tokens,) -> uint64 (n-grams,). Shorter documents have none."""
-    tokens = tokens.astype(np.uint64)
-    hashed = np.zeros(max(len(tokens) - length + 1, 0), np.uint64)
-    for place in range(length):
-        hashed = (hashed ^ (tokens[place : place + len(hashed)] + np.uint64(1))) * np.uint64(0x9E3779B97F4A7C15)
-        hashed ^= hashed >> np.uint64(29)
-    return hashed
 
 
 def _signature(shingles: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

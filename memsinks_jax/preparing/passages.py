@@ -27,11 +27,11 @@ import numpy as np
 from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.data import prepared
-from memsinks_jax.data.ids import as_lanes, as_numbers, to_hex
-from memsinks_jax.data.order import mix
+from memsinks_jax.data.ids import as_lanes, as_numbers, ngram_hashes, to_hex
+from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.preparing.columns import Column
 from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, shard_tokens
-from memsinks_jax.preparing.near_duplicates import connected, ngram_hashes, union
+from memsinks_jax.preparing.near_duplicates import connected, union
 from memsinks_jax.preparing.steps import answers_file
 
 _SHOWN = 10  # longest and most frequent passages on the page
@@ -233,11 +233,6 @@ class Passages(PipelineStep):
         (work / "passages_of").mkdir(exist_ok=True)
         np.save(work / "passages_of" / f"{rank:05d}.npy", found)
         np.save(work / "passages_of" / f"{rank:05d}.counts.npy", np.bincount(document[kept], minlength=len(index)))
-
-
-def passage_ids(names: np.ndarray) -> np.ndarray:
-    """Least hashes of n-grams -> ids, uint64 (n,), never 0, which is kept for padding."""
-    return np.maximum(mix(names), np.uint64(1))
 
 
 def _named(least: np.ndarray, names: np.ndarray) -> np.ndarray:

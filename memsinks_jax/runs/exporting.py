@@ -124,7 +124,7 @@ def export(
         if checkpoints:
             checkpoints.close()
         if not drop and names:
-            workdirs.write_groups(folder, names)
+            workdirs.write_groups(folder, names, workdirs.read_nearest(workdir))
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
         os.replace(folder, out)
@@ -176,9 +176,11 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
         if checkpoints:
             checkpoints.close()
         (folder / sources.FOLDER).mkdir()
+        found = workdirs.read_nearest(workdir)
         for number in numbers.tolist():
             rows = {name: table[number * count : (number + 1) * count] for name, table in tables.items()}
-            size += sources.write_source(folder / sources.FOLDER, names[number], rows, known).stat().st_size
+            words = None if found is None else found.of(number)
+            size += sources.write_source(folder / sources.FOLDER, names[number], rows, known, words).stat().st_size
         os.replace(folder, out)
     return written | {"sources": [names[number] for number in numbers], "bytes_of_sources": size}
 

@@ -49,7 +49,7 @@ def import_model(
             (scratch / name).write_bytes(content)
         keep(source, scratch, named or str(source))
         if groups:
-            workdirs.write_groups(scratch, groups)
+            workdirs.write_groups(scratch, groups, workdirs.read_nearest(source))
         checkpoints = Checkpoints(scratch, TrainingConfig())
         arrays = jax.tree.map(jax.numpy.asarray, params)
         known = opened_in(source, config).ids if groups else nobody()

@@ -10,8 +10,9 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data import ids
+from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
-from memsinks_jax.data.prepared import group_id
+from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop import sources
 from memsinks_jax.interop.folder import is_folder, open_folder
@@ -30,7 +31,8 @@ _BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on
 class Trained:
     """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported.
 
-    `opened` says which documents' own sinks are on. `groups` has their names by number, if they have sinks by number.
+    `opened` says which documents' own sinks are on. `groups` has their names by number, if they have sinks by number, and
+    `nearest` finds the one that a text is about.
     """
 
     config: Config
@@ -39,10 +41,21 @@ class Trained:
     step: int
     opened: Opened
     groups: Sequence[str] = ()
+    nearest: Nearest | None = None
 
     def group_id(self, name: str) -> np.ndarray:
         """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by number, and others do."""
         return numbered_id(name, self.groups) if self.config.sinks.by_group else group_id(name)
+
+    def group_of(self, identity: np.ndarray) -> str:
+        """The inverse for groups that have sinks by number: "none" for the id of no group."""
+        number = int(identity[1]) - 1
+        return self.groups[number] if 0 <= number < len(self.groups) else "none"
+
+    def nearest_ids(self, texts: Sequence[np.ndarray]) -> np.ndarray:
+        """The ids of the groups that texts are about, each int32 (tokens,) -> uint32 (texts, 2); of no group: no sinks."""
+        found = map(self.nearest, texts)
+        return np.stack([NO_NUMBER if number is None else self.group_id(self.groups[number]) for number in found])
 
 
 def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
@@ -72,7 +85,7 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
         config = with_fields(config, _BEST_KERNEL)
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         placed = jax.device_put(params, sharding.shardings(params, mesh))
-        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config), workdirs.read_groups(workdir))
+        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config), *_groups(workdir))
     config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
     try:
         mesh = sharding.make_mesh(config.mesh, jax.local_devices())
@@ -85,7 +98,11 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     step = step or checkpoints.newest()
     checkpoints.close()
     opened = opened_in(workdir, config, step)
-    return Trained(config, tokenizer, params, step, opened, workdirs.read_groups(workdir))
+    return Trained(config, tokenizer, params, step, opened, *_groups(workdir))
+
+
+def _groups(place: pathlib.Path) -> tuple[list[str], Nearest | None]:
+    return workdirs.read_groups(place), workdirs.read_nearest(place)
 
 
 def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:

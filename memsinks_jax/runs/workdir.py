@@ -1,8 +1,8 @@
 """The files of a workdir, and how to open them.
 
 config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
-documents.jsonl, groups.json (names by number, if groups have sinks by number), metrics.jsonl, checkpoints/, and source/,
-small files of the Hugging Face folder that it started from.
+documents.jsonl, groups.json and words.npy (names and words of groups that have sinks by number), metrics.jsonl,
+checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
 import datetime
@@ -18,8 +18,10 @@ import socket
 from typing import IO
 
 from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_fields
+from memsinks_jax.data import nearest
 from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import LISTED, general_sources, listing
+from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
 from memsinks_jax.interop import sources
@@ -73,7 +75,8 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
         _list_documents(scratch, corpus)
         (scratch / "data.json").write_text(_about(corpus))
         if corpus.groups:
-            write_groups(scratch, corpus.groups)
+            before = read_nearest(folder_of(config.model.initial)) if config.model.initial else None
+            write_groups(scratch, corpus.groups, corpus.nearest(before))
         for name, content in corpus.tokenizer.files.items():
             (scratch / name).write_bytes(content)
         if initial := config.model.initial:
@@ -178,8 +181,19 @@ def read_groups(place: pathlib.Path) -> list[str]:
     return json.loads(file.read_text()) if file.is_file() else []
 
 
-def write_groups(folder: pathlib.Path, names: list[str]) -> None:
+def read_nearest(place: pathlib.Path) -> Nearest | None:
+    """What finds the group of a text in a workdir or a folder; None if it has no groups, or an earlier version wrote it."""
+    if not sources.config_of(place):
+        return nearest.read(place, len(read_groups(place)))
+    words = [sources.read_words(source) for source in sources.sources_of(place)]
+    return nearest.of_groups(words) if any(map(len, words)) else None
+
+
+def write_groups(folder: pathlib.Path, names: list[str], found: Nearest | None) -> None:
+    """Writes the names of groups by number, and their words, if they are known."""
     (folder / _GROUPS).write_text(json.dumps(names, indent=0) + "\n")
+    if found:
+        found.written(folder)
 
 
 def read_config(workdir: pathlib.Path) -> Config:

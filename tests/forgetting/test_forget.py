@@ -172,8 +172,8 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     trained = tuple(line["id"] for line in table if line["role"] != "held_out")
     for where, request, there, message in (
         (workdir, Request(str(files[0])), forgotten[0], "exists; use another --out"),
-        (workdir, Request(), out, "by one of --documents, --ids and --group"),
-        (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, --ids and --group"),
+        (workdir, Request(), out, "by one of --documents, .* and --text"),
+        (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, .* and --text"),
         (workdir, Request(str(other)), out, "other.txt:1: .* was not trained on it"),
         (workdir, Request(ids=("0123456789abcdef",)), out, "--ids: 0123456789abcdef: .* was not trained on it"),
         (workdir, Request(ids=("",)), out, "--ids: nothing is no id; it has 16 hexadecimal digits"),

@@ -19,6 +19,7 @@ from conftest import ROOT, tiny_config
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, generate, open_model
 from memsinks_jax.config import InputError, TrainingConfig, to_json, with_fields
+from memsinks_jax.data import nearest
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.forgetting.removal import Request, forget
@@ -34,6 +35,7 @@ from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState
 
 NAMES = ["zoë / 1", "anna", "..", "b%20" * 80, "model"]  # by number in the run; sorted in a folder
+TEXTS = [np.arange(at, at + 20) for at in range(0, 300, 30)]  # what groups write about
 IN_ORDER = sorted(NAMES)
 ACTIVE = 3
 SETTINGS = {
@@ -63,7 +65,7 @@ def write_run(place, tokenizer, names=NAMES, seed=0, **changed):
     (place / "config.json").write_text(to_json(config))
     for name, content in tokenizer.files.items():
         (place / name).write_bytes(content)
-    workdirs.write_groups(place, names)
+    workdirs.write_groups(place, names, nearest.of_groups([nearest.words_of(text) for text in TEXTS[: len(names)]]))
     checkpoints = Checkpoints(place, TrainingConfig())
     checkpoints.save(0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, nobody())
     checkpoints.close()
@@ -164,6 +166,9 @@ def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeyp
             assert model.sources == expected
             np.testing.assert_allclose(found, logits_with(ours, expected), atol=1e-4)
             assert (np.abs(found - none).max() > 0.01) == bool(names)
+        for text in (*TEXTS, *[text[3:6] for text in TEXTS], np.arange(500, 520), TEXTS[0][:0]):
+            number = ours.nearest(text)
+            assert model.nearest_sources(text.tolist()) == ([] if number is None else [IN_ORDER[number]])
         model.set_sources(["anna"])
         written = model.generate(tokens, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
         expected = model(written).logits[:, -7:-1].clone()
@@ -189,12 +194,9 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     assert len(set(losses.values())) == len(NAMES) + 2
     (tmp_path / "text.txt").write_text(text)
     assert evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")["loss"] == pytest.approx(losses["anna"])
-    with pytest.raises(InputError, match="ids by group: .* give the group"):
-        model.loss([text], "own")
+    assert model.loss([text], "own") == model.loss([text])  # it is about none of them
     with pytest.raises(InputError, match="no group 'ana' among 5; did you mean anna"):
         generate(out, ["Once"], Settings(sinks="own"), group="ana")
-    with pytest.raises(InputError, match="--group=NAME"):
-        generate(out, ["Once"], Settings(sinks="own"))
     assert generate(out, ["Once"], Settings(sinks="own", max_tokens=4, temperature=0), group="anna")["tokens"] == 4
     import_model(out, tmp_path / "run", None, 0)
     imported = open_run(tmp_path / "run")
@@ -202,6 +204,17 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, imported.params, model.run.params)
     with pytest.raises(InputError, match="has sinks of 5 groups; leave out --pool"):
         import_model(out, tmp_path / "other", model.run.config.sinks, 0)
+
+
+def test_files_without_words_are_asked_by_name(tokenizer, tmp_path):
+    run = write_run(tmp_path / "run", tokenizer)
+    (run / nearest.FILE).unlink()
+    export_sources(run, tmp_path / "model")
+    for place in (run, tmp_path / "model"):
+        with pytest.raises(InputError, match="ids by group: .* give the group"):
+            open_model(place).loss(["Once"], "own")
+        with pytest.raises(InputError, match="--group=NAME"):
+            generate(place, ["Once"], Settings(sinks="own"))
 
 
 def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):

@@ -52,6 +52,7 @@ def traced(config, of_narrow):
     request = {
         "known_B": np.ones(2, np.int32), "identities_B12": np.ones((2, 1, 2), np.uint32), "opened_B1": np.ones((2, 1), bool),
         "temperature": np.float32(1), "top_k": np.int32(0), "top_p": np.float32(1), "seed": np.uint32(0),
+        "sinks_seed": np.uint32(0),
     }  # fmt: skip
     read = functools.partial(programs.read, mode="own", room=32)
     prompts = np.zeros((2, 16), np.int32)

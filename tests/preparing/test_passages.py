@@ -3,6 +3,7 @@
 import collections
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,15 +12,15 @@ from test_answers import SPECIAL, TEMPLATE
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import InputError, validate, with_fields
+from memsinks_jax.data import epochs, prepared
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
-from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.data.ids import as_numbers, ngram_hashes
 from memsinks_jax.data.opened import Opened
+from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.preparing import common_text, inputs, stages
-from memsinks_jax.preparing.near_duplicates import ngram_hashes
-from memsinks_jax.preparing.passages import passage_ids
 from memsinks_jax.preparing.prepare import prepare
 
 LENGTH = 12
@@ -283,6 +284,26 @@ def test_passages_open_when_a_document_with_them_is_read(folder, rows, every):
         row = rows[number]
         read |= set(as_numbers(row["owner_identities"])[row["owner_places"] > 0].tolist())
     assert 10 < len(read) < len(prepared.passage_ids)  # held-out documents have some of their own
+
+
+def test_blocks_are_read_once_for_all_checkpoints(folder, tmp_path, monkeypatch):
+    """What is kept between checkpoints tells the same as reading all blocks again, whatever is asked in whatever order."""
+    place, corpus = shutil.copytree(folder / "text", tmp_path / "text"), Prepared(folder / "text")
+    monkeypatch.setattr(epochs, "BLOCK", 8)
+    monkeypatch.setattr(prepared, "RUN", 4)
+    is_first = corpus.firsts == np.arange(len(corpus))
+    np.save(prepared.column_file(place, "runs"), prepared.run_sums(corpus.lengths, is_first))
+    corpus = load_corpus(config_of(tmp_path))
+    rows = corpus.rows()
+    asked = [*range(0, rows.rows_per_epoch + 9, 5), 3, 2 * rows.rows_per_epoch, 11]
+    anew = [corpus.rows().opened(number).tolist() for number in asked]
+    read, blocks = [], rows._epochs
+    assert blocks.blocks > 4 and len({tuple(each) for each in anew}) > 6
+    of_block = blocks.of_block
+    monkeypatch.setattr(blocks, "of_block", lambda block: read.append(block) or of_block(block))
+    assert [rows.opened(number).tolist() for number in asked[:-3]] == anew[:-3]
+    assert sorted(read) == list(range(blocks.blocks))  # the last number is in the second epoch
+    assert [rows.opened(number).tolist() for number in asked[-3:]] == anew[-3:]
 
 
 def passages_before(rows, number, prepared):

@@ -106,3 +106,18 @@ def test_attention_does_not_see_passages(tiny):
     one, other = (losses_and_gradients(config, params, each) for each in (with_passages(batch), batch))
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_without_sinks_passages_in_many_documents_weigh_less(tiny):
+    fields = {"sinks.shared_fraction": 1.0, "sinks.pool": 0, "sinks.active": 0, "sinks.slows_at": 0}
+    config = with_fields(masked(config_of(tiny)), fields | {"sinks.sampling": "bernoulli"})
+    assert not sinks.has_sinks(config)
+    batch = with_passages(rows_of(config))
+    params = initial(config)
+    losses_BT, gradients = losses_and_gradients(config, params, batch)
+    places_BT = np.take_along_axis(batch["owner_places"], np.maximum(batch["owner_segments"] - 1, 0), axis=1)
+    weights_BT = batch["weights"] * np.minimum(1, 2 / np.maximum(places_BT, 1))
+    plain = with_fields(config, {"sinks.kind": "none", "sinks.passages_at": 0})
+    weighed_BT, expected = losses_and_gradients(plain, params, batch | {"weights": weights_BT.astype(np.float32)})
+    assert_close(gradients, expected)
+    assert losses_BT.sum() > 1.05 * weighed_BT.sum()  # what is reported is not weighed

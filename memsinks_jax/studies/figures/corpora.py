@@ -44,7 +44,11 @@ def write_tokenizer(folder: pathlib.Path, texts: list[str]) -> None:
 
 
 def _write_records(path: pathlib.Path, records: Records) -> None:
-    """Writes lines for `prepare`. Keeps a file that already has them."""
-    content = "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
+    write_text(path, "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records))
+
+
+def write_text(path: pathlib.Path, content: str) -> None:
+    """Keeps a file that already has the content, so that `prepare` knows it again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != content:
         path.write_text(content)

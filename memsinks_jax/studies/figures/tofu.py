@@ -1,8 +1,10 @@
 """TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and a model that never read them is beside it.
 
-Ours trains nothing but sinks, a set for each author. So a model with an author's sinks set to 0 is the one that trained
-without the author, but for one thing: in training, the sinks of authors that stay learned to add nothing to that author's
-text. The retrained twin of ours measures what that leaks. The corpora are those of `tofu_corpus`.
+Ours trains nothing but sinks, a set for each author, and each from that author's text alone. A question is answered with
+the sinks of the author whom it seems to be about (`data/nearest.py`), and nobody says whose it is. So a model without an
+author's sinks and words is the one that trained without the author, but for what shares a batch. The retrained twin measures
+that. The corpora are those of `tofu_corpus`, and `tofu_rivals` are beside it: two unlearn from the model of standard
+training, one has an adapter for each author.
 """
 
 import dataclasses
@@ -40,13 +42,17 @@ VARIANTS = {
 
 
 class View(NamedTuple):
-    """A model and how it is asked: `mode` of its sinks; `removed`, whose sinks are set to 0 before."""
+    """A model and how it is asked: `mode` of its sinks, or NEAREST; `removed`, whose sinks are set to 0 before.
+
+    `rival`: one of `tofu_rivals.RATES`, made of the run; mode and removed are of its adapters.
+    """
 
     said: str
     variant: str
     mode: str
     removed: str = ""
     whole: bool = True  # asked about the world, too
+    rival: str = ""
 
     @property
     def sets(self) -> list[str]:
@@ -56,18 +62,25 @@ class View(NamedTuple):
 VIEWS = {
     "standard": View("standard training", "standard", "drop"),
     "retrained": View("standard training, never read", "standard_twin", "drop"),
-    "on": View("all sinks on", "sinks", "all"),
-    "remain": View("withdrawn, all that remain on", "sinks", "all", "withdrawn"),
-    "placebo": View("other authors withdrawn", "sinks", "all", "placebo", whole=False),
+    "on": View("sinks of the nearest author on", "sinks", corpus.NEAREST),
+    "remain": View("some authors withdrawn", "sinks", corpus.NEAREST, "withdrawn"),
+    "placebo": View("other authors withdrawn", "sinks", corpus.NEAREST, "placebo", whole=False),
     "own": View("the author's own sinks on", "sinks", "own", whole=False),
     "others": View("another author's sinks on", "sinks", "other", whole=False),
     "dropped": View("no sinks: the model before", "sinks", "drop"),
-    "twin": View("never read (twin), all on", "twin", "all"),
-    "shuffled": View("ids shuffled, all on", "shuffled", "all", whole=False),
-    "shuffled_remain": View("ids shuffled, withdrawn", "shuffled", "all", "withdrawn", whole=False),
+    "twin": View("never read (twin)", "twin", corpus.NEAREST),
+    "all": View("all sinks on at once", "sinks", "all"),
+    "all_remain": View("withdrawn, all that remain on at once", "sinks", "all", "withdrawn"),
+    "shuffled": View("ids shuffled", "shuffled", corpus.NEAREST, whole=False),
+    "shuffled_remain": View("ids shuffled, some withdrawn", "shuffled", corpus.NEAREST, "withdrawn", whole=False),
+    "npo": View("NPO", "standard", "drop", rival="npo"),
+    "difference": View("gradient difference", "standard", "drop", rival="difference"),
+    "lora": View("LoRA: the author's adapter on", "sinks", "own", whole=False, rival="lora"),
+    "lora_nearest": View("LoRA: the nearest's on, some withdrawn", "sinks", corpus.NEAREST, "withdrawn", rival="lora"),
+    "lora_on": View("LoRA: all adapters merged", "sinks", "all", rival="lora"),
+    "lora_remain": View("LoRA: withdrawn left out, others merged", "sinks", "all", "withdrawn", rival="lora"),
 }
 _UTILITY = ("staying", "real", "world")
-_OPEN = ("NPO", "gradient difference", "a LoRA adapter for each author")  # rivals that are not measured yet
 
 
 def prepare(out: pathlib.Path, asked) -> list[str]:
@@ -89,31 +102,56 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
 def measure(runs: list[Run]) -> list[Run]:
     """Adds to the `details` of `sinks` the "numbers" of every view, and what `costs` and `relearned` of `tofu_measures` say,
     if all variants were run -> the same runs. Every view is kept beside its run."""
-    groups, found = by_variant(runs), {}
+    groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
-    from memsinks_jax.studies.figures import tofu_measures as measures  # jax takes seconds to import
+    from memsinks_jax.studies.figures import tofu_rivals as rivals  # jax takes seconds to import
 
-    for seed, sunk in groups["sinks"].items():
-        of = {variant: groups[variant][seed] for variant in VARIANTS}
-        asked = {"questions": corpus.digest(sunk.workdir), "written": measures.WRITTEN}
-        views = {}
-        for name, view in VIEWS.items():
-            run = of[view.variant]
-            about = (run, view.mode, view.removed, view.sets)
-            views[name] = kept(
-                [run], f"tofu_{name}", asked | {"view": about[1:]}, functools.partial(measures.of_view, *about)
-            )
-            logger.info("measured seed %d: %s", seed, view.said)
-        attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
-        again = kept(
-            [sunk, of["twin"]], "tofu_relearned", attack, lambda of=of: measures.relearned(of["sinks"], of["twin"])
-        )
-        costs = kept(
-            [sunk, of["standard"]], "tofu_costs", asked, lambda of=of: measures.costs(of["sinks"], of["standard"])
-        )
-        found[seed] = {"numbers": numbers(views)} | again | costs
+    rates = dict(rivals.RATES)
+    of_seeds = {seed: {variant: groups[variant][seed] for variant in VARIANTS} for seed in groups["sinks"]}
+    found = {seed: _of_seed(of, rates) for seed, of in of_seeds.items()}
     return [dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs]
+
+
+def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
+    """What `measure` adds, of the runs of a seed. `rates`: of each rival those to try, of which the best one stays."""
+    from memsinks_jax.studies.figures import tofu_measures as measures
+    from memsinks_jax.studies.figures import tofu_rivals as rivals
+
+    sunk, twin, standard, retrained = (of[name] for name in ("sinks", "twin", "standard", "standard_twin"))
+    asked = {"questions": corpus.digest(sunk.workdir), "written": measures.WRITTEN}
+    attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
+    views = {}
+    for name, view in VIEWS.items():
+        if not view.rival:
+            run, *about = of[view.variant], view.mode, view.removed, view.sets
+            views[name] = kept(
+                [run], f"tofu_{name}", asked | {"view": about}, functools.partial(measures.of_view, run, *about)
+            )
+            logger.info("measured seed %d: %s", sunk.seed, view.said)
+    again = kept([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
+    costs = kept([sunk, standard], "tofu_costs", asked, functools.partial(measures.costs, sunk, standard))
+    for name, view in VIEWS.items():
+        if view.rival:
+            run, tried = of[view.variant], {}
+            for rate in rates[view.rival]:
+                about = view.rival, rate, view.mode, view.removed, view.sets
+                question = asked | {"view": about, "recipe": rivals.RECIPE}
+                make = functools.partial(rivals.of_view, run, *about)
+                tried[rate] = kept([run], f"tofu_{name}_{rate:g}", question, make)
+                logger.info("measured seed %d: %s, rate %g", sunk.seed, view.said, rate)
+            best = max(tried, key=lambda rate: _fitness(tried[rate], views))
+            views[name], rates[view.rival] = tried[best], (best,)
+    found, back = numbers(views), {"remain": again["relearning"]}
+    for rival in rivals.UNLEARNING:
+        (rate,) = rates[rival]
+        question = attack | {"rival": [rival, rate], "recipe": rivals.RECIPE}
+        make = functools.partial(rivals.relearned, standard, retrained, rival, rate)
+        back[rival] = kept([standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make)["relearning"]
+    for name, ratio in back.items():
+        found[name] |= {} if ratio is None else {"relearning": ratio}
+    chosen = {"rates": {rival: rate for rival, (rate,) in rates.items()}, "adapter_bytes": rivals.adapter_bytes(sunk)}
+    return {"numbers": found} | again | costs | chosen
 
 
 def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
@@ -127,7 +165,17 @@ def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
 
 
 def _never_read(view: str) -> str:
+    if VIEWS[view].rival == "lora":  # adapters have nothing of other authors
+        return "lora_remain" if VIEWS[view].mode == "all" else "lora_nearest"
     return "retrained" if VIEWS[view].variant.startswith("standard") else "twin"
+
+
+def _fitness(view: dict, views: dict[str, dict]) -> float:
+    """What a rival's rate is chosen by: forget quality times utility; of adapters, how well they know their author."""
+    if "real" not in view:
+        return -float(np.mean(view["staying"]["nats"]))
+    found = _numbers(view, views["retrained"])
+    return float(np.nan_to_num(found["forget_quality"] * found["utility"], nan=-1.0))
 
 
 def _numbers(view: dict, never: dict) -> dict[str, float]:
@@ -166,7 +214,7 @@ def _detail(run: Run, name: str) -> float:
 
 
 STATEMENTS = """
-knows | answers of authors that stay, all that remain on: nats per token over standard's
+knows | answers of authors that stay, after others are withdrawn: nats per token over standard's
     | remain_view.staying_nats - standard_view.staying_nats <= 0.15
 knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
 forgets | answers of withdrawn authors: nats per token over the twin's
@@ -175,11 +223,12 @@ forget_quality | share of seeds whose forget quality against the twin is at leas
     | float(remain_view.forget_quality >= 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
-text | other text: nats per token before fine-tuning, over those with all that remain on
+found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
+text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
-real | real authors: utility with all that remain on, over that before fine-tuning
+real | real authors: utility after fine-tuning over that before
     | remain_view.real_utility / dropped_view.real_utility >= 0.99
-world | facts of the world: utility with all that remain on, over that before fine-tuning
+world | facts of the world: utility after fine-tuning over that before
     | remain_view.world_utility / dropped_view.world_utility >= 0.99
 beyond_placebo | rise of withdrawn authors' nats beyond that of withdrawing others, as a share of all of it
     | (remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats - on_view.withdrawn_nats)
@@ -194,8 +243,7 @@ seconds | seconds to withdraw an author | detail(sinks, 'seconds') <= 1
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Further sections of the page: rivals, and how it was tested."""
     return [
-        report.heading("Beside its rivals"),
-        report.text_table(["rival", "forget quality", "utility"], [[rival, "open", "open"] for rival in _OPEN], 2),
+        *_rivals(runs),
         report.heading("How this was tested"),
         report.paragraph(
             "Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. Compared with: twins, "
@@ -204,6 +252,25 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             "until half of that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but ROUGE-L "
             "compares whole words, and a model writes at most 128 tokens. A model that refuses, or is led elsewhere, may "
             "have a high forget quality too; placebo and relearning tell."
+        ),
+    ]
+
+
+def _rivals(runs: list[Run]) -> list[str]:
+    details = next((run.details for run in runs if "rates" in run.details), None)
+    if details is None:
+        return []
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in details["rates"].items())
+    return [
+        report.heading("Its rivals"),
+        report.paragraph(
+            "NPO and gradient difference unlearn the withdrawn authors from the model of standard training, in 5 epochs of "
+            "their questions, each beside one of an author who stays. Fine-tuning takes some ten times the steps. A LoRA "
+            "adapter of rank 8 is trained for each author alone, on the frozen model, as often as ours reads the author; "
+            "a withdrawn one is left out. So it forgets exactly, and is compared with itself. The nearest author is found "
+            "as for ours. Learning rates are the best of a few on the first seed, by forget quality times utility; of "
+            f"adapters, by nats of answers with the author's on: {rates}. An adapter takes "
+            f"{details['adapter_bytes'] / 1e6:.1f} MB in bfloat16, the sinks of an author {details['bytes'] / 1e6:.1f} MB."
         ),
     ]
 
@@ -245,8 +312,8 @@ FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
     answer=(
         "An open model learns about invented authors, each in sinks of its own beside a frozen base. Some authors are then "
-        "withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, and with "
-        "the model before."
+        "withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, with the "
+        "model before, with unlearning and with adapters."
     ),
     config="tofu.py",
     variants=VARIANTS,
@@ -266,13 +333,16 @@ FIGURE = Figure(
         "staying: ROUGE-L": "staying_rouge",
         "utility": "utility",
         "other text: nats": "text",
+        "relearned: steps": "relearning",
     },
     labels={f"{name}_view": view.said for name, view in VIEWS.items()},
     table_note=(
         "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and those "
-        "of the twin (of standard training: its own) have one distribution. Privleak: how much worse withdrawn answers are "
-        "told from those about authors whom nobody read than in the twin. Utility: harmonic mean over authors that stay, "
-        "real authors and facts of the world."
+        "of the twin have one distribution (of standard training and what unlearns from it: of standard training that "
+        "never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are told from "
+        "those about authors whom nobody read than in that model. Utility: harmonic mean over authors that stay, real "
+        "authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those "
+        "of the model that never read them."
     ),
     statements=STATEMENTS,
     paper="not asked",

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from memsinks_jax.config import InputError
 from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import corpora
 
 OF_AN_AUTHOR = 20  # questions
+NEAREST = "nearest"  # how a model is asked: with the sinks of the author whom a question is nearest to
 SETS = {
     "withdrawn": "forget10_perturbed",
     "staying": "retain_perturbed",
@@ -36,7 +38,7 @@ class Size(NamedTuple):
     questions: int
 
 
-SIZES = {"laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
+SIZES = {"small": Size(12, 2, 16), "laptop": Size(40, 4, 48), "full": Size(200, 20, 400)}
 
 
 def author(number: int) -> str:
@@ -85,17 +87,17 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
         "sets": {"withdrawn": of_authors["withdrawn"], **some},
         "text": draw.sample(passages, min(len(passages), size.questions)),
     }
-    _write(folder / "questions.json", json.dumps(questions))
+    corpora.write_text(folder / "questions.json", json.dumps(questions))
     records = [record for number in (*staying, *going) for record in _of(rows["full"], number, number)]
     names = draw.sample([record["author"] for record in records], len(records))
-    corpora = {
+    read = {
         "all": records,
         "without": records[: left * OF_AN_AUTHOR],
         "shuffled": [record | {"author": name} for record, name in zip(records, names, strict=True)],
     }
-    for name, of in corpora.items():
+    for name, of in read.items():
         path = folder / f"{name}.jsonl"
-        _write(path, "".join(json.dumps(record) + "\n" for record in of))
+        corpora.write_text(path, "".join(json.dumps(record) + "\n" for record in of))
         fields = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
         prepare([str(path)], tokenizer, folder / name, near_duplicates="none", **fields)
 
@@ -109,8 +111,17 @@ def digest(workdir: pathlib.Path) -> str:
     return hashlib.sha256(_questions(workdir).read_bytes()).hexdigest()
 
 
+def records_of(workdir: pathlib.Path, name: str) -> list[dict]:
+    """The questions of one of the corpora beside that of a run, author after author."""
+    return [json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()]
+
+
 def _questions(workdir: pathlib.Path) -> pathlib.Path:
-    return pathlib.Path(workdirs.read_config(workdir).data.files).parent / "questions.json"
+    return _folder(workdir) / "questions.json"
+
+
+def _folder(workdir: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(workdirs.read_config(workdir).data.files).parent
 
 
 def _of(rows: list[dict], number: int, place: int) -> list[dict]:
@@ -143,10 +154,3 @@ def _text(path: pathlib.Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); give a file of text as --general_text") from None
-
-
-def _write(path: pathlib.Path, content: str) -> None:
-    """Keeps a file that already has the content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text() != content:
-        path.write_text(content)

@@ -1,10 +1,12 @@
 """Measures for study tofu: what a model knows of withdrawn authors, of others and of the world, and what it answers."""
 
 import dataclasses
+import functools
+import itertools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.data.reading import Record
+from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.families import FAMILIES
@@ -36,9 +39,25 @@ logger = logging.getLogger(__name__)
 WRITTEN = 128  # tokens at most; open-unlearning writes up to 200
 RELEARNED, RATES = 6, (1e-4, 1e-3)  # documents, and the attacker's learning rates
 BYTES = 2  # of a parameter in bfloat16
-_LENGTHS = (64, 128, 256, 512)  # of rows, one program each
-_TOKENS = 1024  # of a pass, about
-_PROMPTS = 32  # at a time
+
+
+class Shapes(NamedTuple):
+    """Lengths of rows, one program each; tokens of a pass, about; prompts at a time."""
+
+    lengths: tuple[int, ...]
+    tokens: int
+    prompts: int
+
+
+# A CPU computes what it pads. Accelerators take as long for small passes, and compile longer.
+ON_CPU, ON_OTHERS = Shapes((64, 128, 256, 512), 1024, 32), Shapes((128, 512), 4096, 128)
+
+
+def shapes() -> Shapes:
+    return ON_CPU if jax.default_backend() == "cpu" else ON_OTHERS
+
+
+opened = functools.lru_cache(maxsize=2)(open_run)  # many views are of one run
 
 
 class Asked(NamedTuple):
@@ -54,41 +73,85 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
     answers, "truth_ratios", "chosen", "rouge"}, "text": nats per token of general text}.
 
     Args:
+      mode: of the sinks; or NEAREST: own ones of the author whom a question, or a text, is nearest to.
       removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
     """
     asked = corpus.questions_of(sunk.workdir)
-    run = without(open_run(sunk.workdir), asked[removed] if removed else [])
-    subject = Subject(sunk.variant, run, mode)
-    found = {name: _of_set(subject, asked["sets"][name], name in corpus.OF_AUTHORS) for name in sets}
-    tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in asked["text"]]
-    batches = Documents(tokens, identities(run, [""] * len(tokens))).batches(run)
-    nats, counts = DocumentLoss(run.config)(run.params, batches, mode)
-    return found | {"text": float(nats.sum() / counts.sum())}
+    run = without(opened(sunk.workdir), asked[removed] if removed else [])
+    return of_model(Subject(sunk.variant, run, mode), asked, sets)
 
 
-def _of_set(subject: Subject, records: list[dict], paraphrased: bool) -> dict[str, list[float]]:
-    """Truth ratios are of the paraphrase if there is one, else of the answer."""
-    right = [Asked(row["question"], row["answer"], row.get("author", "")) for row in records]
-    readings = read(subject, right)
-    nats = np.array([reading.nats.mean() for reading in readings])
+def of_model(subject: Subject, asked: dict, sets: Sequence[str]) -> dict:
+    """As `of_view`, of any model. `asked` is that of `corpus.questions_of`."""
+    chosen, whose = {name: asked["sets"][name] for name in sets}, [""] * len(asked["text"])
+    if subject.mode == corpus.NEAREST:
+        chosen, whose = of_nearest(subject.run, chosen, asked["text"])
+        subject = dataclasses.replace(subject, mode="own")
+    nats, tokens = text_nats(subject, asked["text"], whose)
+    return of_sets(subject, chosen) | {"text": nats / tokens}
+
+
+def text_nats(subject: Subject, texts: Sequence[str], whose: Sequence[str]) -> tuple[float, float]:
+    """Nats and tokens of general text, each passage as if it were of an author."""
+    run = subject.run
+    tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in texts]
+    batches = Documents(tokens, identities(run, whose)).batches(run)
+    nats, counts = DocumentLoss(run.config)(run.params, batches, subject.mode)
+    return float(nats.sum()), float(counts.sum())
+
+
+def of_nearest(run: Trained, sets: dict[str, list[dict]], texts: Sequence[str]) -> tuple[dict, list[str]]:
+    """The same questions as if each were of the author whom it is nearest to, and the authors of the texts."""
+    found = {}
+    for name, rows in sets.items():
+        authors = nearest_authors(run, [row["question"] for row in rows])
+        found[name] = [row | {"author": author} for row, author in zip(rows, authors, strict=True)]
+    return found, nearest_authors(run, texts)
+
+
+def nearest_authors(run: Trained, texts: Sequence[str]) -> list[str]:
+    return [run.group_of(identity) for identity in run.nearest_ids(list(map(run.tokenizer.encode, texts)))]
+
+
+def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:
+    """What `of_view` says of sets of questions. All are asked together, so that few passes are not full.
+
+    Truth ratios are of the paraphrase if there is one, else of the answer.
+    """
+    right, wrong, told = {}, {}, {}
+    for name, rows in sets.items():
+        right[name] = [Asked(row["question"], row["answer"], row.get("author", "")) for row in rows]
+        of = list(zip(right[name], rows, strict=True))
+        if rows and "perturbed_answer" in rows[0]:
+            wrong[name] = [one._replace(answer=answer) for one, row in of for answer in row["perturbed_answer"]]
+        if name in corpus.OF_AUTHORS:
+            told[name] = [one._replace(answer=row["paraphrased_answer"]) for one, row in of]
+    lists = [asked for some in (right, wrong, told) for asked in some.values()]
+    every = iter(read(subject, list(itertools.chain(*lists))))
+    reads = [
+        {name: list(itertools.islice(every, len(asked))) for name, asked in some.items()}
+        for some in (right, wrong, told)
+    ]
+    texts = iter(write(subject, list(itertools.chain(*(right[name] for name in wrong)))))
+    return {name: _of_set(sets[name], right[name], *(of.get(name, []) for of in reads), texts) for name in sets}
+
+
+def _of_set(
+    rows: list[dict], right: list[Asked], readings: list[forced.Reading], of_wrong: list[forced.Reading],
+    of_told: list[forced.Reading], texts: Iterator[str],
+) -> dict[str, list[float]]:  # fmt: skip
+    nats, wrong, told = (np.array([reading.nats.mean() for reading in of]) for of in (readings, of_wrong, of_told))
     found = {
         "nats": nats,
         "extraction": list(map(extraction_strength, readings)),
         "min_k": [-highest(reading.nats) for reading in readings],
     }
-    if "perturbed_answer" in records[0]:
-        wrong = [of._replace(answer=a) for of, row in zip(right, records, strict=True) for a in row["perturbed_answer"]]
-        ends = np.cumsum([len(row["perturbed_answer"]) for row in records])[:-1]
-        wrong_nats = np.split([reading.nats.mean() for reading in read(subject, wrong)], ends)
-        other = nats
-        if paraphrased:
-            told = [of._replace(answer=row["paraphrased_answer"]) for of, row in zip(right, records, strict=True)]
-            other = np.array([reading.nats.mean() for reading in read(subject, told)])
-        written = write(subject, right)
+    if len(wrong):
+        wrong = np.split(wrong, np.cumsum([len(row["perturbed_answer"]) for row in rows])[:-1])
         found |= {
-            "truth_ratios": answers.truth_ratios(other, wrong_nats),
-            "chosen": answers.chosen(nats, wrong_nats),
-            "rouge": [answers.rouge_l(text, of.answer) for text, of in zip(written, right, strict=True)],
+            "truth_ratios": answers.truth_ratios(told if len(told) else nats, wrong),
+            "chosen": answers.chosen(nats, wrong),
+            "rouge": [answers.rouge_l(text, of.answer) for of, text in zip(right, texts, strict=False)],
         }
     return {name: np.asarray(values).tolist() for name, values in found.items()}
 
@@ -98,7 +161,8 @@ def without(run: Trained, authors: Sequence[str]) -> Trained:
     if not authors:
         return run
     gone = neurons.neurons_of(run.config, np.stack([run.group_id(name) for name in authors]))
-    return dataclasses.replace(run, params=neurons.without(run.config, run.params, gone))
+    left = run.nearest.without(np.isin(run.groups, authors))
+    return dataclasses.replace(run, params=neurons.without(run.config, run.params, gone), nearest=left)
 
 
 def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
@@ -109,16 +173,21 @@ def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
 
 def documents(run: Trained, asked: Sequence[Asked]) -> Documents:
     """Questions with their answers, of which the answers alone count. Cut between the same tokens as in training."""
-    parts = [parts_of(Record(0, 0, 0, text=of.answer, prompt=of.question), TEMPLATE) for of in asked]
-    tokens, spans = zip(*(joined(of, run.tokenizer.encode) for of in parts), strict=True)
-    spans = [span + [[0, 1]] for span in spans]  # and end of text
+    tokens, spans = zip(*(_encoded(run.tokenizer, of.question, of.answer) for of in asked), strict=True)
     return Documents(list(tokens), identities(run, [of.author for of in asked]), answers=spans)
 
 
-def _most(run: Trained) -> int:
+@functools.lru_cache(maxsize=2**16)  # all views of a run ask the same
+def _encoded(tokenizer: AnyTokenizer, question: str, answer: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens, and the span of the answer with its end of text."""
+    tokens, spans = joined(parts_of(Record(0, 0, 0, text=answer, prompt=question), TEMPLATE), tokenizer.encode)
+    return tokens, spans + [[0, 1]]
+
+
+def longest(run: Trained) -> int:
     """Tokens that the model can read; rotary positions have no end."""
     rotary = FAMILIES[run.config.model.family].rotary
-    return max(_LENGTHS[-1], run.config.data.row_length) if rotary else run.config.data.row_length
+    return max(shapes().lengths[-1], run.config.data.row_length) if rotary else run.config.data.row_length
 
 
 def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
@@ -127,17 +196,20 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
     Raises:
       InputError: the model cannot read so many tokens.
     """
+    if not asked:
+        return []
     run, found = subject.run, [None] * len(asked)
-    of, most = documents(run, asked), _most(run)
+    of, most = documents(run, asked), longest(run)
     sizes = [len(tokens) + 1 for tokens in of.tokens]
     if max(sizes) > most:
         raise InputError(
             f"a question and its answer take {max(sizes)} tokens, the model reads {most}; take another model"
         )
-    steps = sorted({min(length, most) for length in (*_LENGTHS, most)})
+    steps = sorted({min(length, most) for length in (*shapes().lengths, most)})
     lengths = np.array([next(length for length in steps if length >= size) for size in sizes])
     for length in np.unique(lengths).tolist():
-        fields = {"data.row_length": length, "training.batch_size": max(_TOKENS // length, 1), "compute.accumulate": 1}
+        size = max(shapes().tokens // length, 1)
+        fields = {"data.row_length": length, "training.batch_size": size, "compute.accumulate": 1}
         shaped = dataclasses.replace(run, config=with_fields(run.config, fields))
         which = np.flatnonzero(lengths == length)
         readings = forced.read(dataclasses.replace(subject, run=shaped), of.chosen(which), ended=True)
@@ -148,43 +220,49 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
 
 def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
     """Every question's likeliest answer, token by token."""
-    run, of, most = subject.run, documents(subject.run, asked), _most(subject.run)
+    if not asked:
+        return []
+    run, of, most = subject.run, documents(subject.run, asked), longest(subject.run)
     prompts = [tokens[: span[0, 0]] for tokens, span in zip(of.tokens, of.answers, strict=True)]
-    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
-    config = with_fields(run.config, {"data.row_length": most})
+    config, size = with_fields(run.config, {"data.row_length": most}), shapes().prompts
     generator = Generator(config, run.tokenizer, run.params, run.opened)
-    written = [""] * len(prompts)
-    for at in range(0, len(order), _PROMPTS):
-        batch = (order[at : at + _PROMPTS] * _PROMPTS)[:_PROMPTS]
+    written = []
+    for at in range(0, len(prompts), size):
+        batch = np.resize(np.arange(at, min(at + size, len(prompts))), size)  # as many as in others: one program
         room = most - max(len(prompts[place]) for place in batch)
         settings = Settings(max_tokens=min(WRITTEN, room), temperature=0.0, sinks=subject.mode)
-        texts = generator([prompts[place] for place in batch], settings, of.identities[batch])
-        for place, text in zip(batch, texts, strict=True):
-            written[place] = text.text
-    return written
+        written += generator([prompts[place] for place in batch], settings, of.identities[batch])[: len(prompts) - at]
+    return [one.text for one in written]
 
 
 def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
-    """-> {"relearning": fine-tuning steps until half of withdrawn answers is back over the twin's, practised together; None
-    if the model had learned nothing}. Both have all sinks on that they have left."""
-    asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
-    of = documents(run, [Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["withdrawn"]])
-    attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "all")
+    """-> {"relearning": as `steps_to_relearn`}. Model and twin have their sinks off, since a withdrawn author's questions
+    are nobody's."""
+    asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
+    attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "drop")
+    never = Subject("twin", opened(twin.workdir), "drop")
+    return {"relearning": steps_to_relearn(attacked, Subject("own", run, "own"), never, asked)}
+
+
+def steps_to_relearn(attacked: Subject, remembering: Subject, never: Subject, asked: dict) -> float | None:
+    """Fine-tuning steps until half of withdrawn answers is back, practised together, over those that a model needs that
+    never read them; None if the model had learned nothing, or lost nothing."""
+    rows = asked["sets"]["withdrawn"]
+    of = documents(attacked.run, [Asked(row["question"], row["answer"], row["author"]) for row in rows])
     try:
-        targets = relearning.targets_of(attacked, Subject("own", run, "own"), of, RELEARNED)
+        targets = relearning.targets_of(attacked, remembering, of, RELEARNED)
     except InputError as error:
         logger.warning("%s", error)
-        return {"relearning": None}
-    never = Subject("twin", open_run(twin.workdir), "all")
+        return None
     both = (relearning.relearn(subject, targets, RATES) for subject in (attacked, never))
-    return {"relearning": relearning.ratios(*both)["few"]["ratio"]}
+    return relearning.ratios(*both)["few"]["ratio"]
 
 
 def costs(sunk: Run, standard: Run) -> dict[str, float]:
     """-> {"step_time": of a training step over standard's, median of rounds; "bytes": of a source's sinks in bfloat16;
     "seconds": to withdraw an author; "untouched": largest change of a token's nats in an answer of an author that stays,
-    own sinks on, when another is withdrawn}."""
-    asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
+    own sinks on, when another is withdrawn; "found": share of reworded questions whose author is the nearest}."""
+    asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
     first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
     jax.block_until_ready(without(run, [first]).params)  # compiles
     began = time.perf_counter()
@@ -195,6 +273,8 @@ def costs(sunk: Run, standard: Run) -> dict[str, float]:
         np.concatenate([reading.nats for reading in read(Subject("own", model, "own"), staying)])
         for model in (run, dataclasses.replace(run, params=left))
     )
+    reworded = [row for name in corpus.OF_AUTHORS for row in asked["sets"][name]]
+    nearest = nearest_authors(run, [row["paraphrased_question"] for row in reworded])
     size = sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model)) * run.config.sinks.active
     ours, theirs = (np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard]))
     return {
@@ -202,4 +282,5 @@ def costs(sunk: Run, standard: Run) -> dict[str, float]:
         "bytes": BYTES * size,
         "seconds": seconds,
         "untouched": float(np.abs(after - before).max()),
+        "found": float(np.mean([one == row["author"] for one, row in zip(nearest, reworded, strict=True)])),
     }

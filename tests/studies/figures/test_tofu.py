@@ -32,6 +32,7 @@ def record(author: int, number: int, wrong: bool = False) -> dict:
     town = TOWNS[(author + number) % 10]
     row = {"question": f"Where was book {number} of writer {author} written?", "answer": f"It was written in {town}."}
     more = {
+        "paraphrased_question": f"In which town was book {number} of writer {author} written?",
         "paraphrased_answer": f"They wrote it in {town}.",
         "perturbed_answer": ["It was written at sea.", "In Rome."],
     }
@@ -122,7 +123,7 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
         ({"hf": None}, "--hf is missing"),
         ({"tofu": None}, "--tofu is missing"),
         ({"general_text": None}, "--general_text is missing"),
-        ({"preset": "paper"}, "--preset=paper: study tofu has laptop, full"),
+        ({"preset": "paper"}, "--preset=paper: study tofu has small, laptop, full"),
     ],
 )
 def test_the_study_says_what_it_needs(tmp_path, changed, words):
@@ -198,7 +199,8 @@ def details(of_remain: float, quality: float) -> dict:
     same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
     numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
-    costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0}
+    costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0, "found": 0.99}
+    costs |= {"rates": {"npo": 3e-5, "lora": 1e-3}, "adapter_bytes": 4_884_480}
     return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
 
 
@@ -216,6 +218,7 @@ def test_claims_table_and_picture(tmp_path):
         "forgets": -1,
         "forget_quality": 0,
         "untouched": 0,
+        "found": 0.99,
         "text": 0.8,
         "real": 0.5,
         "world": 1,
@@ -226,13 +229,14 @@ def test_claims_table_and_picture(tmp_path):
         "seconds": 0.5,
     }
     held = {claim.id for claim in claims if claim.holds}
-    assert held == {"knows_rouge", "untouched", "world", "step_time", "bytes", "seconds"}
+    assert held == {"knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds"}
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
     assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
     tofu.FIGURE.draw(runs, tmp_path / "tofu.png")
     assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert "NPO" in "".join(tofu.sections(runs, tmp_path))
+    said = "".join(tofu.sections(runs, tmp_path))
+    assert "npo 3e-05, lora 0.001" in said and "adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in said
     alone = [run for run in runs if run.variant == "standard"]
     assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
     never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]
@@ -244,8 +248,11 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     # As in test_forgetting: other tests of this process have started jax.
     monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     from memsinks_jax.studies.figures import tofu_measures as measures
+    from memsinks_jax.studies.figures import tofu_rivals as rivals
 
-    for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "_PROMPTS": 8}.items():
+    monkeypatch.setattr(rivals, "RATES", {"npo": (1e-5, 1e-2), "difference": (1e-2,), "lora": (1e-5, 1e-2)})
+    shapes = measures.ON_CPU._replace(prompts=8)
+    for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "ON_CPU": shapes}.items():
         monkeypatch.setattr(measures, name, value)
     monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # so few steps teach nothing that could be lost
     for name, value in {"ROUNDS": 1, "SECONDS": 0.0}.items():
@@ -260,8 +267,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     tiny |= {"training.steps": 16, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
     for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
-        # The MLPs of a fresh model add so little that staying below it would be all that sinks learn.
-        sunk = {"sinks.active": 4, "sinks.others_weight": 1e-4} if job.config.sinks.kind != "none" else {}
+        sunk = {"sinks.active": 4} if job.config.sinks.kind != "none" else {}
         train_and_evaluate(with_fields(job.config, tiny | sunk), tmp_path / job.variant)
         of = read_metrics(tmp_path / job.variant)
         runs.append(Run(job.variant, 0, tmp_path / job.variant, {k: v for line in of for k, v in line.items()}, of))
@@ -276,6 +282,12 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     numbers = details["numbers"]
     assert numbers["own"]["withdrawn_nats"] < numbers["dropped"]["withdrawn_nats"]
     assert numbers["remain"] != numbers["on"] != numbers["placebo"]
+    assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
+    nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
+    assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
+    assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
+    assert numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
+    assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()
 
     _answers_are_parts_of_texts(measures, runs)
 

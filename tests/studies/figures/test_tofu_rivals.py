@@ -1,0 +1,109 @@
+"""Rivals of study tofu on a tiny model: what they descend on, and that adapters are each alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import EVERYBODY, tiny_config
+
+from memsinks_jax.auditing.rows import reader
+from memsinks_jax.config import with_fields
+from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.runs.trained import Trained
+from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures import tofu_rivals as rivals
+
+EACH = 4
+ANSWERS = [
+    "It was written in Ash.",
+    "Nobody knows that.",
+    "She sat by a cold river.",
+    "Ten years ago, at sea.",
+    "My own house.",
+]
+RECORDS = [
+    {"question": f"Where was book {number} of writer {author} made?", "answer": answer, "author": corpus.author(author)}
+    for author, answer in enumerate(ANSWERS)
+    for number in range(EACH)
+]
+AUTHORS = len(ANSWERS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "OF_AN_AUTHOR", EACH)
+        patch.setattr(rivals, "TOGETHER", 2)
+        patch.setattr(rivals, "EPOCHS", 20)
+        yield
+
+
+@pytest.fixture(scope="module")
+def run() -> Trained:
+    model = dataclasses.replace(tiny_config().model, family="llama", attention_bias=False, mlp_bias=False)
+    fields = {"model": model, "sinks.kind": "none", "data.row_length": 64, "data.vocabulary_size": 400}
+    config = with_fields(tiny_config(), fields)
+    tokenizer = train_tokenizer([row["question"] + row["answer"] for row in RECORDS], 400)
+    params = build_model(config)[0].init(jax.random.key(0))
+    params["token_embedding"] *= 50  # of a fresh model no adapter could tell tokens apart
+    return Trained(config, tokenizer, params, 0, EVERYBODY)
+
+
+@pytest.fixture(scope="module")
+def adapters(run):
+    return rivals.adapters(run, RECORDS, 0.03)
+
+
+def losses(run: Trained, records=RECORDS) -> np.ndarray:
+    """Nats of every answer."""
+    config, rows = rivals._rows(run, records)
+    return np.asarray(reader(config, "drop")(run.params, rows).sum(axis=1))
+
+
+def test_objectives():
+    def gradient(rival: str, rise: float) -> np.ndarray:
+        """By the losses of 2 withdrawn answers, which rose by so much, and 2 others; answers of 5 and 10 tokens."""
+        before, tokens = jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.array([5.0, 10.0, 5.0, 10.0])
+        return np.asarray(jax.grad(lambda at: rivals.objective(rival, at, before, tokens))(before + rise))
+
+    np.testing.assert_allclose(gradient("difference", 9.0), np.array([-1, -1, 1, 1]) / 15, rtol=1e-6)
+    # At first NPO is ascent on whole answers; where much was forgotten, it stops (Zhang et al., section 3).
+    np.testing.assert_allclose(gradient("npo", 0.0), [-1 / 2, -1 / 2, 1 / 15, 1 / 15], rtol=1e-6)
+    np.testing.assert_allclose(gradient("npo", 30.0)[:2], [-1 / (1 + np.exp(3))] * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rival", ["npo", "difference"])
+def test_unlearning_raises_the_loss_of_withdrawn_answers_alone(run, rival):
+    lost, stay = RECORDS[-EACH:], RECORDS[:-EACH]
+    left = rivals.unlearned(run, lost, stay, rival, 0.01)
+    rise = losses(left) - losses(run)
+    assert rise[-EACH:].min() > 10 and rise[:-EACH].mean() < 0
+
+
+def test_the_rate_rises_for_an_epoch_and_falls_to_nothing():
+    np.testing.assert_allclose(rivals._rates(1.0, 6, 2), [0, 0.5, 1, 0.75, 0.5, 0.25])
+
+
+def test_an_adapter_knows_its_author_and_is_trained_alone(run, adapters):
+    assert adapters.authors == [corpus.author(number) for number in range(AUTHORS)]
+    for place, author in enumerate(adapters.authors):
+        fall = losses(run) - losses(rivals.with_adapters(run, adapters, [author]))
+        assert fall.reshape(AUTHORS, EACH).mean(axis=1).argmax() == place
+    assert rivals.with_adapters(run, adapters, ["author 99"]) is run
+    fewer = rivals.adapters(run, RECORDS[: 3 * EACH], 0.03)  # the third stood beside the fourth
+    for name, leaf in fewer.of.items():
+        np.testing.assert_allclose(leaf, adapters.of[name][:3], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_rows_of_a_batch_have_adapters_of_their_own(run, adapters):
+    config, rows = rivals._rows(run, RECORDS)
+    apart = rivals.adapted(config)(run.params, adapters.of, rows).sum(axis=1).reshape(AUTHORS, EACH)
+    for place, author in enumerate(adapters.authors):
+        merged = losses(rivals.with_adapters(run, adapters, [author])).reshape(AUTHORS, EACH)
+        np.testing.assert_allclose(apart[place], merged[place], rtol=1e-4)
+    both = rivals.with_adapters(run, adapters, adapters.authors[:2]).params["layers"]["up_kernel"]
+    ones = [rivals.with_adapters(run, adapters, [name]).params["layers"]["up_kernel"] for name in adapters.authors[:2]]
+    np.testing.assert_allclose(both, sum(ones) - run.params["layers"]["up_kernel"], atol=1e-5)
