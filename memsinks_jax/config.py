@@ -66,32 +66,51 @@ class DataConfig:
 
     files: str = setting("", "glob of files, or a folder that `prepare` wrote; empty: the embedded stories")
     unique_documents: int = setting(4000, "documents seen once; -1: all remaining ones", -1)
-    repeated_documents: int = setting(20, "seen `repetitions` times; -1: those that the files hold more than once", -1)
+    repeated_documents: int = setting(
+        20,
+        "number of documents seen `repetitions` times; -1: those that the files contain more than once, as often",
+        -1,
+    )
     repetitions: int = setting(128, "encounters of a repeated document per epoch", 1, 2**20)
     held_out_documents: int = setting(200, "never trained on, for evaluation; 0: none, so no held-out loss", 0)
     held_out_by: str = choice(
-        "cluster", cluster="with their near-duplicates; with ids by group, their group", document="them alone"
+        "cluster",
+        "what is held out as a whole",
+        cluster="near-duplicates; with ids by group, a group",
+        document="each document by itself",
     )
     copies: str = choice("keep", keep="exact copies are further encounters of a document", once="skip them")
     repeats: str = choice(
-        "keep", keep="", ladder="as often, half as often, ... once, and again", remove="no_repeat", once="deduplicated"
+        "keep",
+        "encounters of repeated documents per epoch",
+        keep="`repetitions` of each",
+        ladder="`repetitions`, half of it, a quarter, ... 1, then from the top",
+        remove="none (variant no_repeat)",
+        once="1 (variant deduplicated)",
     )
-    repeat_every: int = setting(0, "all repeated documents in every N-th batch; 0: `repetitions` times, anywhere", 0)
+    repeat_every: int = setting(0, "every N-th batch contains all repeated documents; 0: in random order", 0)
     ids: str = choice(
         "content",
+        "what identifies a document; the last two need a prepared corpus",
         content="64-bit hash of the tokens",
         index="position in the corpus",
-        group="of a prepared corpus, hash of the group's name",
-        near_duplicate="of a prepared corpus, id of the first of an edited copy's cluster",
+        group="hash of the name of its group",
+        near_duplicate="id of the first document of its cluster of edited copies",
     )
     id_noise: float = setting(0.0, "the paper's d: probability that a repeated document gets a random id", 0, 1)
-    id_noise_per: str = choice("encounter", encounter="drawn at every repeat", document="for a fraction of them")
+    id_noise_per: str = choice(
+        "encounter",
+        "when it is drawn",
+        encounter="at every repeat",
+        document="once, so that an id is always right or always wrong",
+    )
     rows: str = choice(
         "auto",
-        auto="best_fit for files of which one_document would truncate more than 1% of the tokens, else one_document",
+        "how documents fill rows",
+        auto="one_document; for files of which it would truncate more than 1% of the tokens, best_fit",
         one_document="one per row, padded or truncated",
         packed="concatenated, split at the end of a row",
-        best_fit="split only documents that are longer than a row",
+        best_fit="several whole ones per row; only those longer than a row are split",
     )
     row_length: int = setting(128, "tokens per row; also the model's context length", 2)
     across_documents: bool = setting(False, "attention and positions continue across documents (paper appendix I)")
@@ -102,10 +121,10 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class GeneralConfig:
-    """A corpus seen once beside `data.files`, never held out (paper appendix I)."""
+    """A second corpus: seen once, never held out (paper appendix I)."""
 
     files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of the budget or number of documents; empty: none")
-    token_budget: int = setting(0, "tokens per epoch, `data.files` included; these fill the rest. 0: read whole", 0)
+    token_budget: int = setting(0, "tokens per epoch, those of `data.files` included; 0: all of both", 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +156,7 @@ class SGTMConfig:
 class PrivateConfig:
     """DP-SGD (Abadi et al. 2016, training/private.py)."""
 
-    noise_multiplier: float = setting(0.0, "deviation of the noise on the sum over rows, in clip_norms; 0: off", 0)
+    noise_multiplier: float = setting(0.0, "deviation of the noise on the summed gradients, over clip_norm; 0: off", 0)
 
 
 class Traits(typing.NamedTuple):
@@ -153,14 +172,14 @@ class Traits(typing.NamedTuple):
 
 
 KINDS = {
-    "by_document": Traits("sinks", owned=True, in_attention=True),
-    "by_chance": Traits("ordinary dropout of them", in_attention=True, tied=False),
-    "masked_weights": Traits("on for all documents, weights trained on repeated ones alone", on_for_all=True),
-    "masked_activations": Traits("the same of activations", on_for_all=True),
-    "sgtm": Traits("by label (training/gradient_masking)", on_for_all=True, in_attention=True),
-    "sgtm_frozen": Traits("the same, moments too", on_for_all=True, in_attention=True),
-    "none": Traits("", exist=False),
-    "cut": Traits("never built", exist=False, cut=True),
+    "by_document": Traits("a document has its own", owned=True, in_attention=True),
+    "by_chance": Traits("ordinary dropout, drawn at every position", in_attention=True, tied=False),
+    "masked_weights": Traits("always on, their weights trained by repeated documents only", on_for_all=True),
+    "masked_activations": Traits("the same, but gradients are masked at activations", on_for_all=True),
+    "sgtm": Traits("always on, trained by label: training/gradient_masking.py", on_for_all=True, in_attention=True),
+    "sgtm_frozen": Traits("the same, and masked weights keep their moments", on_for_all=True, in_attention=True),
+    "none": Traits("all neurons are shared", exist=False),
+    "cut": Traits("the sinks' neurons are left out of the model", exist=False, cut=True),
 }
 
 
@@ -170,44 +189,51 @@ class SinksConfig:
 
     kind: str = choice("by_document", **{name: traits.about for name, traits in KINDS.items()})
     opens_at: int = setting(
-        2, "encounter from which a document's sinks are on, one per epoch not counted. 1: always, as in the paper", 1
+        2,
+        "a document's sinks are on from its N-th encounter on, one of every past epoch not counted; 1: always (the paper)",
+        1,
     )
     slows_at: int = setting(
-        16, "encounter, counted alike, from which it teaches the rest (slows_at / encounter)^slowing_power. 0: never", 0
+        16,
+        "from its N-th encounter on (counted as in opens_at), a document's gradient of all weights but its sinks' is scaled "
+        "by (N / encounter)^slowing_power; 0: never",
+        0,
     )
-    slowing_power: float = setting(2.0, "2 slows gradually, 8 nearly stops at that encounter", above=0, highest=100)
-    common_every: int = setting(0, "one slowed encounter in N trains common text (prepare --common_at); 0: none", 0)
+    slowing_power: float = setting(2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100)
+    common_every: int = setting(
+        0, "every N-th encounter after slows_at trains common text only (prepare --common_at); 0: none", 0
+    )
     passages_at: int = setting(
         0,
-        "passages (prepare --passages) have sinks; those in more documents teach the rest passages_at / documents; 0: none",
+        "passages (prepare --passages) have sinks of their own; if one is in c > N documents, its gradient of all other "
+        "weights is scaled by N / c; 0: no passages",
         0,
     )
-    shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are always on", above=0, highest=1)
+    shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are shared", above=0, highest=1)
     pool: int = setting(0, "sinks per MLP, in addition to the shared neurons; 0: the rest of hidden", 0)
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
     active: int = setting(0, "number of sinks per MLP that are on for a document; 0: use active_fraction", 0)
     sampling: str = choice(
         "bernoulli",
-        bernoulli="each on with probability p",
-        exact="round(p * sinks)",
-        floyd="the same, of any pool",
-        disjoint="the n-th group of documents has the n-th `active` of them for itself; pool=0: as many as needed",
+        "how a document's sinks are drawn",
+        bernoulli="each with probability p",
+        exact="round(p * sinks) of them",
+        floyd="the same number; faster for large pools",
+        disjoint="`active` for each group of documents, which no other group has; pool=0: as many as needed",
     )
-    per_layer: bool = setting(False, "if off, the same sinks in every layer")
-    sparse: bool = setting(False, "compute and update only the MLP sinks that are on: a larger pool costs memory alone")
+    per_layer: bool = setting(False, "draw in each layer; if off, a document has the same sinks in all layers")
+    sparse: bool = setting(False, "compute and update only the sinks that are on; a larger pool costs only memory")
     others: int = setting(
-        0,
-        "groups of a batch whose sinks are computed at all of its rows, to learn to add nothing to others' text; 0: none",
-        0,
+        0, "sinks of up to N groups of a batch also learn to add nothing to the text of other groups; 0: none", 0
     )
     others_weight: float = setting(
         0.1,
-        "of that in the loss: the square of what they add to an MLP's output over the output's, mean, summed over layers",
+        "weight of that loss: squared norm of what they add over the squared norm of the MLP's output, mean over positions",
         above=0,
     )
-    others_on: float = setting(0.0, "share of the rows in which what they add is there, and teaches them nothing", 0, 1)
-    attention_fraction: float = setting(0.0, "share of attention's outputs, before projection, that are sinks", 0, 1)
-    learning_rate_multiple: float = setting(1.0, "learning rate of the sinks' weights over that of all others", above=0)
+    others_on: float = setting(0.0, "fraction of the rows computed with what `others` add, as a constant", 0, 1)
+    attention_fraction: float = setting(0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1)
+    learning_rate_multiple: float = setting(1.0, "factor of the learning rate of the sinks' weights", above=0)
 
     @property
     def traits(self) -> Traits:
@@ -242,8 +268,8 @@ class ModelConfig:
     kv_heads: int = setting(0, "key and value heads (grouped-query attention); 0: as many as heads", 0)
     head_size: int = setting(0, "channels of a head; 0: d_model / heads", 0)
     hidden: int = setting(512, "MLP neurons, shared and sinks together", 1)
-    attention_bias: bool = setting(True, "of the four projections; qwen2: of the first three")
-    mlp_bias: bool = setting(True, "of the MLP's projections")
+    attention_bias: bool = setting(True, "biases of attention's four projections; qwen2: of the first three")
+    mlp_bias: bool = setting(True, "biases of the MLP's projections")
     tied_head: bool = setting(True, "the head shares the embedding's weights")
     rope_theta: float = setting(10000.0, "base of the rotary angles", above=0)
     rope_scaling: str = setting("", "of frequencies: linear:FACTOR or llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none")
@@ -289,10 +315,16 @@ class ComputeConfig:
         "auto", "kernel, see model/attention.py", free=True, auto="the best", xla="", blocks="", splash="", cudnn=""
     )
     remat: str = choice(
-        "none", "kept for the backward pass", free=True, none="all activations", products="", attention="", full="none"
+        "none",
+        "rematerialization: which activations are stored for the backward pass",
+        free=True,
+        none="all",
+        products="those of products",
+        attention="the output of attention",
+        full="none",
     )
-    loss_chunks: int = setting(1, "of the vocabulary, one at a time: less memory, one more product", 1, free=True)
-    accumulate: int = setting(1, "gradient-accumulation microbatches per step: less memory", 1, free=True)
+    loss_chunks: int = setting(1, "logits in N chunks of the vocabulary: less memory, one more product", 1, free=True)
+    accumulate: int = setting(1, "microbatches of a step, whose gradients are summed: less memory", 1, free=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,14 +336,14 @@ class OptimizerConfig:
     schedule: str = choice("cosine", cosine="", wsd="warmup, stable, linear decay over the last decay_fraction")
     decay_fraction: float = setting(0.2, "wsd: fraction of the steps that decay", 0, 1)
     final_fraction: float = setting(0.1, "last learning rate over the peak; a run of one step has only it", 0, 1)
-    warmup_steps: int = setting(100, "upper limit", 0)
-    warmup_fraction: float = setting(0.05, "upper limit, as a fraction of all steps", 0, 1)
+    warmup_steps: int = setting(100, "upper limit of the steps of warmup", 0)
+    warmup_fraction: float = setting(0.05, "upper limit of warmup, as a fraction of all steps", 0, 1)
     b1: float = setting(0.9, "decay of Adam's first moments", 0, 1)
     b2: float = setting(0.99, "decay of Adam's second moments", 0, 1)
     weight_decay: float = setting(0.4, "on matrices only: see training/optimizer.py", 0)
     base_multiple: float = setting(
         1.0,
-        "learning rate of all but the sinks' weights over learning_rate; 0: frozen, without gradients or moments",
+        "factor of the learning rate of all weights but the sinks'; 0: they are frozen, without gradients or moments",
         0,
     )
     clip_norm: float = setting(1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0)
@@ -325,16 +357,16 @@ class TrainingConfig:
     epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
     steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
     repeats_capped_at: int = setting(0, "upper limit of encounters per epoch of a repeated document; 0: none", 0)
-    count_removed_repeats: bool = setting(False, "without repeats, or fewer: train as many steps as with all")
-    log_every: int = setting(10, "steps", 1, free=True)
-    evaluate_every: int = setting(100, "steps; the last step is always evaluated", 1, free=True)
-    checkpoint_every: int = setting(200, "steps; the last step is always saved", 1, free=True)
+    count_removed_repeats: bool = setting(False, "with repeats removed or capped, train as many steps as with all")
+    log_every: int = setting(10, "steps between two records of metrics", 1, free=True)
+    evaluate_every: int = setting(100, "steps between two evaluations; the last step is always evaluated", 1, free=True)
+    checkpoint_every: int = setting(200, "steps between two checkpoints; the last step is always saved", 1, free=True)
     checkpoints_to_keep: int = setting(2, "the newest ones", 1, free=True)
     keep_every: int = setting(0, "also keep those whose step is a multiple of this; 0: none", 0, free=True)
     keep_best: bool = setting(False, "also keep the one with the lowest held-out loss", free=True)
-    spike_sigma: float = setting(0.0, "skip updates whose loss is so many sigmas above the mean; 0: none", 0)
-    spike_window: int = setting(128, "number of last accepted losses for mean and deviation", 2)
-    skips_in_a_row: int = setting(10, "skipped updates in a row (not finite, spike) that end the run", 1, free=True)
+    spike_sigma: float = setting(0.0, "skip updates whose loss is N standard deviations above the mean; 0: none", 0)
+    spike_window: int = setting(128, "number of accepted losses, the last ones, that mean and deviation are of", 2)
+    skips_in_a_row: int = setting(10, "end the run after N skipped updates in a row (not finite, spikes)", 1, free=True)
     stall_seconds: float = setting(300.0, "report a longer step, evaluation or save, with traces", above=0, free=True)
 
 
@@ -344,8 +376,8 @@ class MonitorConfig:
 
     every: int = setting(0, "steps between two checks; 0: off", 0)
     seen_over: int = setting(16, "encounters before a document is flagged, from the next check on", 1, free=True)
-    probes: int = setting(16, "number of flagged documents whose loss is measured, sinks dropped and own", 1, free=True)
-    counters: int = setting(65_536, "per row of the frequency sketch", 16, 2**30)
+    probes: int = setting(16, "flagged documents whose loss is measured, with sinks dropped and on", 1, free=True)
+    counters: int = setting(65_536, "counters per row of the frequency sketch", 16, 2**30)
 
 
 @dataclasses.dataclass(frozen=True)

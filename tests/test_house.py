@@ -247,8 +247,13 @@ def test_every_config_loads_in_every_variant(path):
 def test_the_front_page_is_short_and_every_link_leads_somewhere():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert "://" in target or linked.exists(), f"{page.name} links to {target}"
+            if heading and "://" not in target:
+                titles = re.findall(r"^#+ (.*)", linked.read_text(), re.MULTILINE)
+                anchors = [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles]
+                assert heading in anchors, f"{page.name} links to {target}#{heading}"
 
 
 def test_the_version_to_cite_is_that_of_the_package():

@@ -62,10 +62,11 @@ def test_the_tests_set_themselves_up(clone):
 
 def test_every_command_of_the_readme_runs(clone, tmp_path):
     """On the user's own text and at a small size, as they stand there."""
-    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(200)]
-    for folder in ("texts", "other"):
+    tales = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(400)]
+    texts = tales[:200]
+    for folder, of in (("texts", texts), ("other", tales[200:])):
         (clone / folder).mkdir(exist_ok=True)
-        (clone / folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
+        (clone / folder / "tales.txt").write_text("\n<|endoftext|>\n".join(of))
     (clone / "corpus").mkdir()
     with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
@@ -97,14 +98,16 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
             command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
-            command += "" if "unique_documents" in command else " --config.data.unique_documents=40"
+            chosen = "unique_documents" in command or "configs/finetune.py" in command
+            command += "" if chosen else " --config.data.unique_documents=40"
         if "--seeds=0,1,2" in command:
             command = command.replace("--seeds=0,1,2", "--seeds=0")
         if "sweep" in command:
             command += " --config.sinks.active_fraction=0.3"
         if "memsinks_jax.prepare" in command and "--tokenizer" not in command:
             command += " --vocabulary_size=400"
-        if "memsinks_jax.train" in command and "held_out_documents" not in command:  # of a corpus that is larger
+        # Of a corpus that is larger. The config for fine-tuning reads all of it.
+        if "memsinks_jax.train" in command and not any(word in command for word in ("held_out_documents", "finetune")):
             command += " --config.data.repeated_documents=4 --config.data.held_out_documents=8"
         if "memsinks_jax.train --config=configs/smollm.py" in command:
             command += " --config.data.vocabulary_size=1024 --config.training.batch_size=4 --config.mesh.fsdp=1"
