@@ -204,6 +204,9 @@ def evaluate(
     if files:
         documents, tokens, answers = read_tokens(files, model.run.tokenizer)
         identities = model.identities(tokens, mode, group)
+        if not group and model.finds_groups(mode):
+            known = np.count_nonzero(model.run.opened(identities))
+            logger.info("about a group that has sinks: %d of %s", known, in_words(len(tokens), "document"))
     elif group:
         raise InputError("--group says of which group other files are; name them by --files=GLOB")
     elif is_folder(workdir):
