@@ -94,7 +94,7 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
         (None, {}, False, "x", "--figure or --all"),
         ("4", {}, True, "x", "--figure or --all"),
         ("4", {}, False, None, "--out is missing"),
-        ("4", {"preset": "desktop,half"}, False, "x", "desktop,half is unknown; choose of laptop, paper"),
+        ("4", {"preset": "desktop,half"}, False, "x", "desktop,half is unknown; choose of small, laptop, paper"),
         ("4", {"hf": "gpt2"}, False, "x", "figure 4 compares with no pretrained model"),
         (None, {"hf": "gpt2"}, True, "x", "--all compares with no pretrained model"),
         (None, {"variants": ["sinks"]}, True, "x", "--variants are of one figure"),
