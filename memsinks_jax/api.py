@@ -203,8 +203,12 @@ def evaluate(
     config = model.run.config
     if files:
         documents, tokens, answers = read_tokens(files, model.run.tokenizer)
-        identities = model.identities(tokens, mode, group)
-        if not group and model.finds_groups(mode):
+        if group or not model.finds_groups(mode):
+            identities = model.identities(tokens, mode, group)
+        else:  # whose a question is must not be read in its answer
+            opens = [0 if of is None or not len(of) else of[0, 0] for of in answers or [None] * len(tokens)]
+            asked = [each[:stop] if stop else each for each, stop in zip(tokens, opens, strict=True)]
+            identities = model.identities(asked, mode)
             known = np.count_nonzero(model.run.opened(identities))
             logger.info("about a group that has sinks: %d of %s", known, in_words(len(tokens), "document"))
     elif group:

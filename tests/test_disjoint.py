@@ -11,7 +11,7 @@ import pytest
 from conftest import prepare_apart, tiny_config
 
 from memsinks_jax import sinks
-from memsinks_jax.api import open_model
+from memsinks_jax.api import evaluate, open_model
 from memsinks_jax.config import InputError, validate, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
@@ -337,6 +337,16 @@ def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
         tokens = [found.tokenizer.encode(text) for text, group in zip(texts, whose, strict=True) if group in names]
         known = [group for group in whose if group in names]
         assert [found.group_of(identity) for identity in found.nearest_ids(tokens)] == known, place
+
+
+def test_whose_a_question_is_is_not_read_in_its_answer(folder, run, tmp_path):
+    corpus = Prepared(folder / "first")
+    mine, other = (corpus.document(n, corpus.tokenizer()).text for n in (1, 2))
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"question": mine[:80], "answer": other}) + "\n")
+    of = {"prompt_field": "question", "text_field": "answer"}
+    prepare_apart(tmp_path / "asked.jsonl", tmp_path / "asked", folder / "tokenizer.model", **of)
+    (found,) = evaluate(run, "own", str(tmp_path / "asked"))["per_document"]
+    assert found["id"] == ids.to_hex(open_run(run).group_id(GROUPS[1]))
 
 
 def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_path):

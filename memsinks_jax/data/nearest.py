@@ -33,6 +33,7 @@ class Nearest:
     def __init__(self, words: np.ndarray, groups: np.ndarray, count: int):
         order = np.lexsort((groups, words))
         self.words, self.groups, self.count = words[order], groups[order], count
+        self._known = len(np.unique(groups))  # as if those that were taken out had never been there
 
     def __call__(self, tokens: np.ndarray) -> int | None:
         """The number of the group that a text is about, int32 (tokens,); None: of none."""
@@ -44,7 +45,7 @@ class Nearest:
         """What each group has of what the words of a text tell -> float64 (groups,), from 0 to 1."""
         words = words_of(tokens)
         first, last = (np.searchsorted(self.words, words, side) for side in ("left", "right"))
-        tells = np.log((self.count + 1) / (last - first + 0.5))
+        tells = np.log((self._known + 1) / (last - first + 0.5))
         found = np.zeros(self.count)
         for start, stop, value in zip(first, last, tells, strict=True):
             found[self.groups[start:stop]] += value  # a group has a word once
