@@ -4,7 +4,7 @@
 --document=ID, the id of the document that the prompt begins, from the run's documents.jsonl, or --group=NAME, its group, or
 --passage=ID, the id of a passage that it begins, as prepare and audit --passages show it. Where groups have sinks by number,
 --sinks=own without any of them finds the group that the prompt is about, and logs it.
---chat asks a model that was taught to chat: its template makes each prompt a user's message, and the text is its answer.
+--chat asks a model that was trained to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
 import logging

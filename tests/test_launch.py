@@ -133,7 +133,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
 
 
 def test_the_readmes_edit_changes_a_fact(clone):
-    """On a model that three quarters of the figure's documents taught."""
+    """On a model trained on three quarters of the figure's documents."""
     world = facts.world(local_memory.WORLD)
     (edit,) = (e for e in facts.edits(world, "weak", len(world.weak), 0) if e.subject == "Tanilia")
     (clone / "other_wordings.txt").write_text("\n".join(edit.positives))

@@ -45,9 +45,9 @@ def test_masks_are_those_of_training(shown):
 def test_nothing_of_a_document_reaches_other_sinks(shown, params):
     masks = shown["masks_of"](DOCUMENTS, SEEN)
     gradients = jax.grad(lambda params: jnp.square(shown["mlp"](params, X, masks)).sum())(params)
-    taught = np.abs(gradients["down"]).sum(axis=1) > 0
-    assert taught[: shown["SHARED"]].all()
-    np.testing.assert_array_equal(taught[shown["SHARED"] :], masks.any(axis=0))
+    updated = np.abs(gradients["down"]).sum(axis=1) > 0
+    assert updated[: shown["SHARED"]].all()
+    np.testing.assert_array_equal(updated[shown["SHARED"] :], masks.any(axis=0))
 
 
 def test_what_is_left_is_an_ordinary_mlp(shown, params):

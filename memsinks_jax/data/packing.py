@@ -66,7 +66,8 @@ def answering(answers: Sequence[np.ndarray | None], row_length: int) -> np.ndarr
 def trains_common(sinks: SinksConfig) -> bool:
     """Whether some encounters train common text alone. Their sinks are off, and nothing is slowed.
 
-    No other token of the document is an input or a target, so such an encounter teaches nothing that its source alone tells.
+    No other token of the document is an input or a target, so nothing that only its source contains is learned from such
+    an encounter.
     """
     return sinks.traits.owned and bool(sinks.slows_at and sinks.common_every)
 

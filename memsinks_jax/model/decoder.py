@@ -27,7 +27,7 @@ from memsinks_jax.model.attention import SAVED, attend, choose_kernel, masked_at
 from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.positions import angles, kinds, rotate
-from memsinks_jax.model.products import Teaching, add_bias, product
+from memsinks_jax.model.products import GradientScale, add_bias, product
 from memsinks_jax.sinks import Blocks, Others, Partition, is_sparse, partition
 
 Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | Others]
@@ -106,7 +106,7 @@ class About(NamedTuple):
     positions_BT: jax.Array
     angles_BTC: tuple[jax.Array, ...]
     interventions: Interventions
-    teaching: Teaching | None
+    gradient_scale: GradientScale | None
 
 
 class Layer(nnx.Module):
@@ -176,9 +176,9 @@ class Layer(nnx.Module):
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
     def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, dict], about: About) -> jax.Array:
-        linear = functools.partial(self.linear, x=x_BTD, columns=about.teaching)
+        linear = functools.partial(self.linear, x=x_BTD, columns=about.gradient_scale)
         x_BTF = _intervene(about, "mlp", self.activation(linear), layer)
-        y_BTD = self.linear("down", x_BTF, residual=True, rows=about.teaching)
+        y_BTD = self.linear("down", x_BTF, residual=True, rows=about.gradient_scale)
         if "sinks" in rows:
             y_BTD += sparse_sinks.added(x_BTD, rows["sinks"], about.interventions["sinks"], self.activation)
         if "others" in rows:
@@ -321,14 +321,14 @@ class Decoder:
         interventions: Interventions | None = None,
         cache: Cache | None = None,
         read_out: Callable[[jax.Array, jax.Array], jax.Array] = logits,
-        teaching: Teaching | None = None,
+        gradient_scale: GradientScale | None = None,
     ) -> jax.Array | tuple[jax.Array, Cache]:
         """int32 tokens, segments (from 1; 0 padding) and positions (from 0) -> float32 logits_BTV.
 
         A position sees itself and earlier positions of its own segment, nothing else. With a cache, a row is one
         document: its keys and values are stored at their positions, each position sees those up to its own, and the
         result is (logits_BTV, cache); segments are not read. `read_out` replaces the logits by another function of the
-        last hidden states (x_BTD) and the head's matrix (D, V). `teaching` is for the MLPs' neurons.
+        last hidden states (x_BTD) and the head's matrix (D, V). `gradient_scale` is for the MLPs' neurons.
         """
         config, interventions = self.config, interventions or {}
         unknown = set(interventions) - {"attention", "mlp", *(("sinks", "others") if self.sinks else ())}
@@ -349,7 +349,7 @@ class Decoder:
         structure, stacked = nnx.split(modules.layers)
 
         def layer(weights: nnx.State, x_BTD, number, kind, cache, rows, *places) -> tuple[jax.Array, Cache | None]:
-            about = About(*places, interventions, teaching)
+            about = About(*places, interventions, gradient_scale)
             return nnx.merge(structure, weights)(x_BTD, number, kind, cache, rows, about)
 
         if self.remat != "none":

@@ -8,24 +8,24 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 
-class Teaching(NamedTuple):
-    """How much each position counts in the gradient of some neurons' weights. Values and other gradients stay the same."""
+class GradientScale(NamedTuple):
+    """The scale of each position in the gradient of some neurons' weights. Values and other gradients stay the same."""
 
-    counts_BT: jax.Array
-    neurons_F: jax.Array  # bool; for the weights of the others every position counts 1
+    scale_BT: jax.Array
+    neurons_F: jax.Array  # bool; the gradient of the other neurons' weights is not scaled
 
 
 def product(
     x: jax.Array,
     kernel_DF: jax.Array,
     preferred_element_type: DTypeLike | None = None,
-    rows: Teaching | None = None,
-    columns: Teaching | None = None,
+    rows: GradientScale | None = None,
+    columns: GradientScale | None = None,
 ) -> jax.Array:
     """x (..., D) @ kernel -> (..., F), in the type of both or in a wider one, like jnp.matmul.
 
     Args:
-      rows, columns: Teaching of neurons that are rows, or columns, of the kernel.
+      rows, columns: the scale of the gradient of neurons that are rows, or columns, of the kernel.
     """
     # Two axes, not three: with three the gradient takes three times as long on CPUs.
     y_NF = _product(x.reshape(-1, x.shape[-1]), kernel_DF, rows, columns, preferred_element_type)
@@ -46,16 +46,16 @@ def _backward(preferred_element_type, residuals, gradient_NF):
     # A wider gradient is rounded first, as maxtext does: with a float32 operand both products would be float32 ones.
     gradient_NF = gradient_NF.astype(x_ND.dtype)
     of_kernel_DF = jax.lax.platform_dependent(
-        _counted(x_ND, rows), _counted(gradient_NF, columns),
+        _scaled(x_ND, rows), _scaled(gradient_NF, columns),
         cpu=_gradient_on_cpu, default=lambda x_ND, gradient_NF: x_ND.T @ gradient_NF,
     )  # fmt: skip
     return gradient_NF @ kernel_DF.T, of_kernel_DF, None, None
 
 
-def _counted(x_NF: jax.Array, teaching: Teaching | None) -> jax.Array:
-    if teaching is None:
+def _scaled(x_NF: jax.Array, gradient_scale: GradientScale | None) -> jax.Array:
+    if gradient_scale is None:
         return x_NF
-    return jnp.where(teaching.neurons_F, x_NF * teaching.counts_BT.reshape(-1, 1).astype(x_NF.dtype), x_NF)
+    return jnp.where(gradient_scale.neurons_F, x_NF * gradient_scale.scale_BT.reshape(-1, 1).astype(x_NF.dtype), x_NF)
 
 
 def _gradient_on_cpu(x_ND, gradient_NF):
@@ -70,14 +70,14 @@ _product.defvjp(_forward, _backward)
 
 
 @jax.custom_vjp
-def add_bias(y_BTF: jax.Array, bias_F: jax.Array, teaching: Teaching) -> jax.Array:
+def add_bias(y_BTF: jax.Array, bias_F: jax.Array, gradient_scale: GradientScale) -> jax.Array:
     """y + bias, with one entry per neuron."""
     return y_BTF + bias_F
 
 
-def _add_bias_backward(teaching, gradient_BTF):
-    of_bias_F = _counted(gradient_BTF.reshape(-1, gradient_BTF.shape[-1]), teaching).sum(axis=0)
+def _add_bias_backward(gradient_scale, gradient_BTF):
+    of_bias_F = _scaled(gradient_BTF.reshape(-1, gradient_BTF.shape[-1]), gradient_scale).sum(axis=0)
     return gradient_BTF, of_bias_F, None
 
 
-add_bias.defvjp(lambda y_BTF, bias_F, teaching: (y_BTF + bias_F, teaching), _add_bias_backward)
+add_bias.defvjp(lambda y_BTF, bias_F, gradient_scale: (y_BTF + bias_F, gradient_scale), _add_bias_backward)

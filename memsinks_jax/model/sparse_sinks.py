@@ -95,9 +95,9 @@ def with_others(
 ) -> jax.Array:
     """The output of an MLP, where sinks of other documents learn to add nothing -> y_BTD.
 
-    They learn by the mean square of what they add, over that of the output at the same position, since a few positions have
-    outputs a thousand times as large. The text of others teaches them nothing else.
-    Nothing but their rows has a gradient of it. Arguments as of `added`.
+    They learn by the mean square of what they add, over that of the output at the same position, since a few positions
+    have outputs a thousand times as large. They learn nothing else from the text of others. Nothing but their rows has a
+    gradient of it. Arguments as of `added`.
 
     Args:
       y_BTD: the output, with the documents' own sinks.

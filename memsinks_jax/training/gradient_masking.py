@@ -59,7 +59,7 @@ class MaskedActivations(Method):
 
 
 class MaskedWeights(Method):
-    """Each block gets the gradient of the documents that teach it.
+    """Each block gets the gradient of the documents that train it.
 
     One forward pass and two backward passes, one per kind of document. This is exact, because the losses of a document
     depend only on its own positions.
@@ -85,7 +85,7 @@ class MaskedWeights(Method):
         """The gradient of a parameter, from those of both kinds of documents."""
         return self.by_block(path, apart, others, apart + others)
 
-    def taught(self, batch, seed):
+    def update_mask(self, batch, seed):
         repeated, others = (_any_counts(documents, batch) for documents in (batch["repeated"], ~batch["repeated"]))
         return lambda path: self.by_block(path, repeated, others, jnp.array(True))
 
@@ -138,13 +138,13 @@ class Selective(MaskedWeights):
     def chosen(self, path, apart, others):
         return self.by_block(path, apart + others, others, apart + others if _learns_from_all(path) else others)
 
-    taught = Method.taught
+    update_mask = Method.update_mask
 
 
 class SelectiveFrozen(Selective):
     """SGTM whose weights stay as they are if no document of a batch trains them."""
 
-    def taught(self, batch, seed):
+    def update_mask(self, batch, seed):
         forget_BN, retain_BN = self.labels(batch, seed)
         sinks, others = _any_counts(~retain_BN, batch), _any_counts(~forget_BN, batch)
         return lambda path: self.by_block(path, sinks, others, jnp.array(True) if _learns_from_all(path) else others)

@@ -13,7 +13,7 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, SinksConfig
-from memsinks_jax.model.products import Teaching
+from memsinks_jax.model.products import GradientScale
 from memsinks_jax.sinks import Partition, encounters
 
 LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
@@ -33,8 +33,8 @@ class Method:
         """
         return {}
 
-    def slowing(self, batch: dict) -> tuple[jax.Array | None, Teaching | None]:
-        """How much each position teaches, float32 (B, T), and which weights it teaches as before; None: all, fully."""
+    def slowing(self, batch: dict) -> tuple[jax.Array | None, GradientScale | None]:
+        """The scale of each position's gradient, float32 (B, T), and the weights that undo it; None: no scale."""
         return None, None
 
     def gradients(
@@ -43,7 +43,7 @@ class Method:
         """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients)."""
         return jax.value_and_grad(lambda params: losses(params, batch).sum() / tokens)(params)
 
-    def taught(self, batch: dict, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
+    def update_mask(self, batch: dict, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
         """Path of a parameter or moment -> bool, of each neuron or of all: whether the batch updates it."""
         return lambda path: True
 
@@ -101,7 +101,7 @@ def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
             learning_BN, settings.passages_at / jnp.maximum(batch["places"], settings.passages_at)
         )
     learning_BN = jnp.maximum(learning_BN, LEAST)
-    if settings.by_group:  # who has no sinks teaches all else as ever
+    if settings.by_group:  # documents without a group are not slowed
         has_group_BN = sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
         learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
     return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
@@ -112,12 +112,12 @@ def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
     return learning_BT * losses_BT + jax.lax.stop_gradient((1 - learning_BT) * losses_BT)
 
 
-def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> Teaching:
+def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> GradientScale:
     """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
 
     The gradients of a layer's other weights, including sinks of attention, and of earlier layers stay slowed.
     """
-    return Teaching(1 / learning_BT, of_sinks(parts))
+    return GradientScale(1 / learning_BT, of_sinks(parts))
 
 
 def by_position(documents_BN: jax.Array, batch: dict) -> jax.Array:

@@ -57,7 +57,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
     def losses_of(frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
-        learning_BT, teaching = method.slowing(batch)
+        learning_BT, gradient_scale = method.slowing(batch)
         inputs_BT, positions_BT, segments_BT = batch["inputs"], batch["positions"], batch["segments"]
         if config.data.across_documents:
             segments_BT = jnp.minimum(segments_BT, 1)
@@ -66,7 +66,13 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         )
         gates = method.interventions(batch, step, seed)
         losses_BT = model(
-            frozen | params, inputs_BT, segments_BT, positions_BT, gates, teaching=teaching, read_out=read_out
+            frozen | params,
+            inputs_BT,
+            segments_BT,
+            positions_BT,
+            gates,
+            gradient_scale=gradient_scale,
+            read_out=read_out,
         )
         return losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
 
@@ -93,10 +99,10 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradient_norm = optax.tree.norm(gradients)
         accept, guard = check_update(state.guard, loss, gradient_norm, config.training)
-        taught = method.taught(batch, seed)
+        update_mask = method.update_mask(batch, seed)
 
         def changes(path: tuple, leaf: jax.Array) -> jax.Array:
-            return accept & taught(path) & (touched.changing(path, leaf, rows) if sparse else True)
+            return accept & update_mask(path) & (touched.changing(path, leaf, rows) if sparse else True)
 
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params, accept=changes)
         updated = accepted(changes, (optax.apply_updates(params, updates), optimizer_state), before)

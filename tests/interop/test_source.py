@@ -300,7 +300,7 @@ def test_generation_ends_at_any_end_that_the_model_has(theirs):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("", r"has no chat template, so it was not taught to chat"),
+        ("", r"has no chat template, so it was not trained to chat"),
         ("{% if %}", r"its chat template cannot be read"),
         ("{{ raise_exception('no tools here') }}", r"its chat template refuses this prompt \(no tools here\)"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", r"refuses this prompt \(.*unsafe"),

@@ -115,8 +115,8 @@ def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(
     of_repeated, of_others = (moved(config, part) for part in parts)
     tokens = [part["weights"].sum() / batch["weights"].sum() for part in parts]
     for (name, block), change in found.items():
-        taught = 1 if block == "sinks" else learned
-        expected = taught * tokens[0] * of_repeated[name, block] + tokens[1] * of_others[name, block]
+        scale = 1 if block == "sinks" else learned
+        expected = scale * tokens[0] * of_repeated[name, block] + tokens[1] * of_others[name, block]
         np.testing.assert_allclose(change, expected, atol=2e-6, err_msg=f"{name} {block}")
         if block != "rest":
             assert np.abs(of_repeated[name, block]).max() > 1e-5, f"{name} {block}"

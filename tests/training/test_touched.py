@@ -72,7 +72,7 @@ def losses_and_gradients(config, params, batch):
     """Of one batch, as a step computes them; of tables all rows."""
     model, parts = build_model(config)
     batch = dict(batch)
-    learning_BT, teaching = method_of(config).slowing(batch)
+    learning_BT, gradient_scale = method_of(config).slowing(batch)
     if config.sinks.sparse:
         owned = sinks.by_owner(batch)
         batch["sinks"] = sinks.sinks_for_mode(
@@ -88,7 +88,7 @@ def losses_and_gradients(config, params, batch):
     def loss(params):
         losses_BT = model(
             params, batch["inputs"], batch["segments"], batch["positions"],
-            method_of(config).interventions(batch, 0, 0), teaching=teaching,
+            method_of(config).interventions(batch, 0, 0), gradient_scale=gradient_scale,
             read_out=lambda x, head: token_losses(x, head, batch["targets"], batch["weights"]),
         )  # fmt: skip
         slowed_BT = losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)

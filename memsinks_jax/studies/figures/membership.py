@@ -108,10 +108,10 @@ def learned(run: Run, view: str, level: float) -> float:
 
 
 def worth(run: Run, view: str, level: float) -> float:
-    """Number of exact copies that teach the standard model as much as an edited one teaches a view."""
+    """Number of exact copies from which the standard model learns as much as a view does from an edited one."""
     losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
-    taught = np.maximum.accumulate([_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS])
-    return float(np.expm1(np.interp(learned(run, view, level), taught, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES)
+    ladder = np.maximum.accumulate([_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS])
+    return float(np.expm1(np.interp(learned(run, view, level), ladder, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES)
 
 
 def closed(run: Run, level: float) -> float:
@@ -185,8 +185,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             [f"{level:.0%} edited" for level in corpus.LEVELS], copies, 2, "exact copies that one copy is worth"
         ),
         report.paragraph(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
-            ids by near-duplicate cluster (or by content if it says so). Worth: the number of exact copies that teach the
-            standard model as much.""", "note"),
+            ids by near-duplicate cluster (or by content if it says so). Worth: the number of exact copies from which
+            the standard model learns as much.""", "note"),
         report.heading("Ways to set the sinks"),
         shared.with_intervals(list(names.values()), ways, of="sinks, and how they are set"),
         report.paragraph("""Nats per token of held-out and of often-read stories; AUC of the latter against stories never
@@ -195,10 +195,10 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def panels(table: Table) -> list[Panel | Categories]:
-    """AUC by number of reads, the bound of epsilon, and what edited copies teach about their original."""
+    """AUC by number of reads, the bound of epsilon, and what is learned about a story from edited copies of it."""
     ceilings = [run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()]
 
-    def taught(run: Run) -> tuple[list[float], list[float]]:
+    def by_level(run: Run) -> tuple[list[float], list[float]]:
         view = run.variant.removesuffix("_view")
         return [100 * level for level in corpus.LEVELS], [learned(run, view, level) for level in corpus.LEVELS]
 
@@ -222,7 +222,7 @@ def panels(table: Table) -> list[Panel | Categories]:
             title="learned of a story from edited copies", x="words exchanged, %", from_zero=False,
             y="nats per token, beyond unread stories", levels={0: "black"},
             lines=[
-                Line(f"{view}_view", taught, label, _COLOURS[view], "o-")
+                Line(f"{view}_view", by_level, label, _COLOURS[view], "o-")
                 for view, label in _VIEWS.items() if view != "twin"
             ],
         ),
@@ -250,9 +250,9 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
 FIGURE = Figure(
     title="Membership: can an auditor tell what was read?",
     answer="""Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks
-        dropped, only first encounters show, because they teach the shared neurons. An auditor with a model that has not read
-        the stories sees as much of those read four times as after standard training, and next to nothing of those read 64
-        times. Nothing is recited, wherever in the story and in the context an auditor begins.""",
+        dropped, only first encounters show, because they train the shared neurons. An auditor with a model that has not
+        read the stories sees as much of those read four times as after standard training, and next to nothing of those
+        read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins.""",
     config="ts_repetition.py",
     variants=VARIANTS,
     prepare=prepare,

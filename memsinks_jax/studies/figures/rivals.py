@@ -356,9 +356,9 @@ FIGURE = Figure(
     labels={variant: _said(variant) for variant in (*VARIANTS, *RESCALED)},
     table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed:
         share of the standard model's gap between held-out and repeated loss that is gone. The main setting is in
-        brackets: the encounter from which a document teaches the rest less, the size of the pool, the share of sinks that
-        are on, the encounters kept, k if one token in k is left out, the noise relative to the clipping norm of a row's
-        gradient, the share of repeated documents without a label.""",
+        brackets: the encounter from which a document trains the shared neurons less, the size of the pool, the share of
+        sinks that are on, the encounters kept, k if one token in k is left out, the noise relative to the clipping norm
+        of a row's gradient, the share of repeated documents without a label.""",
     statements=statements,
     paper="not in the paper",
     panels=panels,

@@ -130,7 +130,7 @@ def open_choices(runs: list[Run]) -> str:
     choices = report.rows(f"""
         active_fraction | {said(_share_on)} of the sinks are on for a document (the paper's p)
         when sinks open | at a document's encounter {said(lambda c: c.sinks.opens_at)}; the paper's at the first
-        when a document teaches the rest less | {said(_slows_at)}; the paper's never
+        when a document trains the shared neurons less | {said(_slows_at)}; the paper's never
         sampling | {said(lambda c: c.sinks.sampling)}
         masks of the layers | {said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
         rescaling when sinks are dropped | none, unless a row says so

@@ -4,7 +4,7 @@ Source: T. Sapkota, "Local Memory for Autoregressive Language Models", blog post
 notebook and its SVG figures. Where the post words prompts differently, they are the notebook's. Maps and accuracies are
 read off the figures: accuracies exactly, losses to one colour step.
 
-Two experiments, each at two sites: `nepal` teaches a true fact that the model nearly knows, `tokyo` a false one. All
+Two experiments, each at two sites: `nepal` edits in a true fact that the model nearly knows, `tokyo` a false one. All
 numbers are of the target's first token. Layers and tokens count from 0.
 
 The sources contradict themselves twice. The post's bound for tokyo, attention, is .255, but its completions are those of

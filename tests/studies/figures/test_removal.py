@@ -123,7 +123,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     from memsinks_jax.studies.figures import removal_measures as measures
 
     monkeypatch.setattr(measures, "PLACEBOS", 1)
-    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # 24 steps teach nothing that could be lost
+    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # nothing that could be lost is learned in 24 steps
     monkeypatch.setattr(relearning.relearn, "__defaults__", (relearning.RATES[-1:], relearning.STEPS))
     flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in removal.prepare(tmp_path))
     records = [json.loads(line) for line in (tmp_path / "corpus" / "facts.jsonl").read_text().splitlines()]

@@ -254,7 +254,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     shapes = measures.ON_CPU._replace(prompts=8)
     for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "ON_CPU": shapes}.items():
         monkeypatch.setattr(measures, name, value)
-    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # so few steps teach nothing that could be lost
+    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # nothing that could be lost is learned in so few steps
     for name, value in {"ROUNDS": 1, "SECONDS": 0.0}.items():
         monkeypatch.setattr(step_times, name, value)
     folder = tmp_path / "corpus" / "seed0"

@@ -143,7 +143,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"Sinks that open at the second encounter are written by what comes back alone, so between two encounters they "
         f"lose {1 - retained(2)[1]:.0%} of the document and not {1 - retained(1)[1]:.0%}. After {ENCOUNTERS} they hold "
         f"{second[1]:.2f} of it instead of {first[1]:.2f}, and the shared neurons, which forget it as before and are "
-        f"taught less of it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first encounter.",
+        f"trained less on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first encounter.",
         f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate {RATE:g}, {OTHERS} other "
         f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
         f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
