@@ -153,7 +153,7 @@ def few_programs():
 # first ones, the slow tests are.
 LONG = (
     "test_processes", "test_launch", "test_chaos", "test_associative_memory_command",
-    "test_settings", "test_touched", "test_step", "test_commands", "test_edit", "test_train", "test_whose_sinks_are_on",
+    "test_settings", "test_active_rows", "test_step", "test_commands", "test_edit", "test_train", "test_whose_sinks_are_on",
     "test_associative_memory", "test_hugging_face", "test_generation", "test_audit", "test_induction_head_command",
     "test_induction_head_training", "test_induction_head", "test_checkpoint", "test_forget", "test_prepare",
     "test_gradient_masking", "test_evals", "test_export", "test_rows_properties", "test_source", "test_decoder", "test_plan",

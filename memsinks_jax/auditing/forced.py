@@ -15,7 +15,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import Interventions, build_model, in_turn
+from memsinks_jax.model.decoder import Interventions, build_model, compose
 from memsinks_jax.model.losses import logits
 
 
@@ -65,7 +65,7 @@ def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]
         interventions = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
         return model(
             params, batch["inputs"], batch["segments"], batch["positions"],
-            in_turn(interventions, change(batch)),
+            compose(interventions, change(batch)),
             read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip
 

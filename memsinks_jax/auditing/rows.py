@@ -15,7 +15,7 @@ from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.model.decoder import Interventions, build_model, in_turn
+from memsinks_jax.model.decoder import Interventions, build_model, compose
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.runs.trained import Trained
 
@@ -52,7 +52,7 @@ def applied(config: Config, mode: str) -> Callable:
         owned, seed = sinks.by_owner(rows), np.uint32(config.seed)
         own = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
         place = rows["inputs"], rows["segments"], rows["positions"]
-        return model(params, *place, in_turn(own, *more), read_out=read_out)
+        return model(params, *place, compose(own, *more), read_out=read_out)
 
     return apply
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.config import InputError
-from memsinks_jax.model.decoder import in_turn
+from memsinks_jax.model.decoder import compose
 
 SITES = ("attention", "mlp")
 # Distance of an activation a from a key k, where p = a.k / |k|^2 and cos is of the angle between them:
@@ -129,4 +129,4 @@ def interventions(memories: Sequence[Memory], real_BT: jax.Array, last_BT: jax.A
 
         return remember
 
-    return in_turn(*({memory.site: at(memory)} for memory in stack(memories)))
+    return compose(*({memory.site: at(memory)} for memory in stack(memories)))

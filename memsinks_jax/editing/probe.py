@@ -17,7 +17,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import build_model, in_turn, recorded
+from memsinks_jax.model.decoder import build_model, compose, recorded
 from memsinks_jax.model.losses import logits, token_losses
 
 
@@ -120,7 +120,7 @@ class Probe:
 
     def _apply(self, params: dict, prompts: Prompts, changes: dict, read_out) -> jax.Array:
         return self._model(
-            params, prompts.tokens, prompts.segments, prompts.positions, in_turn(self._gates, changes),
+            params, prompts.tokens, prompts.segments, prompts.positions, compose(self._gates, changes),
             read_out=read_out,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from memsinks_jax.data.packing import Piece, owners, reads_whole, row_of, window
 from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import Change, build_model, in_turn, no_change
+from memsinks_jax.model.decoder import Change, build_model, compose, no_change
 from memsinks_jax.model.losses import token_losses
 
 BATCH_SIZE = 32
@@ -180,7 +180,7 @@ def _compiled(config: Config, change: Change, platform: str | None) -> jax.stage
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
         segments_BT, owned = batch["segments"], sinks.by_owner(batch)
         own = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
-        interventions = in_turn(own, change(segments_BT > 0, None))
+        interventions = compose(own, change(segments_BT > 0, None))
         read_out = functools.partial(
             token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
         )

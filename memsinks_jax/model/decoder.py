@@ -56,7 +56,7 @@ REMAT_POLICIES = {
 }
 
 
-def in_turn(*changes: Interventions) -> Interventions:
+def compose(*changes: Interventions) -> Interventions:
     """Combines interventions in this order. At most one may have `sinks`."""
     sparse = {site: rows for change in changes for site, rows in change.items() if site in ("sinks", "others")}
     sites = {site for change in changes for site in change} - set(sparse)
@@ -99,7 +99,7 @@ def empty_cache(config: ModelConfig, batch: int, length: int) -> Cache:
     return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
 
-class About(NamedTuple):
+class LayerInputs(NamedTuple):
     """The inputs that all layers share. `angles_BTC` has one array for each kind of layer, see positions.py."""
 
     segments_BT: jax.Array
@@ -136,15 +136,15 @@ class Layer(nnx.Module):
             setattr(self, name, Norm(config, size) if size else None)
 
     def __call__(
-        self, x_BTD: jax.Array, layer: jax.Array, kind: jax.Array | None, cache: Cache | None, rows, about: About
+        self, x_BTD: jax.Array, layer: jax.Array, kind: jax.Array | None, cache: Cache | None, rows, inputs: LayerInputs
     ) -> tuple[jax.Array, Cache | None]:
-        heads_BTD, cache = self.attention(_normed(self.attention_norm, x_BTD), layer, kind, cache, about)
+        heads_BTD, cache = self.attention(_normed(self.attention_norm, x_BTD), layer, kind, cache, inputs)
         read_BTD, x_BTD = x_BTD, x_BTD + _normed(self.attention_output_norm, heads_BTD)
         read_BTD = _normed(self.mlp_norm, read_BTD if self.family.parallel else x_BTD)
-        x_BTD = x_BTD + _normed(self.mlp_output_norm, self.mlp(read_BTD, layer, rows, about))
+        x_BTD = x_BTD + _normed(self.mlp_output_norm, self.mlp(read_BTD, layer, rows, inputs))
         return constrain(x_BTD, BATCH, None, None), cache
 
-    def attention(self, x_BTD, layer, kind, cache, about) -> tuple[jax.Array, Cache | None]:
+    def attention(self, x_BTD, layer, kind, cache, inputs) -> tuple[jax.Array, Cache | None]:
         config: ModelConfig = self.model.config
 
         def heads(name: str) -> jax.Array:
@@ -154,36 +154,36 @@ class Layer(nnx.Module):
                 y_BTHC = _normed(norm, y).reshape(by_head)
             else:
                 y_BTHC = _normed(norm, y.reshape(by_head))
-            is_rotated = name != "value" and about.angles_BTC
-            return rotate(y_BTHC, _of_kind(about.angles_BTC, kind)) if is_rotated else y_BTHC
+            is_rotated = name != "value" and inputs.angles_BTC
+            return rotate(y_BTHC, _of_kind(inputs.angles_BTC, kind)) if is_rotated else y_BTHC
 
         query_BTHC, key_BTKC, value_BTKC = heads("query"), heads("key"), heads("value")
         if config.attention_scale:  # the kernels divide by the root of the head's size
             query_BTHC = query_BTHC * (config.attention_scale * config.head_width**0.5)
         if cache is None:
             heads_BTHC = attend(
-                self.model.kernel, query_BTHC, key_BTKC, value_BTKC, about.segments_BT, self.model.windows, kind
+                self.model.kernel, query_BTHC, key_BTKC, value_BTKC, inputs.segments_BT, self.model.windows, kind
             )
         else:
             rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
             cache = Cache(
-                cache.keys.at[rows_B1, about.positions_BT].set(key_BTKC),
-                cache.values.at[rows_B1, about.positions_BT].set(value_BTKC),
+                cache.keys.at[rows_B1, inputs.positions_BT].set(key_BTKC),
+                cache.values.at[rows_B1, inputs.positions_BT].set(value_BTKC),
             )
-            before_BTS = about.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[1])
+            before_BTS = inputs.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[1])
             heads_BTHC = masked_attention(query_BTHC, *cache, within(before_BTS, self.model.windows, kind))
-        heads_BTD = _intervene(about, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
+        heads_BTD = _intervene(inputs, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
-    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, dict], about: About) -> jax.Array:
-        linear = functools.partial(self.linear, x=x_BTD, columns=about.gradient_scale)
-        x_BTF = _intervene(about, "mlp", self.activation(linear), layer)
-        y_BTD = self.linear("down", x_BTF, residual=True, rows=about.gradient_scale)
+    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, dict], inputs: LayerInputs) -> jax.Array:
+        linear = functools.partial(self.linear, x=x_BTD, columns=inputs.gradient_scale)
+        x_BTF = _intervene(inputs, "mlp", self.activation(linear), layer)
+        y_BTD = self.linear("down", x_BTF, residual=True, rows=inputs.gradient_scale)
         if "sinks" in rows:
-            y_BTD += sparse_sinks.added(x_BTD, rows["sinks"], about.interventions["sinks"], self.activation)
+            y_BTD += sparse_sinks.added(x_BTD, rows["sinks"], inputs.interventions["sinks"], self.activation)
         if "others" in rows:
             y_BTD = sparse_sinks.with_others(
-                x_BTD, y_BTD, rows["others"], about.interventions["others"], self.activation
+                x_BTD, y_BTD, rows["others"], inputs.interventions["others"], self.activation
             )
         return y_BTD
 
@@ -212,8 +212,8 @@ def _of_kind(choices: tuple[jax.Array, ...], kind: jax.Array | None) -> jax.Arra
     return choices[0] if kind is None else jnp.stack(choices)[kind]
 
 
-def _intervene(about: About, site: str, x: jax.Array, layer: jax.Array) -> jax.Array:
-    return about.interventions[site](x, layer) if site in about.interventions else x
+def _intervene(inputs: LayerInputs, site: str, x: jax.Array, layer: jax.Array) -> jax.Array:
+    return inputs.interventions[site](x, layer) if site in inputs.interventions else x
 
 
 class Norm(nnx.Module):
@@ -349,8 +349,8 @@ class Decoder:
         structure, stacked = nnx.split(modules.layers)
 
         def layer(weights: nnx.State, x_BTD, number, kind, cache, rows, *places) -> tuple[jax.Array, Cache | None]:
-            about = About(*places, interventions, gradient_scale)
-            return nnx.merge(structure, weights)(x_BTD, number, kind, cache, rows, about)
+            inputs = LayerInputs(*places, interventions, gradient_scale)
+            return nnx.merge(structure, weights)(x_BTD, number, kind, cache, rows, inputs)
 
         if self.remat != "none":
             layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])

@@ -37,13 +37,13 @@ def _taken(table: jax.Array, numbers: jax.Array) -> jax.Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _exchanged(sizes, tables, numbers):
     def fetch(tables, numbers):
-        def add_turn(turn, rows):
-            slots_K, asked = _asked(numbers.ravel(), turn, sizes)
+        def add_round(number, rows):
+            slots_K, asked = _asked(numbers.ravel(), number, sizes)
             answer = jax.tree.map(lambda table: _sent(_taken(table, asked).astype(sizes[-1])), tables)
             return jax.tree.map(lambda rows, got: rows + _taken(got, slots_K).reshape(rows.shape), rows, answer)
 
         rows = {name: jnp.zeros((*numbers.shape, *table.shape[1:]), sizes[-1]) for name, table in tables.items()}
-        return jax.lax.fori_loop(0, _turns(numbers.ravel(), sizes), add_turn, rows)
+        return jax.lax.fori_loop(0, _turns(numbers.ravel(), sizes), add_round, rows)
 
     return jax.shard_map(fetch, in_specs=(P(FSDP), P(BATCH)), out_specs=P(BATCH), check_vma=False)(tables, numbers)
 
@@ -52,8 +52,8 @@ def _exchanged_backward(sizes, numbers, gradients):
     shards, count, _ = sizes
 
     def give_back(numbers, gradients):
-        def add_turn(turn, tables):
-            slots_K, asked = _asked(numbers.ravel(), turn, sizes)
+        def add_round(number, tables):
+            slots_K, asked = _asked(numbers.ravel(), number, sizes)
             room = _room(numbers.size, shards)
             whose = jnp.full(shards * room, numbers.size).at[slots_K].set(jnp.arange(numbers.size), mode="drop")
 
@@ -65,7 +65,7 @@ def _exchanged_backward(sizes, numbers, gradients):
 
         rank = numbers.ndim
         tables = {name: jnp.zeros((count, *rows.shape[rank:]), jnp.float32) for name, rows in gradients.items()}
-        tables = jax.lax.fori_loop(0, _turns(numbers.ravel(), sizes), add_turn, tables)
+        tables = jax.lax.fori_loop(0, _turns(numbers.ravel(), sizes), add_round, tables)
         return jax.lax.psum(tables, "data")
 
     specs = {"in_specs": (P(BATCH), P(BATCH)), "out_specs": P(FSDP)}
@@ -95,13 +95,13 @@ def _turns(numbers_K: jax.Array, sizes: tuple) -> jax.Array:
     return jax.lax.pmax(before_K.max(), AXES) // _room(numbers_K.size, sizes[0]) + 1
 
 
-def _asked(numbers_K: jax.Array, turn: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
+def _asked(numbers_K: jax.Array, number: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
     """Where the answers of a round go, (K,), n * C for none; and the rows that others request from this device, (n * C,)."""
     shards, count, _ = sizes
     room = _room(numbers_K.size, shards)
     owner_K, before_K = _places(numbers_K, sizes)
     slots_K = jnp.where(
-        (owner_K < shards) & (before_K // room == turn), owner_K * room + before_K % room, shards * room
+        (owner_K < shards) & (before_K // room == number), owner_K * room + before_K % room, shards * room
     )
     wanted = jnp.full(shards * room, count, jnp.int32).at[slots_K].set(numbers_K % count, mode="drop")
     return slots_K, _sent(wanted)

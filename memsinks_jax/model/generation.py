@@ -23,7 +23,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import Cache, Change, build_model, empty_cache, in_turn, no_change
+from memsinks_jax.model.decoder import Cache, Change, build_model, compose, empty_cache, no_change
 from memsinks_jax.model.losses import logits
 
 _SMALLEST = 16  # places; lengths are rounded up to powers of two from here, to compile few programs
@@ -189,7 +189,7 @@ class _Programs:
         cache = empty_cache(self._config.model, batch, room)
         positions_BP = jnp.broadcast_to(jnp.arange(length), tokens_BP.shape)
         known_B1 = request["known_B"][:, None]
-        interventions = in_turn(
+        interventions = compose(
             self._gates(request, mode), self._change(positions_BP < known_B1, positions_BP == known_B1 - 1)
         )
 
@@ -207,7 +207,7 @@ class _Programs:
     def _write_on(self, params: dict, state: _State, request: dict, until: jax.Array, mode: str) -> _State:
         """Adds tokens until there are `until`, or every row has its end of text."""
         every_B1 = jnp.ones((state.written_BT.shape[0], 1), bool)
-        interventions = in_turn(self._gates(request, mode), self._change(every_B1, every_B1))
+        interventions = compose(self._gates(request, mode), self._change(every_B1, every_B1))
 
         def write_one(state: _State) -> _State:
             last_B1 = jax.lax.dynamic_slice_in_dim(state.written_BT, state.count - 1, 1, axis=1)

@@ -13,7 +13,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
-from memsinks_jax.training import monitor, touched
+from memsinks_jax.training import active_rows, monitor
 from memsinks_jax.training.guard import Guard, check_update, init_guard
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
@@ -85,11 +85,11 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         if sparse:
             owners = sinks.by_owner(batch)
             opened_BN = sinks.opened(owners, config.sinks)
-            rows = touched.find(sinks.sinks_for_mode(
+            rows = active_rows.find(sinks.sinks_for_mode(
                 "own", owners["identities"], seed, parts.sinks, config.sinks, owners["segments"], opened_BN
             ), parts.sinks)  # fmt: skip
             batch |= {"sinks": rows.places_BNk}
-            before = params, optimizer_state = touched.take(before, rows)
+            before = params, optimizer_state = active_rows.gather(before, rows)
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
             losses = partial(losses_of, frozen, step=state.step, seed=seed)
@@ -102,12 +102,12 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         update_mask = method.update_mask(batch, seed)
 
         def changes(path: tuple, leaf: jax.Array) -> jax.Array:
-            return accept & update_mask(path) & (touched.changing(path, leaf, rows) if sparse else True)
+            return accept & update_mask(path) & (active_rows.update_mask(path, leaf, rows) if sparse else True)
 
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params, accept=changes)
         updated = accepted(changes, (optax.apply_updates(params, updates), optimizer_state), before)
         if sparse:
-            updated = touched.put((trained, state.optimizer), updated, rows)
+            updated = active_rows.scatter((trained, state.optimizer), updated, rows)
         metrics = {
             "train_loss": loss,
             "tokens": tokens,

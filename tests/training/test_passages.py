@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_touched import as_tables, assert_close, batch_of, initial, losses_and_gradients, masked
+from test_active_rows import as_tables, assert_close, batch_of, initial, losses_and_gradients, masked
 
 from memsinks_jax import sinks
 from memsinks_jax.config import with_fields
@@ -17,7 +17,7 @@ PLACES = (2, 3, 50)
 
 @pytest.fixture
 def tiny(tiny):
-    """Of `test_touched`: 16 shared neurons, 40 sinks, 6 of them a document or a passage."""
+    """Of `test_active_rows`: 16 shared neurons, 40 sinks, 6 of them a document or a passage."""
     return with_fields(tiny, {"sinks.pool": 40, "sinks.active": 6, "sinks.sampling": "floyd", "sinks.sparse": True})
 
 

@@ -62,7 +62,7 @@ def _products(
     def loss(inputs_LRTD: jax.Array, outputs: dict) -> jax.Array:
         at = {}
 
-        class Looked(Layer):
+        class Recording(Layer):
             def mlp(self, x_RTD, layer, *others):
                 at["layer"] = layer
                 return super().mlp(x_RTD, layer, *others)
@@ -75,7 +75,7 @@ def _products(
                 y_RTF = super().linear(name, x, **others)
                 return y_RTF + outputs[name][at["layer"]].astype(y_RTF.dtype)
 
-        losses_RT = dataclasses.replace(reader.model, layer=Looked)(
+        losses_RT = dataclasses.replace(reader.model, layer=Recording)(
             params, rows["inputs"], rows["segments"], rows["positions"],
             read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sparse sinks against masked ones with the same masks: losses, gradients, updates, untouched rows."""
+"""Sparse sinks against masked ones with the same masks: losses, gradients, updates, rows that no document uses."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.planning.account import COLLECTIVES
 from memsinks_jax.planning.program_text import group, parse
-from memsinks_jax.training import sharding, touched
+from memsinks_jax.training import active_rows, sharding
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.optimizer import scale_by_adam
@@ -186,22 +186,24 @@ def test_bias_correction_counts_the_updates_of_a_row():
     adam, params = scale_by_adam(0.9, 0.99), {"dense": jnp.ones(2), "sink_up": jnp.ones((3, 1, 2))}
     state = adam.init(params)
     for _ in range(5):
-        rows = touched.find(jnp.array([[[0, 2]]]), 3)
+        rows = active_rows.find(jnp.array([[[0, 2]]]), 3)
         gradients = {"dense": jnp.full(2, 0.3), "sink_up": jnp.full((2, 1, 2), 0.3)}
-        updates, part = adam.update(gradients, touched.take(state, rows))
-        state = touched.put(state, part, rows)
-    rows = touched.find(jnp.array([[[1, 2]]]), 3)
-    updates, part = adam.update({"dense": jnp.zeros(2), "sink_up": jnp.full((2, 1, 2), 0.3)}, touched.take(state, rows))
-    state = touched.put(state, part, rows)
+        updates, part = adam.update(gradients, active_rows.gather(state, rows))
+        state = active_rows.scatter(state, part, rows)
+    rows = active_rows.find(jnp.array([[[1, 2]]]), 3)
+    updates, part = adam.update(
+        {"dense": jnp.zeros(2), "sink_up": jnp.full((2, 1, 2), 0.3)}, active_rows.gather(state, rows)
+    )
+    state = active_rows.scatter(state, part, rows)
     assert updates["sink_up"][0] == pytest.approx(1) and updates["sink_up"][1] == pytest.approx(1)
     assert (updates["dense"] < 0.95).all()
     assert state.counts["sink_up"].tolist() == [5, 1, 6] and state.count == 6
 
 
 @pytest.mark.parametrize("pool", [6, 10, 100])
-def test_rows_that_documents_share_are_touched_once(pool):
+def test_rows_that_documents_share_are_gathered_once(pool):
     """Also where a pool has fewer rows than the batch has sinks: then all have their places."""
-    found = touched.find(jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool)
+    found = active_rows.find(jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool)
     rows_U = found.rows_nU.ravel()
     assert sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1}) and len(rows_U) == 6
     assert (rows_U != sinks.NONE).sum() == len({3, 5, pool - 1})

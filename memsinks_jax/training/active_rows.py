@@ -7,7 +7,7 @@ moments. For a sink that every step uses, both updates are the same.
 
 M is the pool, whose rows are in n parts along `fsdp`. The same number of rows is gathered from each part, U in all. If a
 part has no more rows than a batch has sinks, B * N * k, nothing is gathered, U is M, and the update itself leaves out the
-other rows (`changing`).
+other rows (`update_mask`).
 """
 
 from typing import NamedTuple
@@ -20,71 +20,73 @@ from memsinks_jax.sinks import NONE
 from memsinks_jax.training.optimizer import is_table
 
 
-class Touched(NamedTuple):
+class ActiveRows(NamedTuple):
     """Table rows by part, int32 (n, U / n), padded with NONE; and the places in U of documents' rows."""
 
     rows_nU: jax.Array
     places_BNk: jax.Array
 
 
-def find(sinks_BNk: jax.Array, pool: int) -> Touched:
+def find(sinks_BNk: jax.Array, pool: int) -> ActiveRows:
     """Finds the rows that a batch uses. Sinks that are NONE stay NONE."""
     parts = parts_along(FSDP, pool)
-    size, asked_U = pool // parts, sinks_BNk.ravel()
-    if size <= len(asked_U):
-        used_M = jnp.zeros(pool, bool).at[asked_U].set(True, mode="drop")
-        return Touched(jnp.where(used_M, jnp.arange(pool), NONE).reshape(parts, size), sinks_BNk)
-    sorted_U = jnp.sort(asked_U)
+    size, requested_U = pool // parts, sinks_BNk.ravel()
+    if size <= len(requested_U):
+        used_M = jnp.zeros(pool, bool).at[requested_U].set(True, mode="drop")
+        return ActiveRows(jnp.where(used_M, jnp.arange(pool), NONE).reshape(parts, size), sinks_BNk)
+    sorted_U = jnp.sort(requested_U)
     # The place in the sorted list (first of equal numbers), minus the start of the part, is the place in the part.
     first_U = jnp.searchsorted(sorted_U, sorted_U)
     begins_n = jnp.searchsorted(sorted_U, jnp.arange(parts) * size)
     part_U = sorted_U // size  # NONE stays NONE
-    rows_nU = jnp.full((parts, len(asked_U)), NONE).at[part_U, first_U - begins_n[part_U]].set(sorted_U, mode="drop")
+    rows_nU = (
+        jnp.full((parts, len(requested_U)), NONE).at[part_U, first_U - begins_n[part_U]].set(sorted_U, mode="drop")
+    )
     places_BNk = jnp.searchsorted(sorted_U, sinks_BNk)
     part_BNk = sinks_BNk // size
-    places_BNk += part_BNk * len(asked_U) - begins_n[part_BNk]
-    return Touched(rows_nU, jnp.where(sinks_BNk == NONE, NONE, places_BNk).astype(jnp.int32))
+    places_BNk += part_BNk * len(requested_U) - begins_n[part_BNk]
+    return ActiveRows(rows_nU, jnp.where(sinks_BNk == NONE, NONE, places_BNk).astype(jnp.int32))
 
 
-def take(tree, touched: Touched):
-    """Parameters or an optimizer's state -> the same, with only the touched rows of tables."""
+def gather(tree, active: ActiveRows):
+    """Parameters or an optimizer's state -> the same, with only the active rows of tables."""
 
-    def taken(table: jax.Array) -> jax.Array:
-        if touched.rows_nU.size == len(table):
+    def gathered(table: jax.Array) -> jax.Array:
+        if active.rows_nU.size == len(table):
             return table
-        rows = jax.vmap(lambda part, rows_U: part.at[rows_U].get(mode="fill", fill_value=0))(*_by_part(table, touched))
+        rows = jax.vmap(lambda part, rows_U: part.at[rows_U].get(mode="fill", fill_value=0))(*_by_part(table, active))
         return rows.reshape(-1, *table.shape[1:])
 
-    return _of_tables(taken, tree)
+    return _of_tables(gathered, tree)
 
 
-def changing(path: tuple, leaf: jax.Array, touched: Touched) -> jax.Array | bool:
-    """Which rows an update changes of what `take` has returned: of a table bool (U, 1, ...), of everything else True."""
+def update_mask(path: tuple, leaf: jax.Array, active: ActiveRows) -> jax.Array | bool:
+    """Which rows an update changes of what `gather` has returned: of a table bool (U, 1, ...), of everything else True."""
     if not is_table(path):
         return True
-    return touched.rows_nU.reshape(-1, *[1] * (leaf.ndim - 1)) != NONE
+    return active.rows_nU.reshape(-1, *[1] * (leaf.ndim - 1)) != NONE
 
 
-def put(tree, rows, touched: Touched):
-    """The inverse of `take`: writes the table rows of `rows` back into `tree`; everything else is from `rows`."""
+def scatter(tree, rows, active: ActiveRows):
+    """The inverse of `gather`: writes the table rows of `rows` back into `tree`; everything else is from `rows`."""
 
     def written(now: jax.Array, table: jax.Array) -> jax.Array:
-        if touched.rows_nU.size == len(table):
+        if active.rows_nU.size == len(table):
             return now
-        parts, rows_nU = _by_part(table, touched)
+        parts, rows_nU = _by_part(table, active)
         now = now.reshape(*rows_nU.shape, *table.shape[1:])
-        put_into = jax.vmap(lambda part, rows_U, now: part.at[rows_U].set(now, mode="drop"))
-        return put_into(parts, rows_nU, now).reshape(table.shape)
+        scatter_into = jax.vmap(lambda part, rows_U, now: part.at[rows_U].set(now, mode="drop"))
+        return scatter_into(parts, rows_nU, now).reshape(table.shape)
 
     return _of_tables(written, rows, tree, rest=lambda now, table: now)
 
 
-def _by_part(table: jax.Array, touched: Touched) -> tuple[jax.Array, jax.Array]:
-    """The parts of a table (n, M / n, ...), and their touched rows; for NONE, one past the last row."""
-    parts = len(touched.rows_nU)
+def _by_part(table: jax.Array, active: ActiveRows) -> tuple[jax.Array, jax.Array]:
+    """The parts of a table (n, M / n, ...), and their active rows; for NONE, one past the last row."""
+    parts = len(active.rows_nU)
     size = len(table) // parts
-    rows_nU = touched.rows_nU - size * jnp.arange(parts)[:, None]
-    rows_nU = jnp.where(touched.rows_nU == NONE, size, rows_nU)
+    rows_nU = active.rows_nU - size * jnp.arange(parts)[:, None]
+    rows_nU = jnp.where(active.rows_nU == NONE, size, rows_nU)
     split = table.reshape(parts, size, *table.shape[1:])
     return constrain(split, FSDP, *[None] * table.ndim), constrain(rows_nU, FSDP, None)
 
