@@ -47,7 +47,7 @@ def batch(rng: np.random.Generator, statistics: Statistics, law, sequences: int)
 
 
 def ends_in_a_cycle(statistics: Statistics, tokens: np.ndarray, seen: np.ndarray) -> bool:
-    """Whether a sequence ends in a cycle of tokens with one successor each, judged from the sequence alone.
+    """Whether a sequence ends in a cycle of tokens with one successor each, decided from the sequence alone.
 
     Outputs are read off the sequence. A trigger at its very end, never seen before, counts as free.
     """

@@ -93,7 +93,7 @@ def test_an_edit_says_its_target_and_is_told(place, target, said):
     assert 0.01 <= found["boundary"] <= 100 and 0 <= found["unchanged"] <= found["off_target"] <= 1
     rows = found["effects"]
     assert rows[0]["on_target"] and not rows[0]["unchanged"]
-    # All of them chose the bound; judged by cross-validation they change no less often.
+    # All of them chose the bound; in cross-validation they change no less often.
     assert found["unchanged"] <= np.mean([row["unchanged"] for row in rows if row["kind"] == "negative"])
     assert [row["kind"] for row in rows] == ["prompt", "positive"] + ["negative"] * len(NEGATIVE)
     assert rows[0]["similarity"] == pytest.approx(1, abs=1e-6)

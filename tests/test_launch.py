@@ -47,7 +47,7 @@ def test_quickstart_shows_the_main_result(clone):
     claims = {claim["id"]: claim for claim in json.loads(done.stdout.splitlines()[-1])["claims"]}
     for name in ("memorizes", "recovery", "held_out_standard", "held_out_no_repeat"):
         assert claims[name]["holds"], claims[name]
-    # One seed is some points off the mean of several, on which our own bounds are judged, and so is another processor: of
+    # One seed is some points off the mean of several, to which our own bounds apply, and so is another processor: of
     # seed 0, held-out loss over standard's was 0.981 on one and 1.007 on another. The paper's bound is for any.
     assert claims["gap_closed"]["measured"] >= 0.5
     assert claims["gap_closed_on_return"]["measured"] >= 0.85

@@ -58,7 +58,7 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents, 
             of = {"members": targets, "never_seen": relearning.never_seen(attacked, non_members, targets)}
             found["relearning"] = {name: _relearned(compared, each) for name, each in of.items()}
     if "calibration" in kinds and len(members.tokens) < 2:
-        logger.warning("no calibration: half of the members are judged; give two")
+        logger.warning("no calibration: it is fitted on half of the members and evaluated on the rest; give two")
     elif "calibration" in kinds:
         found["calibration"] = {subject.name: calibrate(subject, members, non_members) for subject in held_by}
     if "benign" in kinds:

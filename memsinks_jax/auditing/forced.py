@@ -66,13 +66,13 @@ def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]
         return model(
             params, batch["inputs"], batch["segments"], batch["positions"],
             compose(interventions, change(batch)),
-            read_out=lambda x_BTD, head_DV: _judge(logits(x_BTD, head_DV), batch["targets"]),
+            read_out=lambda x_BTD, head_DV: _token_scores(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip
 
     return placement.jit(read_batch)
 
 
-def _judge(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _token_scores(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The fields of Reading, (B, T) each."""
     costs_BTV = -jax.nn.log_softmax(logits_BTV)
     chances_BTV = jnp.exp(-costs_BTV)

@@ -126,7 +126,7 @@ class Probe:
 
     def _answer_with(self, params: dict, prompts: Prompts, target_B, memories: tuple[Memory, ...]) -> tuple:
         last_BT = prompts.positions == prompts.last[:, None]
-        return _judged(self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)), target_B)
+        return _outcome(self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)), target_B)
 
     def _write_with(self, params: dict, prompts: Prompts, memories: tuple[Memory, ...], count: int) -> jax.Array:
         rows = jnp.arange(prompts.tokens.shape[0])
@@ -160,11 +160,11 @@ class Probe:
         nothing = jnp.zeros((self.config.model.layers, *prompts.tokens.shape, width))
 
         def loss(shift_LBTW, record_LBTW):
-            def look(x_BTW, layer):
+            def record(x_BTW, layer):
                 seen = recorded(x_BTW[..., :width], record_LBTW[layer]) + shift_LBTW[layer].astype(x_BTW.dtype)
                 return jnp.concatenate([seen, x_BTW[..., width:]], axis=-1)
 
-            return _judged(self._forward(params, prompts, {site: look}), target_B)[1].sum()
+            return _outcome(self._forward(params, prompts, {site: record}), target_B)[1].sum()
 
         gradients, activations = jax.grad(loss, argnums=(0, 1))(nothing, nothing)
         return activations, gradients
@@ -183,9 +183,9 @@ class Probe:
             added = (here_RT & (layers_R == layer)[:, None])[:, :, None] * deltas_RW[:, None]
             return x_RTW.at[..., : deltas_RW.shape[-1]].add(added.astype(x_RTW.dtype))
 
-        return _judged(self._forward(params, rows, {site: patch}), target_R)
+        return _outcome(self._forward(params, rows, {site: patch}), target_R)
 
 
-def _judged(logits_BV: jax.Array, target_B: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _outcome(logits_BV: jax.Array, target_B: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     losses_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_BV), target_B[:, None], axis=-1)[:, 0]
     return logits_BV.argmax(axis=-1), losses_B, logits_BV

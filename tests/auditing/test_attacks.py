@@ -153,7 +153,7 @@ def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch
     assert alone["members"] < min(found["after"]["members"], found["before"]["members"] - 0.3)
 
 
-def test_one_member_cannot_be_practised_and_judged():
+def test_one_member_cannot_be_both_fitted_and_evaluated():
     one, many = (documents_of([[3, 4, 5]] * count) for count in (1, 8))
     assert not any(attacks.attack([subject_of(*random_model("gpt2"))], one, many, ("calibration",)).values())
 

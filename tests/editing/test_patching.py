@@ -245,13 +245,13 @@ def test_the_two_measures_of_negative_prompts_differ():
     assert swept.on_target([0, 1]).tolist() == [1] * 5
 
 
-def test_what_a_bound_is_chosen_on_does_not_judge_it():
-    chosen, judged = boundary.halves(7)
-    assert sorted([*chosen, *judged]) == list(range(7))
+def test_a_bound_is_not_evaluated_on_what_it_is_chosen_on():
+    chosen, evaluated = boundary.halves(7)
+    assert sorted([*chosen, *evaluated]) == list(range(7))
     assert [rows.tolist() for rows in boundary.halves(3)] == [[0, 1, 2]] * 2
 
 
-def test_all_prompts_choose_the_bound_and_each_is_judged_by_the_others():
+def test_all_prompts_choose_the_bound_and_each_is_evaluated_by_the_others():
     # Of four negative prompts the second and fourth change from the second bound on, the others from the fourth.
     before = np.full(4, 2)
     ends = np.array([3, 1, 3, 1])
@@ -260,7 +260,7 @@ def test_all_prompts_choose_the_bound_and_each_is_judged_by_the_others():
     assert boundary.choose_bound(swept) == pytest.approx(1.0)  # where no prompt changes
     assert boundary.choose_bound(swept, negative_rows=[0, 2]) == pytest.approx(10.0)  # where half of them do
     assert boundary.cross_validated(swept) == {"on_target": 1.0, "unchanged": 1.0, "off_target": 1.0}
-    # One that changes at every bound where the others do not is judged there.
+    # One that changes at every bound where the others do not is evaluated there.
     odd = swept._replace(negative=np.array([[2, 2, 2, 7], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2]]))
     assert boundary.cross_validated(odd)["unchanged"] == 0.75
     # Alone, it chooses for want of others; without negative prompts there is nothing to be said of them.

@@ -1,4 +1,4 @@
-"""Chooses settings of an edit on half of the documents and judges them on the other half."""
+"""Chooses settings of an edit on half of the documents and evaluates them on the other half."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Trial(NamedTuple):
 
     settings: dict
     tuned: Point
-    judged: Point
+    evaluated: Point
 
 
 def half(batches: list[dict], number: int) -> list[dict]:

@@ -2,7 +2,7 @@
 
 A small model learns invented facts. It knows weak facts but does not say them: an edit makes it say them. It says strong
 facts: an edit makes it say something else. Each edit is one memory, at the attention or the mlp site of one layer. The
-edit command's search finds layer, step and bound, which are judged on prompts that did not choose the bound.
+edit command's search finds layer, step and bound, which are evaluated on prompts that did not choose the bound.
 """
 
 import dataclasses

@@ -9,7 +9,7 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import Memory, bounding, stack
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts
-from memsinks_jax.studies.figures.local_memory_measures import Case, Text, best_bound, bounded, elsewhere, judged
+from memsinks_jax.studies.figures.local_memory_measures import Case, Text, best_bound, bounded, elsewhere, answer_rates
 
 MATRIX = 32  # edits in the cross-fire matrix
 
@@ -70,7 +70,7 @@ def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text
     unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
     stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
     # Expensive measures use a few edits, cheap ones all.
-    outcomes = [judged(probe, case, [stacked]) for case, _ in _spread(memories)]
+    outcomes = [answer_rates(probe, case, [stacked]) for case, _ in _spread(memories)]
     names = ("paraphrase", "unchanged", "off_target")
     filled = memories + memories[:1] * (room - len(memories))
     own, targets = _joined([case for case, _ in filled]), np.array([case.target for case, _ in filled])

@@ -166,7 +166,7 @@ def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
         return result
     case, memory = found.case, found.memory
     result |= {"bound": float(memory.bounds[0]), "own_similarity": _own_similarity(probe, case, memory)}
-    result |= judged(probe, case, [memory]) | elsewhere(probe, [memory], text)
+    result |= answer_rates(probe, case, [memory]) | elsewhere(probe, [memory], text)
     result |= _of_sweep(found) | _separability(probe, case, memory)
     x_BTM = np.abs(probe.distances(text.prompts, memory))
     result["fired"] = float((x_BTM < memory.bounds[0]).sum() / (text.prompts.segments > 0).sum())
@@ -178,7 +178,7 @@ def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
     return result
 
 
-def judged(probe: Probe, case: Case, memories: list[Memory], base: Probe | None = None) -> dict[str, float]:
+def answer_rates(probe: Probe, case: Case, memories: list[Memory], base: Probe | None = None) -> dict[str, float]:
     """The answers of a changed model on the prompts that did not choose the bound.
 
     `base` is the model before; by default `probe` itself without memories.
@@ -295,7 +295,7 @@ def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
 
 
 def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, dict[str, float]]:
-    """Other ways to edit, judged like the memory -> {name: outcome}."""
+    """Other methods of editing, measured like the memory -> {name: outcome}."""
     case, memory = found.case, found.memory
     draw = np.random.default_rng([seed, case.target])
     random = draw.normal(size=memory.deltas.shape).astype(np.float32)
@@ -308,13 +308,13 @@ def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, di
         "fine-tuning step": (_fine_tuned(probe, case), nothing),
     }
     result = {
-        name: judged(model, case, [added], base=probe) | elsewhere(model, [added], text)
+        name: answer_rates(model, case, [added], base=probe) | elsewhere(model, [added], text)
         for name, (model, added) in changed.items()
     }
     before = probe.answers(case.prompts, case.target)
     biased = before.logits.copy()
     biased[:, case.target] += before.logits[0].max() - before.logits[0, case.target] + 1e-3
-    # After the first token the model is unchanged, so whole words are judged by the first token.
+    # After the first token the model is unchanged, so whole words are scored by the first token.
     tokens = biased.argmax(axis=1)
     result["logit bias"] = _said(case, before.tokens, tokens, tokens == case.target)
     return result

@@ -100,7 +100,7 @@ def draw_examples(run: Run, path: pathlib.Path) -> None:
     save(figure, path, dpi=130)
 
 
-_JUDGED = {
+_METHODS = {
     "says target": "efficacy", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
     "divergence": "divergence", "perplexity": "perplexity_ratio",
 }  # fmt: skip
@@ -124,11 +124,11 @@ def compared(runs: list[Run]) -> list[str]:
             yield from (report.paragraph(label), shared.with_intervals(list(columns), rows))
 
     def ours(kind: str, run: Run) -> dict:
-        return {"memory": {name: run.metrics.get(f"{kind}_attention_{name}", np.nan) for name in _JUDGED.values()}}
+        return {"memory": {name: run.metrics.get(f"{kind}_attention_{name}", np.nan) for name in _METHODS.values()}}
 
     return [
         report.heading("Other ways to edit, attention"),
-        *tables("baselines", _JUDGED, ours),
+        *tables("baselines", _METHODS, ours),
         report.paragraph("""Random value: as large as the memory's, same key and bound. No bound: the value is added
             everywhere. Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate.
             Logit bias: as much on the target as its prompt needs. Divergence: of the predictions after negative prompts,

@@ -30,7 +30,7 @@ LABELS = {
     "hard_concrete": "pruning (Hard Concrete)", "integrated_gradients": "integrated gradients", "slimming": "slimming",
     "zero_out": "zero-out", "activation": "activation", "random": "random neurons",
 }  # fmt: skip
-# Edits of weights, for the figure of rivals. Settings are chosen on every other document and judged on the rest.
+# Edits of weights, for the figure of rivals. Settings are chosen on every other document and evaluated on the rest.
 EDITS = {"kfac": "K-FAC weight editing", "svd": "control: singular values", "balanced_subnet": "BalancedSubnet"}
 SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the mass to keep; the paper's are 0.6 to 0.9
 MOST_LAYERS = 3  # adjacent layers to edit
@@ -152,7 +152,7 @@ class _Subject:
         edits = self._subnets() if method == "balanced_subnet" else self._in_layers(method)
         sets = self._batches["repeated"], self._batches["held_out"]
         chosen = fronts.front(fronts.tried(self._loss, self._params, edits, *sets))
-        points = [trial.judged._replace(ratio=number) for number, trial in enumerate(chosen, 1)]
+        points = [trial.evaluated._replace(ratio=number) for number, trial in enumerate(chosen, 1)]
         return {"found": [trial.settings for trial in chosen], "repeated": [point._asdict() for point in points]}
 
     def _in_layers(self, method: str) -> Iterable[tuple[dict, dict]]:

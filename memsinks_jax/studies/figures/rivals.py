@@ -130,7 +130,7 @@ def _gap(run: Run) -> float:
 
 
 def places_after(standard: Run, method: str) -> list[Place]:
-    """Where a post-hoc method takes the standard model. If the method was judged on half of the documents, so is this."""
+    """Where a post-hoc method takes the standard model. On half of the documents if the method was evaluated on half."""
     found = []
     for point in post_hoc.curve(standard, method):
         repeated, held_out = point.repeated_loss - point.forgetting, point.held_out_loss - point.delta_val

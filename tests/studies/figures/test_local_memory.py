@@ -78,7 +78,7 @@ def test_a_case_holds_all_prompts_in_order(case, tokenizer):
 
 
 def test_what_is_said_is_counted(case):
-    """Only prompts that no bound was chosen by are judged: every other one."""
+    """Only prompts that no bound was chosen on are evaluated: every other one."""
     before = np.full(len(case.prompts.last), 5)
     after = before.copy()
     after[: case.positives] = case.target
@@ -89,8 +89,8 @@ def test_what_is_said_is_counted(case):
     assert said["efficacy"] == said["efficacy_whole"] == said["on_target"] == said["paraphrase"] == 1
     assert said["completed"] == pytest.approx(whole[: case.positives].mean())
     assert said["unchanged_neighbour"] == 0 and said["target_neighbour"] == 1 and said["unchanged_negated"] == 1
-    judged = case.classes[1::2]
-    assert said["off_target"] == pytest.approx((judged != "neighbour").mean())
+    evaluated = case.classes[1::2]
+    assert said["off_target"] == pytest.approx((evaluated != "neighbour").mean())
     assert said["unchanged"] == pytest.approx(said["off_target"])
     after[case.positives :] = 6  # another wrong token
     said = local_memory_measures._said(case, before, after, whole)

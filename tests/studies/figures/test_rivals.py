@@ -89,7 +89,7 @@ def test_claims(runs):
     assert not rivals.FIGURE.claims([run for run in runs if run.variant != "standard"])
 
 
-def test_an_edit_is_judged_beside_the_model_on_the_same_documents(runs):
+def test_an_edit_is_compared_with_the_model_on_the_same_documents(runs):
     (after,) = rivals.places_after(runs[0], "kfac")
     assert after == pytest.approx(Place(1.05, 1 - 0.5 / 0.9))
 
@@ -172,7 +172,7 @@ def test_a_model_is_evaluated_with_its_shared_neurons_scaled_up(tmp_path, monkey
 
 @pytest.mark.slow
 def test_edits_of_a_tiny_run(tmp_path, monkeypatch):
-    """They are tuned and judged, and what was chosen stands on the page."""
+    """They are tuned and evaluated, and what was chosen stands on the page."""
     grid = {"SHARES": (0.6, 0.9), "MOST_LAYERS": 1, "RATIOS": (0.03,), "WEIGHTS": (0.5,), "ORDINARY": 8}
     for name, values in grid.items():
         monkeypatch.setattr(post_hoc, name, values)

@@ -258,7 +258,7 @@ def test_a_tally_counts_what_its_names_say():
     assert twice == pytest.approx(rates)
 
 
-def test_attention_is_judged_where_triggers_are():
+def test_attention_is_measured_where_triggers_are():
     batch = Batch(jnp.array([[3, 1, 3, 1]]), jnp.array([[1, 0, 2]]), jnp.array([False]))
     one_back = jnp.eye(3)[jnp.array([0, 0, 1])][None, None]
     at_output = jnp.eye(3)[jnp.array([0, 1, 1])][None, None]

@@ -24,7 +24,7 @@ HARD = 1e4  # large enough for the limit: attention to the best key alone, or no
 BETAS = (2.0, 5.0, 10.0, 20.0, HARD)
 GAMMAS = (1.0, 4.0, HARD)
 VARIANTS = ("beta = infinity", "W_O^2 alone", "W_O^2 and W_K^2", "W_K^1 for t < 64")
-SEARCHED, JUDGED, AT_ONCE = 24, 96, 24  # sequences for the scales, for the result, in memory at once
+SEARCHED, EVALUATED, AT_ONCE = 24, 96, 24  # sequences for the scales, for the result, in memory at once
 
 
 def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
@@ -67,16 +67,16 @@ def _tally(model: TwoLayers, weights: dict, batch: Batch) -> dict[str, jax.Array
 
 
 def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> dict[str, float]:
-    """Builds the memories, chooses scales, and judges the result: rates of `measures`, and the clean accuracy of `VARIANTS`:
+    """Builds the memories, chooses scales, and evaluates the result: rates of `measures`, and the clean accuracy of `VARIANTS`:
     attention with infinite beta, uniform attention in both layers or in the first, W_K^1 for the first 64 positions."""
-    of_weights, of_search, of_judging = jax.random.split(jax.random.key(seed), 3)
+    of_weights, of_search, of_evaluation = jax.random.split(jax.random.key(seed), 3)
     length, chosen = law.length, candidates(statistics, law)
     weights = model.initial(of_weights, len(statistics.characters), length)
     divide_by = math.sqrt(model.d) if model.divide else 1.0
     built = memories(weights, chosen, divide_by)
     sample = jax.jit(sampler(statistics, law), static_argnums=1)
-    search, judged = sample(of_search, SEARCHED), sample(of_judging, JUDGED)
-    parts = [jax.tree.map(lambda x, at=at: x[at : at + AT_ONCE], judged) for at in range(0, JUDGED, AT_ONCE)]
+    search, evaluated = sample(of_search, SEARCHED), sample(of_evaluation, EVALUATED)
+    parts = [jax.tree.map(lambda x, at=at: x[at : at + AT_ONCE], evaluated) for at in range(0, EVALUATED, AT_ONCE)]
 
     def best(weights, pairs):
         """The best of these pairs of beta, with its gamma, and the rates of the memories scaled so."""

@@ -445,7 +445,7 @@ def theory(preset):
         + f". One gradient step from zero on each memory, those before it in place, recalls {mean_ci(step.test('wo1'))} "
         f"(W_O^2), {mean_ci(step.test('wk1'))} (W_K^2), {mean_ci(step.test('wk0_64'))} (W_K^1, t < 64).",
         f"K = {preset.k} fixed triggers, sequences of {law.length} tokens, everything random has variance 1/d. Scales of "
-        f"the memories chosen on {construction.SEARCHED} sequences, accuracy of {construction.JUDGED} others. Expected "
+        f"the memories chosen on {construction.SEARCHED} sequences, accuracy of {construction.EVALUATED} others. Expected "
         "values are for K = 5 and the bundled text. The gradient: "
         f"{GRADIENT_BATCHES * GRADIENT_BATCH} sequences, d = {GRADIENT_WIDTH}.",
         [row for d, (value, apart) in EXPECTED.items() for row in (

@@ -26,7 +26,7 @@ from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates,
 from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 
 AT_ONCE = 64  # sequences per gradient computation; larger batches sum several, which saves memory
-JUDGED = 192  # sequences in the test at the end
+EVALUATED = 192  # sequences in the test at the end
 SAVE_EVERY_SECONDS = 20
 _WEIGHTS, _DATA, _TEST = range(3)  # purposes of the seed's randomness
 
@@ -163,9 +163,9 @@ def probes(recipe: Recipe, statistics: Statistics, weights: dict) -> dict[str, j
     return found
 
 
-def judge(model: TwoLayers | Full, statistics: Statistics, weights: dict, law: Law, seed: int) -> dict[str, float]:
-    """Rates on `JUDGED` sequences of a law that no training has seen."""
-    keys = jax.random.split(purpose(seed, _TEST), JUDGED // 16)
+def test_rates(model: TwoLayers | Full, statistics: Statistics, weights: dict, law: Law, seed: int) -> dict[str, float]:
+    """Rates on `EVALUATED` sequences of a law that no training has seen."""
+    keys = jax.random.split(purpose(seed, _TEST), EVALUATED // 16)
     return measures.rates(measures.add(fresh(model, statistics, law, 16, weights, key) for key in keys))
 
 
@@ -244,6 +244,6 @@ def train(
     weights, test = {**others, **carry[0]}, {}
     for prefix, law in (("", recipe.law), ("other_", recipe.test_law)):
         if law is not None:
-            rates = judge(recipe.model, statistics, weights, law, seed)
+            rates = test_rates(recipe.model, statistics, weights, law, seed)
             test |= {prefix + name: value for name, value in rates.items()}
     return Run(recipe, seed, curves, weights, test)
