@@ -61,7 +61,7 @@ class Corpus:
         taken, held_out = np.zeros(len(words) + 1, np.int64), np.sort(self.mixture.documents("held_out"))
         for start, stop, _ in self.table.runs.tolist():
             records = np.setdiff1d(np.arange(start, stop), held_out, assume_unique=True)
-            records = records[self.table.firsts(records) == records]
+            records = records[self.table.first_copies(records) == records]
             groups = self.table.groups[records]
             order = np.argsort(groups, kind="stable")
             rank = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
@@ -221,11 +221,11 @@ def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
             "and give its folder as config.data.files, or choose content or index"
         )
     gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
-    firsts = [_firsts([document.text for document in documents]) for documents in gathered]
+    first_copies = [_first_copies([document.text for document in documents]) for documents in gathered]
     if tokenizer is None and config.data.tokenizer:
         tokenizer = open_tokenizer(pathlib.Path(config.data.tokenizer))
     elif tokenizer is None:
-        trained = [_trained_on(config, firsts[0]), *map(np.unique, firsts[1:])]
+        trained = [_trained_on(config, first_copies[0]), *map(np.unique, first_copies[1:])]
         texts = [documents[i].text for documents, which in zip(gathered, trained, strict=True) for i in which.tolist()]
         if not texts:
             raise InputError(NOTHING)
@@ -233,19 +233,20 @@ def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
     sources = []
     for documents in gathered:
         documents, tokens = tokenise(documents, tokenizer)
-        sources.append(Listed(tokens, _firsts([each.tobytes() for each in tokens]), documents))
+        sources.append(Listed(tokens, _first_copies([each.tobytes() for each in tokens]), documents))
     return sources, tokenizer
 
 
-def _firsts(contents: list[str] | list[bytes]) -> np.ndarray:
+def _first_copies(contents: list[str] | list[bytes]) -> np.ndarray:
     """The first of equal texts, for each document -> int64 (documents,)."""
     first = {content: number for number, content in reversed(list(enumerate(contents)))}
     return np.array([first[content] for content in contents])
 
 
-def _trained_on(config: Config, firsts: np.ndarray) -> np.ndarray:
+def _trained_on(config: Config, first_copies: np.ndarray) -> np.ndarray:
     """Documents of the first source that are not held out, before tokenization."""
-    table, documents = Table([Listed([np.zeros(0, np.int32)] * len(firsts), firsts)]), np.unique(firsts)
+    table = Table([Listed([np.zeros(0, np.int32)] * len(first_copies), first_copies)])
+    documents = np.unique(first_copies)
     roles = draw_roles(config.data, table, config.seed)
     unique = np.ones(len(documents), bool) if roles.window is None else roles.window.holds(documents)
     without = np.isin(documents, np.concatenate([roles.held_out, roles.left_out]))

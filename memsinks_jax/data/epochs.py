@@ -110,9 +110,7 @@ class Epochs:
     def returning(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids that may come more than once an epoch -> (uint64 (n,), ascending; int64 (n,), a record of each)."""
         table, mixture = self._table, self._mixture
-        records = (
-            np.concatenate([table.with_company(), mixture.repeated]) if self._kind != "group" else table.of_groups()
-        )
+        records = np.concatenate([table.clustered(), mixture.repeated]) if self._kind != "group" else table.of_groups()
         keys, first = np.unique(as_numbers(table.identities(records)), return_index=True)
         return keys, records[first]
 
@@ -140,26 +138,28 @@ class Epochs:
     def _met_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
         """Their encounters in the table: a document and its copies, or its cluster with ids by near-duplicate."""
         table, met = self._table, np.zeros(len(records), np.int64)
-        firsts, by_cluster = table.firsts(records), self._kind == "near_duplicate"
-        alone = (table.copies(firsts) == 1) & (not by_cluster)
-        read = np.flatnonzero(alone)[self._mixture.reads(firsts[alone])]
-        met[read] = through[self._block_of(firsts[read])]
+        first_copies, by_cluster = table.first_copies(records), self._kind == "near_duplicate"
+        alone = (table.copies(first_copies) == 1) & (not by_cluster)
+        read = np.flatnonzero(alone)[self._mixture.reads(first_copies[alone])]
+        met[read] = through[self._block_of(first_copies[read])]
         others = np.flatnonzero(~alone)
-        which, members = table.company(table.clusters(firsts[others]))
-        kept = self._mixture.reads(members) & (by_cluster | (table.firsts(members) == firsts[others[which]]))
+        which, members = table.cluster_members(table.clusters(first_copies[others]))
+        kept = self._mixture.reads(members) & (
+            by_cluster | (table.first_copies(members) == first_copies[others[which]])
+        )
         np.add.at(met, others[which[kept]], through[self._block_of(members[kept])])
         return met
 
     def _met_in_groups(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
-        return self._in_groups[self._table.groups[self._table.firsts(records)]] @ through
+        return self._in_groups[self._table.groups[self._table.first_copies(records)]] @ through
 
     @functools.cached_property
     def _in_groups(self) -> np.ndarray:
         """Table slots of each group in each block, int32 (groups, blocks), in memory."""
         counts = np.zeros((len(self._table.group_ids), self.blocks), np.int32)
         for (start, stop, _), block in zip(self._table.runs.tolist(), self._block_of_run.tolist(), strict=True):
-            firsts = self._table.firsts(np.arange(start, stop)[self._mixture.reads(np.arange(start, stop))])
-            counts[:, block] += np.bincount(self._table.groups[firsts], minlength=len(counts)).astype(np.int32)
+            first_copies = self._table.first_copies(np.arange(start, stop)[self._mixture.reads(np.arange(start, stop))])
+            counts[:, block] += np.bincount(self._table.groups[first_copies], minlength=len(counts)).astype(np.int32)
         return counts
 
     def _repeats_met(self, through: np.ndarray) -> np.ndarray:
@@ -182,8 +182,8 @@ class Epochs:
         if self._repeats:
             numbers = np.arange(len(self._repeats))
             return numbers + len(self._table), np.searchsorted(self._ends, numbers, side="right")
-        which, records = self._table.company(self._table.clusters(self._mixture.repeated))
-        kept = self._mixture.reads(records) & (self._table.firsts(records) == self._mixture.repeated[which])
+        which, records = self._table.cluster_members(self._table.clusters(self._mixture.repeated))
+        kept = self._mixture.reads(records) & (self._table.first_copies(records) == self._mixture.repeated[which])
         return records[kept], which[kept]
 
     def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
@@ -239,11 +239,11 @@ class Noise:
         """Which encounters have a random id, bool (n,)."""
         if not self.rate:
             return np.zeros(len(slots), bool)
-        firsts = self._mixture.table.firsts(records)
+        first_copies = self._mixture.table.first_copies(records)
         if self._always is not None:
-            return is_in(firsts, self._always)
+            return is_in(first_copies, self._always)
         chance = (self._draws(epoch, slots, 0) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return self._mixture.is_repeated(firsts) & (chance < self.rate)
+        return self._mixture.is_repeated(first_copies) & (chance < self.rate)
 
     def identities(self, epoch: int, slots: np.ndarray) -> np.ndarray:
         """-> uint32 (n, 2)"""

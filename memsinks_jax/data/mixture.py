@@ -70,24 +70,24 @@ class Mixture:
     def _sorted_repeated(self) -> np.ndarray:
         return np.sort(self.repeated)
 
-    def is_repeated(self, firsts: np.ndarray) -> np.ndarray:
-        return is_in(firsts, self._sorted_repeated)
+    def is_repeated(self, first_copies: np.ndarray) -> np.ndarray:
+        return is_in(first_copies, self._sorted_repeated)
 
     def reads(self, records: np.ndarray) -> np.ndarray:
         """Whether an epoch reads each record at its place in the table: bool (n,)."""
-        firsts = self.table.firsts(records)
-        source, read = self.table.source_of(firsts), ~is_in(firsts, self._not_unique)
+        first_copies = self.table.first_copies(records)
+        source, read = self.table.source_of(first_copies), ~is_in(first_copies, self._not_unique)
         first_only = self.data.copies == "once"
         again = np.zeros(len(records), bool)
         if not self.injected:
-            again = read & (source == 0) & (self.table.copies(firsts) > 1)
+            again = read & (source == 0) & (self.table.copies(first_copies) > 1)
         for number, window in enumerate(self.windows):
             if window:
                 there = np.flatnonzero(read & ~again & (source == number))
-                read[there] = window.holds(firsts[there])
+                read[there] = window.holds(first_copies[there])
         if not self.injected and self.data.repeats != "keep":
-            read &= ~again | ((records == firsts) & (self.data.repeats == "once"))
-        return read & (records == firsts) if first_only else read
+            read &= ~again | ((records == first_copies) & (self.data.repeats == "once"))
+        return read & (records == first_copies) if first_only else read
 
     @functools.cached_property
     def sums(self) -> Sums:
@@ -95,9 +95,9 @@ class Mixture:
         table, column, row_length = self.table, int(self.data.copies == "once"), self.data.row_length
         slots, tokens = np.zeros((2, len(table.runs)), np.int64)
         by_source = np.zeros((3, len(table.sources)), np.int64)
-        apart = np.unique(np.concatenate([self._records_of(self._not_unique), table.strays]))
+        apart = np.unique(np.concatenate([self._records_of(self._not_unique), table.cross_source_copies]))
         is_read = self.reads(apart)
-        elsewhere, apart = apart[is_read & (table.firsts(apart) != apart)], apart[~is_read]
+        elsewhere, apart = apart[is_read & (table.first_copies(apart) != apart)], apart[~is_read]
         if column:
             apart = apart[table.is_first_of_source(apart)]
         for number, source in enumerate(table.sources):
@@ -110,7 +110,7 @@ class Mixture:
                     sizes = table.lengths[records] + 1
                     slots[run], tokens[run] = len(records), sizes.sum()
                     longer, beyond = truncated(sizes - 1, row_length)
-                    by_source[:, number] += (table.firsts(records) == records).sum(), longer, beyond
+                    by_source[:, number] += (table.first_copies(records) == records).sum(), longer, beyond
                 continue
             slots[runs], tokens[runs] = source.runs[:, column].T
             there = apart[table.source_of(apart) == number]
@@ -123,20 +123,20 @@ class Mixture:
             by_source[0, number] -= (table.is_first_of_source(elsewhere) & (table.source_of(elsewhere) == number)).sum()
         return Sums(slots, tokens, *by_source)
 
-    def _records_of(self, firsts: np.ndarray) -> np.ndarray:
+    def _records_of(self, first_copies: np.ndarray) -> np.ndarray:
         """All copies of some documents."""
-        _, records = self.table.company(np.unique(self.table.clusters(firsts)))
-        return records[is_in(self.table.firsts(records), np.sort(firsts))]
+        _, records = self.table.cluster_members(np.unique(self.table.clusters(first_copies)))
+        return records[is_in(self.table.first_copies(records), np.sort(first_copies))]
 
-    def encounters(self, firsts: np.ndarray) -> list[int | None]:
+    def encounters(self, first_copies: np.ndarray) -> list[int | None]:
         """How often an epoch has each document; None if the steps decide, not the epoch."""
-        natural = self.table.copies(firsts) if self.data.copies == "keep" else np.ones_like(firsts)
+        natural = self.table.copies(first_copies) if self.data.copies == "keep" else np.ones_like(first_copies)
         if not self.injected and self.data.repeats != "keep":
-            natural = np.where(self.is_repeated(firsts), self.data.repeats == "once", natural)
-        times = np.where(self.reads(firsts), natural, 0)
+            natural = np.where(self.is_repeated(first_copies), self.data.repeats == "once", natural)
+        times = np.where(self.reads(first_copies), natural, 0)
         kept = dict(zip(self.repeated.tolist(), self.kept.tolist(), strict=True)) if self.injected else {}
         scheduled = set(self.scheduled.tolist())
-        found = zip(firsts.tolist(), times.tolist(), strict=True)
+        found = zip(first_copies.tolist(), times.tolist(), strict=True)
         return [None if first in scheduled else kept.get(first, often) for first, often in found]
 
     def documents(self, role: str) -> np.ndarray:
@@ -146,7 +146,7 @@ class Mixture:
         found, count = [self.repeated[:0]], 0
         for start, stop, _ in self.table.runs.tolist():
             records = np.arange(start, stop)
-            records = records[(self.table.firsts(records) == records) & self.reads(records)]
+            records = records[(self.table.first_copies(records) == records) & self.reads(records)]
             found.append(records[~self.is_repeated(records)])
             count += len(found[-1])
             if count >= LISTED:
@@ -192,13 +192,13 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
     table, data, budget = plan.table, plan.data, config.general.token_budget
     asked = general_sources(config.general)
 
-    def sizes(firsts: np.ndarray) -> np.ndarray:
+    def sizes(first_copies: np.ndarray) -> np.ndarray:
         """Lengths with end of text, truncated to a row if rows hold one document."""
-        found = table.lengths[firsts] + 1
+        found = table.lengths[first_copies] + 1
         return np.minimum(found, data.row_length) if data.rows == "one_document" else found
 
-    def tokens(firsts: np.ndarray) -> np.ndarray:
-        return sizes(firsts) * (table.copies(firsts) if data.copies == "keep" else 1)
+    def tokens(first_copies: np.ndarray) -> np.ndarray:
+        return sizes(first_copies) * (table.copies(first_copies) if data.copies == "keep" else 1)
 
     orders = [
         (units, Bijection(units.numbers, config.seed, "general corpus", number))
@@ -216,7 +216,8 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
             if taken.count < amount:
                 raise InputError(f"{files} holds {taken.count} distinct documents, not {amount}; lower its number")
             windows[number] = Window(units, order, 0, taken.after)
-            spent += sum(int(tokens(firsts).sum()) for firsts in _documents(units, order, taken.after)) if budget else 0
+            if budget:
+                spent += sum(int(tokens(first_copies).sum()) for first_copies in _documents(units, order, taken.after))
     left = budget - spent
     if budget and left < 0:
         raise InputError(
@@ -244,10 +245,10 @@ def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tu
     """(place in the order up to which documents have at most a number of tokens in all; the tokens they have)"""
     total = 0
     for places in chunks(units.numbers):
-        which, firsts = units.documents(order.at(places))
-        through = total + np.cumsum(tokens(firsts))
+        which, first_copies = units.documents(order.at(places))
+        through = total + np.cumsum(tokens(first_copies))
         fitting = int(np.searchsorted(through, budget, side="right"))
-        if fitting < len(firsts):
+        if fitting < len(first_copies):
             return int(places[which[fitting]]), int(through[fitting - 1]) if fitting else total
         total = int(through[-1]) if len(through) else total
     return units.numbers, total

@@ -391,7 +391,7 @@ class Rows:
             slots,
             met.records,
             self._epochs.identities(epoch, met.slots, met.records),
-            self._mixture.is_repeated(self._table.firsts(met.records)),
+            self._mixture.is_repeated(self._table.first_copies(met.records)),
             self._epochs.seen(epoch, block, met, opens),
             np.searchsorted(slots.first, opens, side="right") - 1,
         )

@@ -84,8 +84,8 @@ def longest_places(mixture: Mixture, keys: np.ndarray) -> np.ndarray:
             at, which = at[longer], which[longer]
             ends = source.passage_ends  # numpy would convert the whole column if the types differed
             records = np.searchsorted(ends, (at + start).astype(ends.dtype), side="right") + table.bounds[number]
-            firsts, of = np.unique(table.firsts(records), return_inverse=True)
-            is_read = np.array([often != 0 for often in mixture.encounters(firsts)], bool)[of]
+            first_copies, of = np.unique(table.first_copies(records), return_inverse=True)
+            is_read = np.array([often != 0 for often in mixture.encounters(first_copies)], bool)[of]
             here = passages[at]
             places = np.stack([records, here["start"], here["start"].astype(np.int64) + here["length"]], axis=1)
             places, which, length = places[is_read], which[is_read], here["length"][is_read]

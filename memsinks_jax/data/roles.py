@@ -28,14 +28,14 @@ class Units:
         self._table, self._start, self._stop = table, *table.bounds[source : source + 2].tolist()
         self.numbers = self._stop - self._start  # units are numbered from 0 to this
 
-    def of(self, firsts: np.ndarray) -> np.ndarray:
+    def of(self, first_copies: np.ndarray) -> np.ndarray:
         """The unit of each document, int64 (n,)."""
-        return firsts - self._start
+        return first_copies - self._start
 
     def documents(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(place in `units`, first copy) of all their documents, ordered by place."""
         records = units + self._start
-        which = np.flatnonzero(self._table.firsts(records) == records)
+        which = np.flatnonzero(self._table.first_copies(records) == records)
         return which, records[which]
 
     def sizes(self, units: np.ndarray) -> np.ndarray:
@@ -46,14 +46,14 @@ class Units:
 class Clusters(Units):
     """Near-duplicates: a unit has the number of the first record of the cluster."""
 
-    def of(self, firsts: np.ndarray) -> np.ndarray:
-        return self._table.clusters(firsts) - self._start
+    def of(self, first_copies: np.ndarray) -> np.ndarray:
+        return self._table.clusters(first_copies) - self._start
 
     def documents(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        firsts = units + self._start
-        there = np.flatnonzero(self._table.clusters(firsts) == firsts)
-        which, records = self._table.company(firsts[there])
-        kept = self._table.firsts(records) == records
+        first_copies = units + self._start
+        there = np.flatnonzero(self._table.clusters(first_copies) == first_copies)
+        which, records = self._table.cluster_members(first_copies[there])
+        kept = self._table.first_copies(records) == records
         return there[which[kept]], records[kept]
 
 
@@ -66,19 +66,19 @@ class Groups(Units):
         from scipy.sparse.csgraph import connected_components
 
         members = np.asarray(table.sources[source].members).astype(np.int64) + self._start
-        one, other = (table.groups[table.firsts(members[:, side])] for side in (0, 1))
+        one, other = (table.groups[table.first_copies(members[:, side])] for side in (0, 1))
         groups = len(table.group_ids)
         edges = coo_array((np.ones(len(one)), (one, other)), shape=(groups, groups))
         self.numbers, self._unit_of_group = connected_components(edges, directed=False)
 
-    def of(self, firsts: np.ndarray) -> np.ndarray:
-        return self._unit_of_group[self._table.groups[firsts]]
+    def of(self, first_copies: np.ndarray) -> np.ndarray:
+        return self._unit_of_group[self._table.groups[first_copies]]
 
     def documents(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         place = np.full(self.numbers, -1)
         place[units] = np.arange(len(units))
         found = [(place[:0], place[:0])]
-        for records in self._firsts():
+        for records in self._first_copies():
             which = place[self.of(records)]
             found.append((which[which >= 0], records[which >= 0]))
         which, records = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -91,14 +91,14 @@ class Groups(Units):
     @functools.cached_property
     def _all_sizes(self) -> np.ndarray:
         sizes = np.zeros(self.numbers, np.int64)
-        for records in self._firsts():
+        for records in self._first_copies():
             sizes += np.bincount(self.of(records), minlength=self.numbers)
         return sizes
 
-    def _firsts(self):
+    def _first_copies(self):
         for start in range(self._start, self._stop, _SCANNED):
             records = np.arange(start, min(start + _SCANNED, self._stop))
-            yield records[self._table.firsts(records) == records]
+            yield records[self._table.first_copies(records) == records]
 
 
 class Window(NamedTuple):
@@ -109,8 +109,8 @@ class Window(NamedTuple):
     low: int
     high: int
 
-    def holds(self, firsts: np.ndarray) -> np.ndarray:
-        places = self.order.place_of(self.units.of(firsts))
+    def holds(self, first_copies: np.ndarray) -> np.ndarray:
+        places = self.order.place_of(self.units.of(first_copies))
         return (self.low <= places) & (places < self.high)
 
 
@@ -138,17 +138,17 @@ def take(
     while places and total < count:
         here = places[: min(max(2 * (count - total), 16), _WALKED)]
         places = places[len(here) :]
-        which, firsts = units.documents(order.at(np.array(here)))
+        which, first_copies = units.documents(order.at(np.array(here)))
         if wanted is not None:
-            kept = wanted(firsts)
-            which, firsts = which[kept], firsts[kept]
-        if total + len(firsts) >= count:
+            kept = wanted(first_copies)
+            which, first_copies = which[kept], first_copies[kept]
+        if total + len(first_copies) >= count:
             last = int(which[count - total - 1])
-            rest = firsts[count - total :][which[count - total :] == last]
-            return Taken(np.concatenate([*found, firsts[: count - total]]), rest, here[last] + here.step, count)
-        total += len(firsts)
+            rest = first_copies[count - total :][which[count - total :] == last]
+            return Taken(np.concatenate([*found, first_copies[: count - total]]), rest, here[last] + here.step, count)
+        total += len(first_copies)
         if listed:
-            found.append(firsts)
+            found.append(first_copies)
     return Taken(np.concatenate(found), found[0][:0], places.start, total)
 
 
@@ -171,7 +171,9 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
             repeated = take(units, order, places, data.repeated_documents, listed=True)
             left.append(repeated.rest)
         if data.unique_documents >= 0:
-            chosen = take(units, order, places, data.unique_documents, wanted=lambda firsts: table.copies(firsts) == 1)
+            chosen = take(
+                units, order, places, data.unique_documents, wanted=lambda first_copies: table.copies(first_copies) == 1
+            )
             left.append(chosen.rest)
             window, unique = Window(units, order, 0, chosen.after), chosen.count
     else:
@@ -194,8 +196,8 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
 def _copied(table: Table) -> np.ndarray:
     """Documents of the first source that the files hold more than once."""
     members = np.asarray(table.sources[0].members[:, 1]).astype(np.int64)
-    firsts = np.unique(np.concatenate([table.firsts(members), table.firsts(table.strays)]))
-    return firsts[(firsts < table.bounds[1]) & (table.copies(firsts) > 1)]
+    first_copies = np.unique(table.first_copies(np.concatenate([members, table.cross_source_copies])))
+    return first_copies[(first_copies < table.bounds[1]) & (table.copies(first_copies) > 1)]
 
 
 def _refuse(data: DataConfig, table: Table, units: Units, wanted: int) -> None:

@@ -29,21 +29,21 @@ class Listed:
 
     Args:
       tokens: int32 (tokens,) of each record, without end of text.
-      firsts: int (records,), the first exact copy of each; None: no two are equal.
+      first_copies: int (records,), the first exact copy of each; None: no two are equal.
       documents: their texts and places, if there are any.
     """
 
     group_names: Sequence[str] = ()
     has_answers = False
 
-    def __init__(self, tokens: Sequence[np.ndarray], firsts=None, documents: Sequence[Document] = ()):
+    def __init__(self, tokens: Sequence[np.ndarray], first_copies=None, documents: Sequence[Document] = ()):
         self.all_tokens, self.documents = tokens, documents
         self.lengths = np.array([len(each) for each in tokens], np.int64)
-        self.firsts = np.arange(len(tokens)) if firsts is None else np.asarray(firsts)
+        self.firsts = np.arange(len(tokens)) if first_copies is None else np.asarray(first_copies)
         self.clusters, self.groups = self.firsts, np.zeros(len(tokens), np.int64)
         self.copies = np.bincount(self.firsts, minlength=len(tokens))[self.firsts]
-        with_company = np.flatnonzero(self.copies > 1)
-        members = np.stack([self.firsts[with_company], with_company], axis=1)
+        clustered = np.flatnonzero(self.copies > 1)
+        members = np.stack([self.firsts[clustered], clustered], axis=1)
         self.members = members[np.lexsort(members.T[::-1])]
         is_first = self.firsts == np.arange(len(tokens))
         self.runs, self.histogram = run_sums(self.lengths, is_first), histogram(self.lengths, is_first)
@@ -62,8 +62,8 @@ class Listed:
 
     @functools.cached_property
     def sorted_numbers(self) -> np.ndarray:
-        firsts = np.flatnonzero(self.firsts == np.arange(len(self)))
-        return firsts[np.argsort(as_numbers(self.identities[firsts]), kind="stable")]
+        first_copies = np.flatnonzero(self.firsts == np.arange(len(self)))
+        return first_copies[np.argsort(as_numbers(self.identities[first_copies]), kind="stable")]
 
     @property
     def sorted_identities(self) -> np.ndarray:
@@ -139,7 +139,7 @@ class Table:
       lengths     Column of int64, tokens without end of text
       content     Column of uint32 (2,), content ids
       runs        int64 (runs, 3): first record, last + 1, source; prepared.RUN adjacent records of a source
-      strays      int64 (n,), ascending: records of later sources whose document is also in an earlier one
+      cross_source_copies  int64 (n,), ascending: records of later sources whose document is also in an earlier one
     """
 
     def __init__(
@@ -157,7 +157,8 @@ class Table:
         self.sources, self._kind = sources, kind
         self.bounds = np.cumsum([0, *map(len, sources)])
         self.lengths, self._copies = self._numbers("lengths"), self._numbers("copies")
-        self._firsts, self._clusters = self._numbers("firsts", shifted=True), self._numbers("clusters", shifted=True)
+        self._first_copies = self._numbers("firsts", shifted=True)
+        self._clusters = self._numbers("clusters", shifted=True)
         self.content = Column([source.identities for source in sources], [np.asarray] * len(sources))
         self.runs = np.concatenate(
             [_runs(*bounds, number) for number, bounds in enumerate(itertools.pairwise(self.bounds))]
@@ -165,12 +166,12 @@ class Table:
         if kind == "group":
             self.group_names, self.group_ids, self.groups = self._join_groups(numbered)
         elif kind == "near_duplicate":
-            self._refuse_without_clusters()
+            self._check_clusters()
         # Documents that sources share: their first copies in the later source and in the earlier one.
         self._later, self._earlier = self._shared()
-        _, records = self._company(self._clusters[self._later])
+        _, records = self._listed_members(self._clusters[self._later])
         near = np.unique(np.concatenate([self._later, records]))
-        self.strays = near[self.firsts(near) != self._firsts[near]]
+        self.cross_source_copies = near[self.first_copies(near) != self._first_copies[near]]
         self._moved = near[self.clusters(near) != self._clusters[near]]
 
     def _numbers(self, name: str, shifted: bool = False) -> Column:
@@ -186,27 +187,27 @@ class Table:
     def source_of(self, records: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.bounds, records, side="right") - 1
 
-    def firsts(self, records: np.ndarray) -> np.ndarray:
+    def first_copies(self, records: np.ndarray) -> np.ndarray:
         """The first exact copy of each, over all sources."""
-        return self._patched(self._firsts[records])
+        return self._patched(self._first_copies[records])
 
     def clusters(self, records: np.ndarray) -> np.ndarray:
         """The first record of the near-duplicates of each; without any, its first copy."""
-        clusters = self._clusters[self.firsts(records)]
+        clusters = self._clusters[self.first_copies(records)]
         # A cluster whose first document is in an earlier source belongs to that source's cluster.
         for _ in self.sources[1:]:
             clusters = self._clusters[self._patched(clusters)]
         return clusters
 
-    def _patched(self, firsts: np.ndarray) -> np.ndarray:
-        shared = np.flatnonzero(is_in(firsts, self._later))
+    def _patched(self, first_copies: np.ndarray) -> np.ndarray:
+        shared = np.flatnonzero(is_in(first_copies, self._later))
         if len(shared):
-            firsts = firsts.copy()
-            firsts[shared] = self._earlier[np.searchsorted(self._later, firsts[shared])]
-        return firsts
+            first_copies = first_copies.copy()
+            first_copies[shared] = self._earlier[np.searchsorted(self._later, first_copies[shared])]
+        return first_copies
 
     def is_first_of_source(self, records: np.ndarray) -> np.ndarray:
-        return self._firsts[records] == records
+        return self._first_copies[records] == records
 
     def documents(self, source: int) -> int:
         """The distinct documents of a source."""
@@ -214,12 +215,12 @@ class Table:
 
     def copies(self, records: np.ndarray) -> np.ndarray:
         """The number of copies of each record's document in all sources."""
-        firsts = self.firsts(records)
-        copies = self._copies[firsts]
+        first_copies = self.first_copies(records)
+        copies = self._copies[first_copies]
         if len(self._later):
             order = np.argsort(self._earlier, kind="stable")
             through = np.concatenate([[0], np.cumsum(self._copies[self._later[order]])])
-            low, high = (np.searchsorted(self._earlier[order], firsts, side=side) for side in ("left", "right"))
+            low, high = (np.searchsorted(self._earlier[order], first_copies, side=side) for side in ("left", "right"))
             copies = copies + through[high] - through[low]
         return copies
 
@@ -232,14 +233,14 @@ class Table:
         if self._kind == "near_duplicate":
             return self.content[self.clusters(records)]
         if self._kind == "group":
-            return self.group_ids[self.groups[self.firsts(records)]]
+            return self.group_ids[self.groups[self.first_copies(records)]]
         if self._kind == "index":
-            return as_lanes(self.firsts(records).astype(np.uint64) + np.uint64(1))  # 0 is kept for padding
+            return as_lanes(self.first_copies(records).astype(np.uint64) + np.uint64(1))  # 0 is kept for padding
         return self.content[records]
 
-    def company(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def cluster_members(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every record of some clusters, given by their first records -> (place in `clusters`, record), int64 (n,) each."""
-        which, records = self._company(clusters)
+        which, records = self._listed_members(clusters)
         alone = np.flatnonzero(np.bincount(which, minlength=len(clusters)) == 0)
         which, records = np.concatenate([which, alone]), np.concatenate([records, clusters[alone]])
         if len(self._moved):
@@ -252,7 +253,7 @@ class Table:
         order = np.lexsort((records, which))
         return which[order], records[order]
 
-    def _company(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _listed_members(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found = [(clusters[:0], clusters[:0])]
         for number, source in enumerate(self.sources):
             shift = self.bounds[number]
@@ -261,7 +262,7 @@ class Table:
             found.append((there[which], np.asarray(source.members[place, 1]).astype(np.int64) + shift))
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))
 
-    def with_company(self) -> np.ndarray:
+    def clustered(self) -> np.ndarray:
         """Records that are not the only one of their document, or of their near-duplicates."""
         members = [np.asarray(source.members[:, 1]).astype(np.int64) for source in self.sources]
         within = [each + shift for each, shift in zip(members, self.bounds, strict=False)]
@@ -271,7 +272,7 @@ class Table:
         """A record of each group, in a pass over the whole table."""
         found = {}
         for start, stop, _ in self.runs.tolist():
-            groups, first = np.unique(self.groups[self.firsts(np.arange(start, stop))], return_index=True)
+            groups, first = np.unique(self.groups[self.first_copies(np.arange(start, stop))], return_index=True)
             found = dict(zip(groups.tolist(), (first + start).tolist(), strict=True)) | found
         return np.array(list(found.values()), np.int64)
 
@@ -297,27 +298,29 @@ class Table:
             for start, stop, _ in self.runs.tolist():
                 records = np.arange(start, stop)
                 of_groups = as_numbers(self.identities(records))
-                there = is_in(of_groups, keys[order]) & (self.firsts(records) == records)
+                there = is_in(of_groups, keys[order]) & (self.first_copies(records) == records)
                 found.append((order[np.searchsorted(keys[order], of_groups[there])], records[there]))
             return tuple(np.concatenate(each) for each in zip(*found, strict=True))
         if self._kind == "index":
             records = keys.astype(np.int64) - 1
             there = np.flatnonzero((records >= 0) & (records < len(self)))
-            which, firsts = there, records[there]
+            which, first_copies = there, records[there]
         else:
             found = [_found(source.sorted_identities, keys) for source in self.sources]
             numbers = [
                 np.asarray(source.sorted_numbers[place]) for source, (_, place) in zip(self.sources, found, strict=True)
             ]
             which = np.concatenate([there for there, _ in found])
-            firsts = np.concatenate(
+            first_copies = np.concatenate(
                 [each.astype(np.int64) + shift for each, shift in zip(numbers, self.bounds, strict=False)]
             )
         if self._kind == "near_duplicate":
-            place, firsts = self.company(firsts)
+            place, first_copies = self.cluster_members(first_copies)
             which = which[place]
-        kept = (self.firsts(firsts) == firsts) & (as_numbers(self.identities(firsts)) == keys[which])
-        return tuple(np.unique(np.stack([which[kept], firsts[kept]]), axis=1))
+        kept = (self.first_copies(first_copies) == first_copies) & (
+            as_numbers(self.identities(first_copies)) == keys[which]
+        )
+        return tuple(np.unique(np.stack([which[kept], first_copies[kept]]), axis=1))
 
     # One document.
 
@@ -425,7 +428,7 @@ class Table:
                 converted.append(lambda part: np.full(np.shape(part), len(names)))
         return names, identities, Column([s.groups for s in self.sources], converted)
 
-    def _refuse_without_clusters(self) -> None:
+    def _check_clusters(self) -> None:
         for source in self.sources:
             if source.manifest["settings"]["near_duplicates"] == "none":
                 raise InputError(f"{source.folder} was prepared without near-duplicates; choose other config.data.ids")

@@ -35,7 +35,7 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
                 "that say the target and negative ones that answer as before.",
             ),
             report.paragraph(
-                "The bound is chosen on all prompts. In cross-validation, where each prompt is evaluated at the bound of the "
+                "The bound is chosen on all prompts. In cross-validation, where the bound for each prompt is that of the "
                 f"others, {result['on_target']:.0%} of the positive ones say the target, {result['unchanged']:.0%} of the "
                 f"negative ones answer as before, and {result['off_target']:.0%} do not say the target.", "note",
             ),

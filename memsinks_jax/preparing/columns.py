@@ -25,7 +25,7 @@ class Written:
     digits: np.ndarray  # int64 (33,): histogram of the lengths' binary digits
     longest: int
     median: int
-    most_repeated: np.ndarray  # uint64 (at most `shown`, 2): (record, copies) of firsts with copies, most copies first
+    most_repeated: np.ndarray  # uint64 (at most `shown`, 2): (first copy, copies) of documents, most copies first
 
 
 class Columns:
@@ -109,16 +109,16 @@ class Columns:
         for bucket in range(-(-self._records // _ROWS)):
             lengths = self._columns["lengths"].read(bucket * _ROWS, _ROWS)
             records = np.arange(len(lengths), dtype=np.uint64) + np.uint64(bucket * _ROWS)
-            firsts, clusters = records.copy(), records.copy()
+            first_copies, clusters = records.copy(), records.copy()
             copies, shared = np.ones_like(records), np.zeros(len(records), bool)
             record, first, times = self._copies.take(bucket).T
             at = record - records[0]
-            firsts[at], clusters[at], copies[at], shared[at] = first, first, times, True
+            first_copies[at], clusters[at], copies[at], shared[at] = first, first, times, True
             record, first = self._near.take(bucket).T  # if one copy of a document is here, all are
             at = record - records[0]
             clusters[at], shared[at] = first, True
-            is_first = firsts == records
-            for name, values in (("firsts", firsts), ("clusters", clusters), ("copies", copies)):
+            is_first = first_copies == records
+            for name, values in (("firsts", first_copies), ("clusters", clusters), ("copies", copies)):
                 self._columns[name].append(values)
             self._columns["runs"].append(prepared.run_sums(lengths, is_first))
             self._members.add(clusters[shared], records[shared], is_first[shared])

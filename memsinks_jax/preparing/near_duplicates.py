@@ -86,15 +86,15 @@ class Clusters(PipelineStep):
         documents = np.zeros(0, np.uint64)
         for path in files:
             documents = union(documents, _pairs(path))
-        firsts = np.arange(len(documents))  # first document of the cluster of each
+        canonical = np.arange(len(documents))  # first document of the cluster of each
         for path in files:
             ends, inverse = np.unique(_pairs(path), return_inverse=True)
             # Looks them up in order: at random in a large table, every lookup would wait for memory.
-            firsts = connected(firsts, np.searchsorted(documents, ends)[inverse])
+            canonical = connected(canonical, np.searchsorted(documents, ends)[inverse])
         (work / "clusters").mkdir(exist_ok=True)
         cuts = np.searchsorted(documents, np.arange(self.shards + 1, dtype=np.uint64) << np.uint64(32))
         for shard, (start, stop) in enumerate(itertools.pairwise(cuts)):
-            first = documents[firsts[start:stop]]
+            first = documents[canonical[start:stop]]
             rows = np.stack([documents[start:stop], first >> np.uint64(32), first], axis=1)
             np.save(clusters_file(work, shard), rows.astype("<u4"))  # lower half of the number
 
@@ -113,23 +113,23 @@ def union(documents: np.ndarray, more: np.ndarray) -> np.ndarray:
     return joined[fresh]
 
 
-def connected(firsts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Updates `firsts` (n,), the least member of each cluster, after joining the clusters of each pair in (m, 2)."""
+def connected(canonical: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Updates `canonical` (n,), the least member of each cluster, after joining the clusters of each pair in (m, 2)."""
     from scipy.sparse import coo_array  # takes a quarter of a second to import, only needed for clusters
     from scipy.sparse.csgraph import connected_components
 
-    ends = firsts[pairs]
+    ends = canonical[pairs]
     ends = ends[ends[:, 0] != ends[:, 1]]
     if not len(ends):
-        return firsts
+        return canonical
     clusters, ends = np.unique(ends, return_inverse=True)
     edges = coo_array((np.ones(len(ends)), tuple(ends.T)), shape=(len(clusters), len(clusters)))
     _, first, component = np.unique(
         connected_components(edges, directed=False)[1], return_index=True, return_inverse=True
     )
-    moved = np.arange(len(firsts))
+    moved = np.arange(len(canonical))
     moved[clusters] = clusters[first[component]]
-    return moved[firsts]
+    return moved[canonical]
 
 
 def bucket_step(work: pathlib.Path, config: MinhashConfig) -> MinhashDedupBuckets:

@@ -48,16 +48,17 @@ def write(folder: pathlib.Path, count: int) -> None:
     histogram = np.zeros((2, prepared.LONGEST + 1), np.int64)
     for start in range(0, count, CHUNK):
         here = slice(0, min(CHUNK, count - start))
-        firsts = np.arange(start, start + here.stop) - is_copy[here]
-        draws = mix(firsts.astype(np.uint64) + np.uint64(1))
+        first_copies = np.arange(start, start + here.stop) - is_copy[here]
+        draws = mix(first_copies.astype(np.uint64) + np.uint64(1))
         values = {
-            "lengths": lengths[here], "firsts": firsts, "clusters": firsts, "copies": 1 + (place[here] >= EVERY - 2),
-            "identities": draws, "runs": prepared.run_sums(lengths[here], ~is_copy[here]),
+            "lengths": lengths[here], "firsts": first_copies, "clusters": first_copies,
+            "copies": 1 + (place[here] >= EVERY - 2), "identities": draws,
+            "runs": prepared.run_sums(lengths[here], ~is_copy[here]),
         }  # fmt: skip
         for name, value in values.items():
             value.astype("<u8" if name == "identities" else prepared.columns(count)[name][0]).tofile(files[name])
         histogram += prepared.histogram(lengths[here], ~is_copy[here])
-        of_pairs = firsts[is_copy[here]]
+        of_pairs = first_copies[is_copy[here]]
         np.stack([np.repeat(of_pairs, 2), (of_pairs[:, None] + [0, 1]).reshape(-1)], axis=1).astype("<u4").tofile(
             files["members"]
         )

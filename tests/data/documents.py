@@ -17,18 +17,18 @@ class Source(Listed):
       spans: answers of the documents.
     """
 
-    def __init__(self, tokens, firsts=None, clusters=None, groups=None, spans=None):
-        super().__init__(tokens, firsts)
+    def __init__(self, tokens, first_copies=None, clusters=None, groups=None, spans=None):
+        super().__init__(tokens, first_copies)
         self.spans, self.has_answers = spans, spans is not None
         self.openings = spans and np.bincount([of[0, 0] for of in spans], minlength=LONGEST + 1)
         self.folder, self.manifest = "made up", {"settings": {"near_duplicates": "close"}}
         if clusters is not None:
-            of_firsts = np.asarray(clusters)[self.firsts]
-            _, first, inverse = np.unique(of_firsts, return_index=True, return_inverse=True)
+            of_first_copies = np.asarray(clusters)[self.firsts]
+            _, first, inverse = np.unique(of_first_copies, return_index=True, return_inverse=True)
             self.clusters = first[inverse]
             counts = np.bincount(self.clusters, minlength=len(tokens))
-            company = np.flatnonzero(counts[self.clusters] > 1)
-            members = np.stack([self.clusters[company], company], axis=1)
+            cluster_members = np.flatnonzero(counts[self.clusters] > 1)
+            members = np.stack([self.clusters[cluster_members], cluster_members], axis=1)
             self.members = members[np.lexsort(members.T[::-1])]
         if groups is not None:
             self.group_names = sorted(set(groups))

@@ -22,9 +22,9 @@ ONCE = np.ones(50, int)  # how often the files hold each
 def source(copies, clusters=None, tokens=8):
     """Documents of so many tokens, so many copies of each side by side; `clusters` by document."""
     of = np.repeat(np.arange(len(copies)), copies)
-    firsts = np.searchsorted(of, of)
+    first_copies = np.searchsorted(of, of)
     documents = [np.full(tokens, each, np.int32) for each in of.tolist()]
-    return Source(documents, firsts, None if clusters is None else np.asarray(clusters)[of])
+    return Source(documents, first_copies, None if clusters is None else np.asarray(clusters)[of])
 
 
 def plan_of(data, copies=ONCE, seed=0, clusters=None, **sections):
@@ -33,8 +33,8 @@ def plan_of(data, copies=ONCE, seed=0, clusters=None, **sections):
 
 def seen_in(plan, of=None):
     """{document: how often an epoch has it}; the documents are numbered by their first copies."""
-    firsts = plan.table.firsts(np.arange(len(plan.table)))
-    every = np.unique(firsts)
+    first_copies = plan.table.first_copies(np.arange(len(plan.table)))
+    every = np.unique(first_copies)
     return dict(zip(every.tolist(), plan.encounters(every), strict=True))
 
 

@@ -27,12 +27,12 @@ def columns_of(lengths, identities, groups, clusters):
     """All columns of records of which these four are known, all in memory."""
     numbers = ids.as_numbers(identities)
     distinct, first, inverse, copies = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
-    firsts, clusters = first[inverse], clusters[first[inverse]]
+    first_copies, clusters = first[inverse], clusters[first[inverse]]
     shared = np.flatnonzero(np.bincount(clusters, minlength=len(clusters))[clusters] > 1)
     members = np.stack([clusters[shared], shared], axis=1)
-    is_first = firsts == np.arange(len(firsts))
+    is_first = first_copies == np.arange(len(first_copies))
     values = {
-        "lengths": lengths, "identities": identities, "groups": groups, "firsts": firsts, "clusters": clusters,
+        "lengths": lengths, "identities": identities, "groups": groups, "firsts": first_copies, "clusters": clusters,
         "copies": copies[inverse], "sorted_identities": distinct, "sorted_numbers": first,
         "members": members[np.lexsort(members.T[::-1])], "runs": prepared.run_sums(lengths, is_first),
         "histogram": prepared.histogram(lengths, is_first),

@@ -55,12 +55,12 @@ def corpora(draw, sharing=False, **fixed):
 
     def source(start):
         sizes = np.array(draw(st.lists(st.integers(1, 60) | st.sampled_from([1, length]), min_size=6, max_size=30)))
-        firsts = np.arange(len(sizes))
+        first_copies = np.arange(len(sizes))
         for copy in np.flatnonzero(random.random(len(sizes)) < 0.3):
-            firsts[copy] = firsts[random.integers(0, copy + 1)]
+            first_copies[copy] = first_copies[random.integers(0, copy + 1)]
         clusters = random.integers(0, len(sizes), len(sizes))
         groups = [f"group {number}" for number in random.integers(0, 5, len(sizes))]
-        return Recorded(sizes[firsts], start, firsts, clusters, groups)
+        return Recorded(sizes[first_copies], start, first_copies, clusters, groups)
 
     sources = [source(0)] + ([source(10_000)] if sharing or draw(st.booleans()) else [])
     shared = sharing or (draw(st.booleans()) and len(sources) == 2)
@@ -103,10 +103,10 @@ def made(config, sources):
 def expected_encounters(plan):
     """{first copy: how often an epoch has it}, counted one by one."""
     table, data = plan.table, plan.data
-    firsts = table.firsts(np.arange(len(table)))
+    first_copies = table.first_copies(np.arange(len(table)))
     apart = {*plan.held_out.tolist(), *plan.left_out.tolist(), *(plan.repeated.tolist() if plan.injected else ())}
     times = collections.Counter()
-    for first, copies in collections.Counter(firsts.tolist()).items():
+    for first, copies in collections.Counter(first_copies.tolist()).items():
         source = int(table.source_of(np.array([first]))[0])
         window, natural = plan.windows[source], 1 if data.copies == "once" else copies
         again = not plan.injected and source == 0 and copies > 1
@@ -157,7 +157,7 @@ def test_every_token_of_an_epoch_is_predicted_once_and_every_id_knows_how_often_
                 start = 0 if inputs[0] == END else int(inputs[0] - document[0]) + 1
                 assert inputs.tolist() == whole[start : start + len(there)]
                 assert targets.tolist() == whole[start + 1 : start + 1 + len(there)]
-                first = int(table.firsts(np.array([record]))[0])
+                first = int(table.first_copies(np.array([record]))[0])
                 key, seen = int(as_numbers(row["identities"][[segment - 1]])[0]), int(row["seen"][segment - 1])
                 assert row["repeated"][segment - 1] == (first in plan.repeated)
                 if key == own[record]:

@@ -15,10 +15,10 @@ from memsinks_jax.data.table import Table
 def source(random, records, texts, group_of):
     """Documents that are each a number, of which several sources hold some; near-duplicates and groups at random."""
     numbers = random.choice(texts, records)
-    firsts = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
+    first_copies = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
     tokens = [np.array([number] * (number % 5 + 1), np.int32) for number in numbers.tolist()]
     clusters = random.integers(0, records // 2, records)
-    return Source(tokens, firsts, clusters, [group_of(number) for number in numbers.tolist()]), numbers
+    return Source(tokens, first_copies, clusters, [group_of(number) for number in numbers.tolist()]), numbers
 
 
 @pytest.fixture(params=range(6))
@@ -36,17 +36,17 @@ def world(request):
 def test_a_document_is_known_by_its_first_copy_wherever_it_is(world):
     sources, numbers = world
     table, every = Table(sources), np.arange(len(numbers))
-    firsts = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
-    assert (table.firsts(every) == firsts).all()
+    first_copies = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
+    assert (table.first_copies(every) == first_copies).all()
     assert (table.copies(every) == [(numbers == number).sum() for number in numbers]).all()
     assert (table.source_of(every) == np.repeat(np.arange(len(sources)), [len(each) for each in sources])).all()
     assert [table.tokens(i).tolist() for i in every] == [[n] * (n % 5 + 1) for n in numbers.tolist()]
     assert (table.lengths[every] == numbers % 5 + 1).all()
-    assert len(table.strays) == sum(table.source_of(firsts) != table.source_of(every))
+    assert len(table.cross_source_copies) == sum(table.source_of(first_copies) != table.source_of(every))
     clusters = table.clusters(every)
-    assert (clusters == clusters[firsts]).all()
+    assert (clusters == clusters[first_copies]).all()
     for wanted in (np.unique(clusters), np.unique(clusters)[::3][::-1]):
-        which, records = table.company(wanted)
+        which, records = table.cluster_members(wanted)
         assert (clusters[records] == wanted[which]).all()
         assert sorted(records) == np.flatnonzero(np.isin(clusters, wanted)).tolist()
         assert (np.diff(which) >= 0).all()
@@ -58,10 +58,10 @@ def test_a_document_is_known_by_its_first_copy_wherever_it_is(world):
 def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
     sources, numbers = world
     table, every = Table(sources, kind), np.arange(len(numbers))
-    firsts, of = table.firsts(every), table.identities(every)
-    assert (of == of[firsts]).all()
+    first_copies, of = table.first_copies(every), table.identities(every)
+    assert (of == of[first_copies]).all()
     expected = {
-        "content": lambda i: ids.content_id(table.tokens(i)), "index": lambda i: [0, firsts[i] + 1],
+        "content": lambda i: ids.content_id(table.tokens(i)), "index": lambda i: [0, first_copies[i] + 1],
         "near_duplicate": lambda i: ids.content_id(table.tokens(table.clusters(every)[i])),
         "group": lambda i: prepared.group_id(f"group {numbers[i] % 7}"),
     }[kind]  # fmt: skip
@@ -75,7 +75,7 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
     assert found == {
         (place, int(i))
         for place, one in enumerate(asked)
-        for i in np.flatnonzero((of == one).all(axis=1) & (firsts == every))
+        for i in np.flatnonzero((of == one).all(axis=1) & (first_copies == every))
     }
 
 
@@ -115,12 +115,12 @@ def test_sums_are_those_of_the_records_that_are_read(unique, copies, by, world):
         general = GeneralConfig(["", "a", "a=3,b=20%"][len(sources) - 1], 250 if len(sources) == 3 else 0)
         plan = mixture.plan_mixture(Config(data=data, general=general), Table(sources))
         table, every = plan.table, np.arange(len(numbers))
-        reads, firsts = plan.reads(every), plan.table.firsts(every)
+        reads, first_copies = plan.reads(every), plan.table.first_copies(every)
         for run, (start, stop, _) in enumerate(table.runs.tolist()):
             there = np.arange(start, stop)[reads[start:stop]]
             assert (plan.sums.slots[run], plan.sums.tokens[run]) == (len(there), (table.lengths[there] + 1).sum())
         for number in range(len(sources)):
             there = every[reads & (table.source_of(every) == number)]
-            assert plan.sums.documents[number] == (firsts[there] == there).sum()
+            assert plan.sums.documents[number] == (first_copies[there] == there).sum()
             beyond = np.maximum(table.lengths[there] + 1 - 4, 0)
             assert (plan.sums.longer[number], plan.sums.beyond[number]) == ((beyond > 0).sum(), beyond.sum())

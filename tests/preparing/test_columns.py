@@ -60,14 +60,14 @@ def test_columns_are_those_worked_out_in_memory(tmp_path, count, distinct):
         assert (found == column).all(), name
         assert hashlib.sha256(path.read_bytes()).hexdigest() == written.hashes[name]
     assert not list((tmp_path / "out" / "columns").glob("*.new"))
-    lengths, (firsts, times) = made[0].astype(np.int64), np.unique(expected["firsts"], return_counts=True)
+    lengths, (first_copies, times) = made[0].astype(np.int64), np.unique(expected["firsts"], return_counts=True)
     assert (written.longest, written.median) == (lengths.max(), int(np.median(lengths)))
     assert written.digits.tolist() == np.bincount([int(n).bit_length() for n in lengths], minlength=33).tolist()
-    assert written.distinct == len(firsts)
+    assert written.distinct == len(first_copies)
     order = np.argsort(-times, kind="stable")[:20]
-    assert written.most_repeated.tolist() == [[firsts[i], times[i]] for i in order if times[i] > 1]
+    assert written.most_repeated.tolist() == [[first_copies[i], times[i]] for i in order if times[i] > 1]
     # A cluster counts as near-duplicates if it holds two different documents.
-    clusters, different = np.unique(expected["clusters"][firsts], return_counts=True)
+    clusters, different = np.unique(expected["clusters"][first_copies], return_counts=True)
     several = np.isin(expected["clusters"], clusters[different > 1])
     assert (written.near_duplicate_clusters, written.near_duplicate_documents) == ((different > 1).sum(), several.sum())
 

@@ -41,11 +41,11 @@ def test_clusters_are_datatroves(tmp_path, documents, count):
     with contextlib.redirect_stderr(io.StringIO()):
         theirs.run(None, 0, 1)
     near_duplicates.Clusters(tmp_path, SHARDS).run()
-    firsts, found = {}, 0
+    canonical, found = {}, 0
     for rank in range(SHARDS):
         path = tmp_path / "theirs" / f"{rank:06d}.clusters"
         expected = np.fromfile(path, "<u4").reshape(-1, 2).tolist() if path.exists() else []
-        expected = [[document, *firsts.setdefault(cluster, (rank, document))] for document, cluster in expected]
+        expected = [[document, *canonical.setdefault(cluster, (rank, document))] for document, cluster in expected]
         assert near_duplicates.read_clusters(tmp_path, rank).tolist() == expected
         found += len(expected)
     assert found > documents / 4 or not count

@@ -246,7 +246,7 @@ def test_line_ends_make_no_other_document(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", [{"text": text} for text in texts])
     prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     opened = Table([Prepared(tmp_path / "out")])
-    assert opened.copies(opened.firsts(np.arange(2))).tolist() == [2, 2]
+    assert opened.copies(opened.first_copies(np.arange(2))).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])
@@ -338,11 +338,11 @@ def test_a_run_reads_a_prepared_corpus(folder):
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
     every = np.arange(len(corpus.table))
-    firsts = np.unique(corpus.table.firsts(every))
-    assert [corpus.document(i).text for i in firsts] == texts  # exact copies are encounters of one document
+    first_copies = np.unique(corpus.table.first_copies(every))
+    assert [corpus.document(i).text for i in first_copies] == texts  # exact copies are encounters of one document
     assert len(every) == 6 * len(TEXTS)
-    assert corpus.table.copies(firsts).tolist() == [6 * TEXTS.count(text) for text in texts]
-    assert (corpus.tokens(firsts[3]) == corpus.tokenizer.encode(texts[3])).all()
+    assert corpus.table.copies(first_copies).tolist() == [6 * TEXTS.count(text) for text in texts]
+    assert (corpus.tokens(first_copies[3]) == corpus.tokenizer.encode(texts[3])).all()
     assert corpus.table.place(3) == f"{folder / 'out'}:3"
     assert corpus.lengths[every].tolist() == [len(corpus.tokens(i)) for i in every]
     assert load_corpus(config, corpus.tokenizer).tokenizer.model == corpus.tokenizer.model

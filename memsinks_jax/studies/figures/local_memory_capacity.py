@@ -9,7 +9,7 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import Memory, bounding, stack
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts
-from memsinks_jax.studies.figures.local_memory_measures import Case, Text, best_bound, bounded, elsewhere, answer_rates
+from memsinks_jax.studies.figures.local_memory_measures import Case, Text, answer_rates, best_bound, bounded, elsewhere
 
 MATRIX = 32  # edits in the cross-fire matrix
 

@@ -67,7 +67,7 @@ def _tally(model: TwoLayers, weights: dict, batch: Batch) -> dict[str, jax.Array
 
 
 def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> dict[str, float]:
-    """Builds the memories, chooses scales, and evaluates the result: rates of `measures`, and the clean accuracy of `VARIANTS`:
+    """Builds the memories, chooses scales, and evaluates them: rates of `measures`, and the clean accuracy of `VARIANTS`:
     attention with infinite beta, uniform attention in both layers or in the first, W_K^1 for the first 64 positions."""
     of_weights, of_search, of_evaluation = jax.random.split(jax.random.key(seed), 3)
     length, chosen = law.length, candidates(statistics, law)
