@@ -54,7 +54,7 @@ def main() -> None:
         outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
         for name, place in (("out", out), ("open_unlearning", outside)):
             if place:
-                output.refuse_taken(place, name)
+                output.check_free(place, name)
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         asked = (
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,

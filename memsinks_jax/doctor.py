@@ -42,7 +42,7 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
     found["devices"] = f"{jax.device_count()} x {jax.devices()[0].device_kind}, {jax.process_count()} host(s)"
     limit = memory.limit(jax.local_devices())
     found["device memory"] = f"{readable(limit)} each" if limit else "that of the host"
-    clocks = hosts.everywhere(time.time())
+    clocks = hosts.all_gather(time.time())
     spread = max(clocks) - min(clocks)
     found["clock"] = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()) + f", hosts within {spread:.1f} s"
     if spread > _CLOCK_SECONDS:
@@ -59,7 +59,7 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
             parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
             found["mesh"] = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
             found["model"] = f"{parameters:,} parameters; parameters and optimizer take {readable(a_device)} a device"
-            memory.refuse_too_large(config, mesh)
+            memory.check_memory(config, mesh)
         except InputError as error:
             found.setdefault("mesh", "refused")
             problems.append(f"{'memory' if 'model' in found else 'mesh'}: {error}")
@@ -70,12 +70,12 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
 
 def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: list) -> None:
     folder = next(path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists())
-    probe = folder / f".doctor-{hosts.agree(secrets.randbits(40))}"
+    probe = folder / f".doctor-{hosts.broadcast(secrets.randbits(40))}"
     try:
         if jax.process_index() == 0:
             probe.write_text("doctor")
-        hosts.agree(0)
-        seen = hosts.everywhere(float(probe.exists()))
+        hosts.broadcast(0)
+        seen = hosts.all_gather(float(probe.exists()))
         missing = [str(host) for host, sees in enumerate(seen) if not sees]
         if missing:
             problems.append(f"workdir: host {', '.join(missing)} does not see {folder}; put it on a shared file system")

@@ -24,7 +24,7 @@ from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line, output
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.edit")
@@ -38,7 +38,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
             raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
     if out == written:
         raise InputError(f"--out={out}: the page will have this name; end that of the memory in .safetensors")
-    output.refuse_unwritable(out)
+    output.check_writable(out)
     run = open_run(place)
     probe = Probe(run.config, run.params)
     found = search.find(run, probe, wish)
@@ -55,7 +55,7 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
         "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
     } | search.success_rates(rows, found.swept)  # fmt: skip
     about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         sections = page.sections(run, wish, found, rows, result, scratch, out)
         report.write_page(scratch / written.name, f"“{wish.prompt}” → “{wish.target.strip()}”", sections)
         memory_file.save(scratch / out.name, found.memory, memory_file.fingerprint(run.params), about)

@@ -49,7 +49,7 @@ def main() -> None:
         elif shared_flag.value or added_flag.value:
             sinks = SinksConfig(shared_fraction=shared_flag.value, active_fraction=active_flag.value)
         out = pathlib.Path(out_flag.value)
-        output.refuse_taken(out)  # before a download
+        output.check_free(out)  # before a download
         result = import_model(folder_of(hf_flag.value), out, sinks, added_flag.value, hf_flag.value)
         logger.info(
             "%s: %s parameters, %d shared neurons and %d sinks in every MLP",

@@ -19,7 +19,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.studies.figures import (
     audit,
     figure_2,
@@ -157,7 +157,7 @@ def dry_run(figures: list[str], asked: Request) -> dict:
     from memsinks_jax.runs.initial import inherit
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
-    with half_written(pathlib.Path(tempfile.gettempdir(), f"dry_run-{os.getpid()}")) as scratch:
+    with atomic_folder(pathlib.Path(tempfile.gettempdir(), f"dry_run-{os.getpid()}")) as scratch:
         jobs = {}
         for figure in figures:
             for job in jobs_of(figure, asked, scratch / figure, workdirs):

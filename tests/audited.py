@@ -1,4 +1,4 @@
-"""Made-up results of an audit, and what tells whether they look like real ones."""
+"""Made-up results of an audit, and a check of their form against real ones."""
 
 import random
 

@@ -210,7 +210,7 @@ def test_other_numbers_of_hosts_go_on(tmp_path):
 
 
 def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):
-    """Each looks at its share: whoever finds the damage, all go on from the checkpoint before."""
+    """Each checks its share: whichever host finds the damage, all resume from the checkpoint before."""
     workdir, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
     # Arrays large enough to have digests, in files of either host: Orbax may write a host's share as several.
     flags = ("--config.mesh.data=1", "--config.mesh.fsdp=8", "--config.model.d_model=256", "--config.model.hidden=4096")

@@ -312,7 +312,7 @@ def test_what_decides_nothing_may_change_when_a_run_goes_on(straight, tmp_path):
     assert outcome(tmp_path / "run")[1] == outcome(workdir)[1]
 
 
-def test_what_is_looked_at_may_change_when_a_run_goes_on(straight, tmp_path):
+def test_what_is_monitored_may_change_when_a_run_is_resumed(straight, tmp_path):
     """From there on the run writes what one with the new settings writes; also what was due after the step it stopped at."""
     config, workdir, _ = straight
     config = with_fields(config, {"training.evaluate_every": 100, "training.log_every": 3})

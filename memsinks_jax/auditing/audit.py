@@ -11,7 +11,7 @@ from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlear
 from memsinks_jax.auditing.attacks import KINDS, attack
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import ORACLE, corpus_of, documents_of, refuse_unfit, shortened, subjects_of
+from memsinks_jax.auditing.subjects import ORACLE, check_documents, corpus_of, documents_of, shortened, subjects_of
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
@@ -19,7 +19,7 @@ from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def audit(
         "prefixes": list(prefixes), "suffix": suffix, "samples": samples, "passages": None,
     }  # fmt: skip
     if of_passages:
-        passages.refuse_without(first.config, workdir)
+        passages.check_passages(first.config, workdir)
         of_run = corpus or workdirs.read_corpus(workdir)
         if not (members_files or len(of_run.mixture.repeated)):
             logger.warning("%s has no repeated documents: the audit is of passages alone", workdir)
@@ -92,7 +92,7 @@ def audit(
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     if open_unlearning_files and (members.answers or non_members.answers):
         raise InputError("--open_unlearning: its files have no prompts, which these documents have; leave it out")
-    refuse_unfit(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
+    check_documents(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
     if of_passages:
         about["passages"] = passages.measure(subjects, of_run, prefixes, suffix)
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
@@ -146,7 +146,7 @@ def export_for_open_unlearning(
     """
     places = {"model": workdir} | ({"oracle": oracle} if oracle else {})
     models = {name: place if is_folder(place) else out / name for name, place in places.items()}
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         folder = scratch / "files"
         folder.mkdir()
         for name, place in places.items():
@@ -159,7 +159,7 @@ def export_for_open_unlearning(
 def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None:
     """results.json, pictures, index.html, and explore.html of what `explore` found. The folder gets its name when it is
     complete."""
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         folder = scratch / "audit"
         folder.mkdir()
         report.write_json(folder / "results.json", result)

@@ -16,10 +16,10 @@ from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.auditing.rows import in_batches, reader, rows_of
 from memsinks_jax.auditing.subjects import (
     Subject,
+    check_documents,
     corpus_of,
     documents_of,
     in_matrices,
-    refuse_unfit,
     shortened,
     subjects_of,
 )
@@ -80,7 +80,7 @@ def explore(
     groups = _groups(workdir, first, members_files, non_members_files)
     sides = [*groups.values()]
     if len(groups) > 1 and GROUPS["unique"] not in ([*groups][0], [*groups][-1]):
-        refuse_unfit(sides[0], sides[-1], subjects, [place for place in (workdir, standard, oracle) if place])
+        check_documents(sides[0], sides[-1], subjects, [place for place in (workdir, standard, oracle) if place])
     shown, times = _together(sides)
     subjects = shortened(subjects, max(*map(len, shown.tokens), max(prefixes) + suffix))
     first = subjects[0].run

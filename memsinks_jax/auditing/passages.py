@@ -22,7 +22,7 @@ PLACEBO = "sinks, another passage's on"
 MOST = 32  # passages of a class; as many never-read texts as of all classes together
 
 
-def refuse_without(config: Config, workdir: pathlib.Path) -> None:
+def check_passages(config: Config, workdir: pathlib.Path) -> None:
     """Raises InputError if no passage has sinks of its own in a run, or if it is a model without its run."""
     if not (has_sinks(config) and has_passages(config.sinks)):
         raise InputError(

@@ -139,10 +139,10 @@ def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict
     @placement.jit
     def sums(params: dict, rows: dict) -> dict[str, jax.Array]:
         def read(records: dict) -> jax.Array:
-            look: Interventions = {
+            recording: Interventions = {
                 site: lambda x, layer, site=site: recorded(x, records[site][layer]) for site in _SITES
             }
-            return nats(params, rows, look).sum()
+            return nats(params, rows, recording).sum()
 
         zeros = {site: jnp.zeros((config.model.layers, *shape, width)) for site, width in widths.items()}
         counts_RT = (rows["weights"] > 0).astype(jnp.float32)

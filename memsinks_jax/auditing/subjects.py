@@ -156,7 +156,7 @@ def of_role(
     return _cut(found, room, f"{role} documents")
 
 
-def refuse_unfit(
+def check_documents(
     members: Documents, non_members: Documents, subjects: list[Subject], places: list[pathlib.Path]
 ) -> None:
     """Raises InputError for documents that are in both sets, or that a model of `places` has read and must not have.
@@ -172,12 +172,12 @@ def refuse_unfit(
             "from one of the two"
         )
     for place in places:
-        _refuse_read(non_members, place, "non-members")
+        _check_unread(non_members, place, "non-members")
     if subjects[-1].name == ORACLE:
-        _refuse_read(members, places[-1], "members")
+        _check_unread(members, places[-1], "members")
 
 
-def _refuse_read(documents: Documents, place: pathlib.Path, what: str) -> None:
+def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
     known = encounters_in(place, documents.identities)
     read = sum(known.get(ids.to_hex(identity), 0) != 0 for identity in documents.identities)
     if read:

@@ -47,7 +47,7 @@ class Template:
         )
         sandbox.filters["tojson"] = _to_json
         sandbox.globals |= {
-            "raise_exception": _refuse,
+            "raise_exception": _raise_exception,
             "strftime_now": lambda form: (day or datetime.datetime.now()).strftime(form),
         }
         try:
@@ -144,5 +144,5 @@ def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _refuse(message: str):
+def _raise_exception(message: str):
     raise jinja2.TemplateError(message)

@@ -136,9 +136,9 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
     read = _open_sources if is_prepared(config.data.files) else _read_sources
     sources, tokenizer = read(config, tokenizer)
     if trains_common(config.sinks):
-        _refuse_without(sources, config, "common_ngram", "common_every", "common text is not marked", "common_at=3")
+        _check_prepared(sources, config, "common_ngram", "common_every", "common text is not marked", "common_at=3")
     if has_passages(config.sinks):
-        _refuse_without(sources, config, "has_passages", "passages_at", "no passages were sought", "passages=50")
+        _check_prepared(sources, config, "has_passages", "passages_at", "no passages were sought", "passages=50")
     name = config.data.tokenizer or (f"of {config.data.files}" if is_prepared(config.data.files) else "of the run")
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
@@ -153,7 +153,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
             "count; raise config.data.row_length"
         )
     if numbered is not None:
-        _refuse_small_pool(config, len(table.group_names))
+        _check_pool(config, len(table.group_names))
     config = _decide_rows(config, table)
     mixture = plan_mixture(config, table)
     if len(mixture.canaries):
@@ -162,7 +162,7 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
     return Corpus(config, mixture, tokenizer)
 
 
-def _refuse_without(
+def _check_prepared(
     sources: list[Prepared] | list[Listed], config: Config, attribute: str, setting: str, why: str, option: str
 ) -> None:
     files = [config.data.files or "the embedded stories", *(files for files, _ in general_sources(config.general))]
@@ -174,7 +174,7 @@ def _refuse_without(
             )
 
 
-def _refuse_small_pool(config: Config, groups: int) -> None:
+def _check_pool(config: Config, groups: int) -> None:
     needed = groups * config.sinks.active
     if config.sinks.pool < needed:
         raise InputError(

@@ -341,20 +341,20 @@ class _Readers:
     keeps the index in memory.
     """
 
-    _everywhere, _lock = weakref.WeakSet(), threading.Lock()
+    _opened, _lock = weakref.WeakSet(), threading.Lock()
 
     def __init__(self, folder: pathlib.Path, documents: list[int]):
         self._folder, self._documents, self._open = folder, documents, collections.OrderedDict()
         with self._lock:
-            self._everywhere.add(self)
-        if self._most() < min(len(documents), _MOST_READERS // len(self._everywhere)):
+            self._opened.add(self)
+        if self._most() < min(len(documents), _MOST_READERS // len(self._opened)):
             logger.warning(
                 "%s: only %d of %d files stay open, since this process may open %d; reading in random order is slow: raise "
                 "the hard limit (ulimit -Hn)", folder, self._most(), len(documents), 2 * _half_of_open_files(),
             )  # fmt: skip
 
     def _most(self) -> int:
-        return max(min(_half_of_open_files(), _MOST_READERS) // len(self._everywhere), 1)
+        return max(min(_half_of_open_files(), _MOST_READERS) // len(self._opened), 1)
 
     def __getitem__(self, shard: int):
         """An ArrayRecordReader. Raises InputError for a damaged shard, and for too many open files."""

@@ -235,7 +235,7 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
 def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of the row groups [start, stop) of a file."""
     with pyarrow.parquet.ParquetFile(source.path, pre_buffer=False) as file:
-        _refuse_missing(file.schema_arrow, fields)
+        _check_fields(file.schema_arrow, fields)
         metadata = file.metadata
         groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
         row = sum(metadata.row_group(group).num_rows for group in range(segment.start))
@@ -249,7 +249,7 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         is_file = mapped.read(6) == b"ARROW1"
         mapped.seek(0)
         opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
-        _refuse_missing(opened.schema, fields)
+        _check_fields(opened.schema, fields)
         whole = (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
         slices = (batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS))
         row = 0
@@ -267,7 +267,7 @@ def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.It
         column_types=dict.fromkeys((name for name, _ in fields.named), pyarrow.string())
     )
     with pyarrow.csv.open_csv(source.path, read_options=read, parse_options=parse, convert_options=convert) as batches:
-        _refuse_missing(batches.schema, fields)
+        _check_fields(batches.schema, fields)
         row = 0
         for batch in batches:
             yield from _rows(source, [batch], row, fields, 0)
@@ -298,7 +298,7 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
         yield record
 
 
-def _refuse_missing(schema: pyarrow.Schema, fields: Fields) -> None:
+def _check_fields(schema: pyarrow.Schema, fields: Fields) -> None:
     columns = schema.names
     for name, kind in fields.named:
         if name not in columns and name.split(".")[0] not in columns:

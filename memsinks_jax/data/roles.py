@@ -184,7 +184,7 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
         left = [repeated.rest, chosen.rest, held_out.rest]
     wanted = max(data.unique_documents, 0) + max(data.repeated_documents, 0) + data.held_out_documents
     if repeated.count + unique + held_out.count < wanted:
-        _refuse(data, table, units, wanted)
+        raise _too_few_documents(data, table, units, wanted)
     listed = repeated.documents
     if data.repeated_documents < 0:
         listed = _copied(table)
@@ -200,17 +200,17 @@ def _copied(table: Table) -> np.ndarray:
     return first_copies[(first_copies < table.bounds[1]) & (table.copies(first_copies) > 1)]
 
 
-def _refuse(data: DataConfig, table: Table, units: Units, wanted: int) -> None:
-    documents, said, way_out = table.documents(0), "", ""
+def _too_few_documents(data: DataConfig, table: Table, units: Units, wanted: int) -> InputError:
+    documents, clusters, advice = table.documents(0), "", ""
     count = sum(len(np.unique(units.documents(there)[0])) for there in chunks(units.numbers))
     if count < documents:
-        said = f" in {count} clusters, each of one role"
-        way_out = ", or config.data.held_out_by=document, which may hold out near-duplicates"
-    raise InputError(
-        f"{documents} distinct documents{said}, but the plan needs {wanted} ({max(data.unique_documents, 0)} unique + "
+        clusters = f" in {count} clusters, each of one role"
+        advice = ", or config.data.held_out_by=document, which may hold out near-duplicates"
+    return InputError(
+        f"{documents} distinct documents{clusters}, but the plan needs {wanted} ({max(data.unique_documents, 0)} unique + "
         f"{max(data.repeated_documents, 0)} repeated + {data.held_out_documents} held out); lower "
         "config.data.unique_documents (-1: all that are left), repeated_documents or held_out_documents"
-        f"{way_out}"
+        f"{advice}"
     )
 
 

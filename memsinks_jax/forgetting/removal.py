@@ -13,7 +13,7 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting import receipt as receipts
-from memsinks_jax.forgetting.request import Found, Request, find, left_open, placebos, refuse_all, spare_others
+from memsinks_jax.forgetting.request import Found, Request, check_remaining, find, left_open, placebos, spare_others
 from memsinks_jax.interop import sources
 from memsinks_jax.interop.folder import reader, write_folder
 from memsinks_jax.interop.source import front_matter, origin, source_of
@@ -21,7 +21,7 @@ from memsinks_jax.model import sparse_sinks
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.runs.trained import Trained, open_run
 
 
@@ -47,17 +47,17 @@ def forget(
     Raises:
       InputError: nothing is written.
     """
-    output.refuse_taken(out)
+    output.check_free(out)
     tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)
     removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
     withdrawn = sources.find(workdir, asked.group).path if sources.config_of(workdir) else None
     if not withdrawn:
-        refuse_all(run.config, removed, len(found.identities), found.noun)
+        check_remaining(run.config, removed, len(found.identities), found.noun)
     if spare is not None:
         removed = spare_others(run.config, removed, found, spare)
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         folder = scratch / out.name
         params = neurons.without(run.config, run.params, removed)
         if withdrawn:

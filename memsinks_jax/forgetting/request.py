@@ -343,7 +343,7 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
     }
 
 
-def refuse_all(config: Config, removed: dict[str, np.ndarray], documents: int, noun: str) -> None:
+def check_remaining(config: Config, removed: dict[str, np.ndarray], documents: int, noun: str) -> None:
     """Raises InputError if no sink of a site would be left."""
     for site, parts in sinks.partitions(config).items():
         if parts.sinks and removed[site][:, parts.shared :].all():

@@ -66,7 +66,7 @@ def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[
 
     Args:
       named: the place that the model came from.
-      unknown: whose licence is to be looked up if it is not.
+      unknown: whose licence the reader has to find, if it is not known.
     """
     card = source / "README.md" if source else None
     text = card.read_text(errors="replace") if card and card.is_file() else ""

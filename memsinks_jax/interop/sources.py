@@ -75,7 +75,7 @@ def sources_of(folder: pathlib.Path) -> list[Source]:
     """The sources of a folder by their numbers. Raises InputError as `files_of`, and for another number of sinks."""
     found, config = files_of(folder), config_of(folder)
     for source in found:
-        refuse_other_number(source, config, folder)
+        check_sink_number(source, config, folder)
     return found
 
 
@@ -142,7 +142,7 @@ def read_tables(folder: pathlib.Path, config: Config) -> dict[str, np.ndarray]:
       InputError: as `sources_of`; arrays of other shapes; a base that is not the folder's.
     """
     found, wanted = sources_of(folder), _shapes(config)
-    refuse_other_base(found, base_of(folder, config), folder)
+    check_base(found, base_of(folder, config), folder)
     tables = {name: np.empty((config.sinks.pool, *shape[1:]), np.float32) for name, shape in wanted.items()}
     for number, source in enumerate(found):
         for name, rows in read_rows(source, config).items():
@@ -207,7 +207,7 @@ def write_code(folder: pathlib.Path, config: Config, base: str) -> dict:
     return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithSources"}}
 
 
-def refuse_other_base(found: list[Source], base: str, folder: pathlib.Path) -> None:
+def check_base(found: list[Source], base: str, folder: pathlib.Path) -> None:
     for source in found:
         if source.base != base:
             raise InputError(
@@ -215,7 +215,7 @@ def refuse_other_base(found: list[Source], base: str, folder: pathlib.Path) -> N
             )
 
 
-def refuse_other_number(source: Source, config: Config, folder: pathlib.Path) -> None:
+def check_sink_number(source: Source, config: Config, folder: pathlib.Path) -> None:
     if source.sinks != config.sinks.active:
         raise InputError(
             f"{source.path} has {source.sinks} sinks, and a source of {folder} has {config.sinks.active}; use it with "

@@ -24,7 +24,7 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
     counted = (("near_duplicate_clusters", "cluster"), ("near_duplicate_documents", "document"))
     clusters = " with ".join(in_words(summary[name], noun) for name, noun in counted)
     if plan.settings["near_duplicates"] == "none":
-        clusters = "not looked for"
+        clusters = "not searched"
     counts = [
         ["exact copies", f"{summary['duplicates']:,} (further encounters of a document, unless data.copies is once)"],
         ["near-duplicates", clusters],

@@ -85,12 +85,12 @@ def read_config(holder: flags.FlagHolder) -> Config:
     if holder.value is None:
         raise InputError("--config is missing; give a file, for example --config=configs/smoke.py")
     try:
-        # ml_collections keeps back a file's errors until the first look at the config.
+        # ml_collections keeps back a file's errors until the config is first read.
         values = flatten(holder.value)
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
-        said = _one_line(error.__cause__ or error)
-        raise InputError(f"--config: {said}; give a file, or the name of one of {known}") from None
+        reason = _one_line(error.__cause__ or error)
+        raise InputError(f"--config: {reason}; give a file, or the name of one of {known}") from None
     except AttributeError:
         raise InputError("--config: get_config() of the file must return a memsinks_jax.config.Config") from None
     return validate(with_fields(Config(), values))
@@ -111,7 +111,7 @@ def run(main: Callable[[], dict]) -> None:
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
-            _refuse(f"unexpected argument {argv[1]!r}; flags look like --name=value")
+            _exit_with_error(f"unexpected argument {argv[1]!r}; flags look like --name=value")
         _set_up_logging()
         _mend_stdout()
         use_one_arena()
@@ -124,22 +124,22 @@ def run(main: Callable[[], dict]) -> None:
                 print(json.dumps(result))
             sys.stdout.flush()
         except InputError as error:
-            _refuse(str(error))
+            _exit_with_error(str(error))
         except Interrupted as error:
             interruption.ignore()
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
         except MemoryError as error:
-            _refuse(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
+            _exit_with_error(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
         except OSError as error:
             # Errors of the file system (full disk, no permission) are for the user to fix and need no trace.
-            _refuse(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
+            _exit_with_error(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
         except Exception as error:
             if not _without_devices(error):
                 raise
-            asked = os.environ.get("JAX_PLATFORMS")
-            _refuse(
-                f"jax does not start with JAX_PLATFORMS={asked}: {_one_line(error)}; unset it, or install what it names"
+            platforms = os.environ.get("JAX_PLATFORMS")
+            _exit_with_error(
+                f"jax does not start with JAX_PLATFORMS={platforms}: {_one_line(error)}; unset it, or install what it names"
             )
 
     app.run(guarded, flags_parser=_parse_flags)
@@ -157,26 +157,26 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except flags.Error as error:
         chosen = next((a for a in argv if re.fullmatch("--config=.*:.*", a)), None)
         if chosen and "get_config() takes 0 positional arguments" in str(error):
-            _refuse(f"{chosen}: this config has no variants; leave out what follows the colon")
+            _exit_with_error(f"{chosen}: this config has no variants; leave out what follows the colon")
         group = next((a.partition("=")[0] for a in argv if a.startswith("--config.") and _field_of(a) in _GROUPS), None)
         if group:
-            _refuse(f"{group} is a group of settings; give one of them, {group}.NAME=VALUE")
-        _refuse(_of_config_file(error, argv) or _one_line(error))
+            _exit_with_error(f"{group} is a group of settings; give one of them, {group}.NAME=VALUE")
+        _exit_with_error(_of_config_file(error, argv) or _one_line(error))
     except (AttributeError, KeyError) as error:
-        if said := _of_config_file(error, argv):
-            _refuse(said)
+        if reason := _of_config_file(error, argv):
+            _exit_with_error(reason)
         if "attribute 'get_config'" in str(error):
-            _refuse(f"--config: {_config_file(argv)} has no function get_config()")
+            _exit_with_error(f"--config: {_config_file(argv)} has no function get_config()")
         # ml_collections raises these for an unknown field.
         fields = [_field_of(a) for a in argv if a.startswith("--config.")]
         field = next((field for field in fields if nearest_field(field) != field), None)
         if field is None:
-            _refuse(f"--config: {_one_line(error)}")
-        _refuse(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
+            _exit_with_error(f"--config: {_one_line(error)}")
+        _exit_with_error(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
     except SyntaxError as error:
-        _refuse(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
+        _exit_with_error(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (Exception, SystemExit) as error:
-        _refuse(_of_config_file(error, argv) or _one_line(error))
+        _exit_with_error(_of_config_file(error, argv) or _one_line(error))
 
 
 def _config_file(argv: list[str]) -> str:
@@ -217,7 +217,7 @@ def _one_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _refuse(message: str) -> None:
+def _exit_with_error(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)
     with contextlib.suppress(OSError):  # the reader has gone
         sys.stdout.flush()

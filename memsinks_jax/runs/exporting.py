@@ -29,7 +29,7 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.runs.trained import numbered_id, open_run, opened_in
 from memsinks_jax.sinks import (
     document_masks,
@@ -76,7 +76,7 @@ def _open(workdir: pathlib.Path) -> _Opened:
         return _Opened(config, tokenizer, reader(params), None, opened_in(workdir, config), groups)
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     checkpoints = Checkpoints(workdir)
-    checkpoints.refuse_other_params(jax.eval_shape(lambda: init_state(config, 1)).params)
+    checkpoints.check_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     opened = opened_in(workdir, config, checkpoints.newest() or 0)
     return _Opened(config, tokenizer, checkpoints.read, checkpoints, opened, groups)
 
@@ -95,7 +95,7 @@ def export(
     Raises:
       InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has no such model.
     """
-    output.refuse_taken(out)
+    output.check_free(out)
     config, tokenizer, read, checkpoints, opened, names = _open(workdir)
     parts = partition(config.model, config.sinks)
     kept = _sinks_of(config, knows) if knows else []
@@ -118,7 +118,7 @@ def export(
         command = f"sources --folder={workdir} --merge={shlex.quote(','.join(groups))} --out={out}"
     about = (workdir, config, tokenizer, checkpoints, drop, dtype)
     card = _card(*about, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         folder = scratch / out.name
         written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
         if checkpoints:
@@ -141,7 +141,7 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
     Raises:
       InputError: no run, no checkpoint, sinks that groups share, `out` exists, or Hugging Face has no such model.
     """
-    output.refuse_taken(out, "sources")
+    output.check_free(out, "sources")
     config, tokenizer, read, checkpoints, opened, names = _open(workdir)
     if not config.sinks.by_group or not is_sparse(config.sinks):
         raise InputError(
@@ -164,7 +164,7 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
     command = f"export --workdir={workdir} --sources={out}" + (f" --dtype={dtype}" if dtype else "")
     of_weights, of_files = dtype or "float32", DTYPES[dtype or "bfloat16"]
     card = _card(workdir, config, tokenizer, checkpoints, True, of_weights, fate, command)
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         folder = scratch / out.name
         about = (config, tokenizer, read, True, of_weights, card, (), opened)
         written = write_folder(folder, *about, source_of(workdir))

@@ -10,7 +10,7 @@ from memsinks_jax.interop.folder import open_folder, with_sinks
 from memsinks_jax.interop.source import keep
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.runs.trained import opened_in
 from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -30,7 +30,7 @@ def import_model(
     Raises:
       InputError: a folder that cannot be read exactly; `out` exists.
     """
-    output.refuse_taken(out)
+    output.check_free(out)
     config, tokenizer, params = open_folder(source)
     groups = workdirs.read_groups(source)
     if groups and sinks is not None:
@@ -43,7 +43,7 @@ def import_model(
             f"--shared_fraction={sinks.shared_fraction} leaves no sinks among {config.model.hidden} neurons; lower it, "
             "or give --added_sinks"
         )
-    with half_written(out) as scratch:
+    with atomic_folder(out) as scratch:
         (scratch / "config.json").write_text(to_json(config))
         for name, content in tokenizer.files.items():
             (scratch / name).write_bytes(content)

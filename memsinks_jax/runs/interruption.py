@@ -19,7 +19,7 @@ class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
 
-_half_written: list[list[os.PathLike]] = []  # each folder, and the parents made for it, nearest first
+_unfinished: list[list[os.PathLike]] = []  # each folder, and the parents made for it, nearest first
 _saved = False
 
 
@@ -34,7 +34,7 @@ def end_at_once() -> None:
 
 
 @contextlib.contextmanager
-def half_written(place: os.PathLike) -> Iterator[os.PathLike]:
+def atomic_folder(place: os.PathLike) -> Iterator[os.PathLike]:
     """An empty folder beside `place`, to write in. Rename what is complete: the folder is removed when the block ends.
 
     So are the parents that were made for it, if nothing was put into them.
@@ -42,13 +42,13 @@ def half_written(place: os.PathLike) -> Iterator[os.PathLike]:
     folder = place.with_name(f".{place.name}.half-written")
     _remove(folder)  # left by a command that was killed
     made = [folder, *(parent for parent in folder.parents if not parent.exists())]
-    _half_written.append(made)
+    _unfinished.append(made)
     try:
         folder.mkdir(parents=True)
         yield folder
     finally:
         _remove(*made)
-        _half_written.remove(made)
+        _unfinished.remove(made)
 
 
 def state_is_saved() -> None:
@@ -65,7 +65,7 @@ def ignore() -> None:
 
 def _end(number: int, frame) -> None:
     ignore()
-    for made in _half_written * 2:  # a thread may still have written into it
+    for made in _unfinished * 2:  # a thread may still have written into it
         _remove(*made)
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted: run the same command again\n")

@@ -7,14 +7,14 @@ import tempfile
 from memsinks_jax.config import InputError
 
 
-def refuse_taken(place: pathlib.Path, flag: str = "out") -> None:
+def check_free(place: pathlib.Path, flag: str = "out") -> None:
     """Raises InputError if something exists at `place`, OSError if nothing can be written there. Call it before the work."""
     if os.path.lexists(place):
         raise InputError(f"{place} exists; use another --{flag}, or remove it first")
-    refuse_unwritable(place)
+    check_writable(place)
 
 
-def refuse_unwritable(place: pathlib.Path) -> None:
+def check_writable(place: pathlib.Path) -> None:
     """Raises OSError if nothing can be written at `place`."""
     folder = next(path for path in place.absolute().parents if os.path.lexists(path))
     tempfile.TemporaryDirectory(dir=folder, prefix=f".{place.name}.").cleanup()

@@ -7,7 +7,7 @@ import shutil
 from memsinks_jax.config import InputError
 from memsinks_jax.interop import sources
 from memsinks_jax.interop.sources import Source
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 
 
 def add(folder: pathlib.Path, path: pathlib.Path) -> Source:
@@ -19,13 +19,13 @@ def add(folder: pathlib.Path, path: pathlib.Path) -> Source:
     there, source, config = sources.files_of(folder), sources.read_source(path), sources.config_of(folder)
     if source.name in {other.name for other in there}:
         raise InputError(f"{folder} has the source {source.name!r} already; remove that one first")
-    sources.refuse_other_number(source, config, folder)
+    sources.check_sink_number(source, config, folder)
     sources.read_rows(source, config)
-    sources.refuse_other_base([source], sources.base_of(folder, config), folder)
+    sources.check_base([source], sources.base_of(folder, config), folder)
     place = folder / sources.FOLDER / sources.file_name(source.name)
     if place.exists():
         raise InputError(f"{place} is there, and holds another source; rename that file")
-    with half_written(place) as scratch:
+    with atomic_folder(place) as scratch:
         shutil.copyfile(path, scratch / place.name)
         os.replace(scratch / place.name, place)
     return sources.read_source(place)

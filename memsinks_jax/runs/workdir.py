@@ -215,7 +215,7 @@ def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on:
       InputError: files are missing; the tokenizer or the documents have changed since the start of the run.
     """
     config = config or read_config(workdir)
-    _refuse_missing(workdir, config)
+    _check_files(workdir, config)
     known = trained_on or _read_about(workdir)["fingerprints"]
     if _hash(_tokenizer_path(workdir)) != known["tokenizer"]:
         raise InputError(
@@ -231,7 +231,7 @@ def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on:
     return corpus
 
 
-def _refuse_missing(workdir: pathlib.Path, config: Config) -> None:
+def _check_files(workdir: pathlib.Path, config: Config) -> None:
     named = {"data.files": [config.data.files], "general.files": [name for name, _ in general_sources(config.general)]}
     for field, patterns in named.items():
         for pattern in filter(None, patterns):

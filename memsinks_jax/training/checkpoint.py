@@ -130,7 +130,7 @@ class Checkpoints:
         step = self._require()
         if self._config is None and (damage := seal.find_damage(self._folder / str(step))):
             raise self._damaged(step, damage)
-        refuse_other_arrays(self.progress(step)["arrays"], arrays_of(placed), self._folder / str(step))
+        check_arrays(self.progress(step)["arrays"], arrays_of(placed), self._folder / str(step))
         items = {"params": placed.params, "optimizer": _memory(placed)}
         restored = ocp.load_checkpointables(self._folder / str(step), items)
         step_there = jax.device_put(jax.numpy.int32(step), placed.step.sharding)
@@ -140,12 +140,12 @@ class Checkpoints:
         """Restores only the parameters: of the newest checkpoint, or of the one before if it is damaged; or of one step.
         Raises InputError as `restore` does."""
         step = of_step or self._require()
-        self.refuse_other_params(placed, step)
+        self.check_params(placed, step)
         expected, error = self.progress(step).get("digests"), None
         try:
             params = ocp.load_checkpointables(self._folder / str(step), {"params": placed})["params"]
             if not expected or seal.digests({"params": params}).items() <= expected.items():
-                self._refuse_not_finite(step, jax.device_get(_finite(params)))
+                self._check_finite(step, jax.device_get(_finite(params)))
                 return params
         except InputError:
             raise
@@ -158,11 +158,11 @@ class Checkpoints:
             raise error or InputError(f"{self._folder / str(step)} is not read as it was saved; try another machine")
         return self.restore_params(placed)
 
-    def refuse_other_params(self, shapes: dict, of_step: int | None = None) -> None:
+    def check_params(self, shapes: dict, of_step: int | None = None) -> None:
         """Raises InputError unless the newest checkpoint, or that of one step, has parameters of these shapes."""
         step = of_step or self._require()
         saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
-        refuse_other_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
+        check_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
         """Reads one parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
@@ -186,10 +186,10 @@ class Checkpoints:
         except (ValueError, OSError) as error:
             damage = seal.find_damage(self._folder / str(step), _READ) or str(error).splitlines()[0]
             raise self._damaged(step, damage) from error
-        self._refuse_not_finite(step, {path: np.isfinite(found).all()})
+        self._check_finite(step, {path: np.isfinite(found).all()})
         return found
 
-    def _refuse_not_finite(self, step: int, finite: dict) -> None:
+    def _check_finite(self, step: int, finite: dict) -> None:
         """Raises InputError naming the first array with nan or inf. `finite` says for each array whether it is finite."""
         for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
             if not is_finite:
@@ -239,7 +239,7 @@ class Checkpoints:
         while True:
             step = steps.pop() if steps else -1
             if writer:
-                step = hosts.agree(step)
+                step = hosts.broadcast(step)
             if step < 0:
                 break
             place = self._folder / str(step)
@@ -247,7 +247,7 @@ class Checkpoints:
             if damage is not None:
                 then = "the one before is used" if steps else "there is none before it"
                 logger.warning("checkpoint %s is damaged: %s; %s", place, damage, then)
-            if not (any(hosts.everywhere(damage is not None)) if writer else damage):
+            if not (any(hosts.all_gather(damage is not None)) if writer else damage):
                 return step
             if writer and jax.process_index() == 0:
                 aside.mkdir(exist_ok=True)
@@ -280,7 +280,7 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # tensorstore and Orbax raise many kinds
-            refuse_gone(self._workdir)
+            check_workdir(self._workdir)
             what = "a checkpoint" if step is None else f"the checkpoint of step {step}"
             saved = steps_in(self._folder)
             last = f"the last that is there is of step {saved[-1]}" if saved else "none is there yet"
@@ -288,7 +288,7 @@ class Checkpoints:
             raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
 
 
-def refuse_gone(workdir: pathlib.Path) -> None:
+def check_workdir(workdir: pathlib.Path) -> None:
     """Raises InputError if a run's folder has disappeared."""
     if not (workdir / "config.json").exists():
         raise InputError(f"{workdir} is gone: it was moved or removed during the run")
@@ -351,7 +351,7 @@ def bytes_of(tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def refuse_other_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
+def check_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
     """Raises InputError with a named diff unless names, shapes and types are equal."""
     parts = []
     if missing := sorted(wanted.keys() - saved.keys()):

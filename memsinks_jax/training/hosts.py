@@ -1,4 +1,4 @@
-"""Runs on several hosts: how they connect and agree, and what is reported when one is lost."""
+"""Runs on several hosts: how they connect, collective calls, and what is reported when one is lost."""
 
 import ctypes
 import os
@@ -90,12 +90,12 @@ def _find_cluster() -> tuple[str, int, int] | None:
     return found if None not in found else None
 
 
-def agree(value: int) -> int:
+def broadcast(value: int) -> int:
     """Process 0's value, on every host. Also a barrier."""
-    return int(everywhere(value)[0])
+    return int(all_gather(value)[0])
 
 
-def everywhere(value: float) -> list[float]:
+def all_gather(value: float) -> list[float]:
     """Every host's value, on every host, in order. Also a barrier. Exact for times and for whole numbers."""
     import jax
 
@@ -110,7 +110,7 @@ def everywhere(value: float) -> list[float]:
 
 def union(numbers: np.ndarray) -> np.ndarray:
     """All hosts' numbers, uint64 without 0, on every host: each once, in order."""
-    longest = int(max(everywhere(len(numbers))))
+    longest = int(max(all_gather(len(numbers))))
     if longest == 0:
         return numbers
     import jax
@@ -127,7 +127,7 @@ def union(numbers: np.ndarray) -> np.ndarray:
 
 def all_equal(digest: str) -> bool:
     """Whether every host has the same hexadecimal digest, by its first 48 bits."""
-    return len(set(everywhere(int(digest[:12], 16)))) == 1
+    return len(set(all_gather(int(digest[:12], 16)))) == 1
 
 
 def define_flags() -> tuple:

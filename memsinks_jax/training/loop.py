@@ -28,8 +28,8 @@ from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
-from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, library_versions, refuse_gone, refuse_other_arrays
-from memsinks_jax.training.metrics import Profile, read_metrics, refuse_missing_wandb
+from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, check_arrays, check_workdir, library_versions
+from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
 from memsinks_jax.training.monitor import Monitor
 from memsinks_jax.training.program import Program, train_program
 from memsinks_jax.training.record import Record
@@ -66,23 +66,23 @@ def train_and_evaluate(
     Returns:
       {"step", "train_loss", "tokens", "tokens_per_second", and the last evaluation's losses}.
     """
-    # Refuse bad input before anything is written.
+    # Reject bad input before anything is written.
     if wandb:
-        refuse_missing_wandb()
+        check_wandb()
     mesh = sharding.make_mesh(config.mesh)
     host_memory.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     kernel = choose_kernel(config, jax.default_backend())
     config = workdirs.adopt(workdir, inherit(config, workdir, given))
-    memory.refuse_too_large(config, mesh)
-    resuming = bool(hosts.agree((workdir / "config.json").exists()))
+    memory.check_memory(config, mesh)
+    resuming = bool(hosts.broadcast((workdir / "config.json").exists()))
 
     with contextlib.ExitStack() as held:
         held.enter_context(jax.set_mesh(mesh))
         opened = _open(config, workdir, mesh, resuming, held)
         config, start, steps = opened.corpus.config, opened.start, opened.steps
         missing = _missing_evaluation(config, workdir, start, steps)
-        since, unseen = _last_look(config, workdir, start)
+        since, unseen = _last_check(config, workdir, start)
         if resuming and start == steps and not (missing or unseen):
             return _summary(workdir)
         if jax.process_index() == 0:
@@ -103,26 +103,26 @@ def train_and_evaluate(
             values = run.measured("evaluating", lambda: dict(getattr(memorization, which)(run.state.params)))
             run.held_out_loss = values.get("held_out_loss")
 
-        def look() -> None:
-            """Looks for documents that appear too often."""
+        def check_documents() -> None:
+            """Checks for documents that appear too often."""
 
             def measure() -> dict[str, float]:
                 sketch_RW = sharding.fetch(run.state.sketch)
-                return monitor.look(run.step, sketch_RW, lambda *asked: mean_loss(loss, run.state.params, *asked))
+                return monitor.check(run.step, sketch_RW, lambda *asked: mean_loss(loss, run.state.params, *asked))
 
-            run.measured("looking for documents that came too often,", measure)
+            run.measured("checking for documents that came too often,", measure)
 
         try:
             if missing:  # the run was stopped in the middle of it
                 evaluate(missing)
             if unseen:
-                look()
+                check_documents()
         except _StopInEvaluation:
             raise interruption.Interrupted(f"saved step {start} of {steps} in {workdir}") from None
         for step in range(start + 1, steps + 1):
             batch = run.next_batch()
             if monitor:
-                monitor.saw(batch["identities"])
+                monitor.observe(batch["identities"])
             recording.step(step)
             run.dispatch(batch)
             if step == start + 1:
@@ -133,11 +133,11 @@ def train_and_evaluate(
                 if due := _due_evaluation(config, step, steps):
                     evaluate(due)
                 if monitor and step % config.monitor.every == 0:
-                    look()
+                    check_documents()
             except _StopInEvaluation:
                 stop = True
             except FileNotFoundError:
-                refuse_gone(workdir)
+                check_workdir(workdir)
                 raise
             if stop or step % config.training.checkpoint_every == 0 or step == steps:
                 run.save(opened)
@@ -280,7 +280,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     elif leads:
         held.enter_context(workdirs.create(workdir, config, corpus))
     if not resuming:
-        hosts.agree(0)  # no host goes on before the workdir exists
+        hosts.broadcast(0)  # no host goes on before the workdir exists
         checkpoints = Checkpoints(workdir, config.training)
     versions = library_versions()
     checkpoints.about = {"data": fingerprints, "config": json.loads(to_json(config)), "versions": versions}
@@ -313,7 +313,7 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
         there = run.config.sinks.pool if has_sinks(run.config) else 0
         new = sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool - there, config.seed + there)
         params |= {name: np.concatenate([params[name], rows]) if there else rows for name, rows in new.items()}
-    refuse_other_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
+    check_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
     theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
     if theirs != ours:
         mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
@@ -360,13 +360,13 @@ def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps:
     due = _due_evaluation(config, step, steps) if step > 0 else ""
     measured = {"held_out_loss", "repeated_loss"}  # a run may have documents of one role alone
     done = any(line["step"] == step and measured & line.keys() for line in read_metrics(workdir))
-    return due if hosts.agree(bool(due) and not done) else ""
+    return due if hosts.broadcast(bool(due) and not done) else ""
 
 
-def _last_look(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, bool]:
-    """The step of the monitor's last look, up to `step`; whether one is due after `step` and missing."""
-    looks = [line["step"] for line in read_metrics(workdir) if "monitor_flagged" in line and line["step"] <= step]
-    last = hosts.agree(max(looks, default=0))
+def _last_check(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, bool]:
+    """The step of the monitor's last check, up to `step`; whether one is due after `step` and missing."""
+    checks = [line["step"] for line in read_metrics(workdir) if "monitor_flagged" in line and line["step"] <= step]
+    last = hosts.broadcast(max(checks, default=0))
     return last, last < step and config.monitor.every > 0 and step % config.monitor.every == 0
 
 

@@ -69,7 +69,7 @@ def _parameters(config: Config) -> int:
     return parameters(config)
 
 
-def refuse_too_large(config: Config, mesh: Mesh) -> None:
+def check_memory(config: Config, mesh: Mesh) -> None:
     """Raises InputError if a run does not fit on a device of the mesh, and names what takes most; or if it is not valid."""
     parts, room = needed(validate(config), mesh.size), _room(mesh)  # what it inherits from its initial model is new
     state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)

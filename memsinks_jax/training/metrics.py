@@ -64,7 +64,7 @@ class MetricWriter:
             self._wandb.finish()
 
 
-def refuse_missing_wandb() -> None:
+def check_wandb() -> None:
     if importlib.util.find_spec("wandb") is None:
         raise InputError("--wandb needs W&B's package: pip install 'memsinks_jax[wandb]'")
 
@@ -75,7 +75,7 @@ def open_wandb(project: str, workdir: pathlib.Path, config: dict):
     Raises:
       InputError: wandb is not installed, or refuses: without a key, for example.
     """
-    refuse_missing_wandb()
+    check_wandb()
     import wandb
 
     name = workdir.absolute().name

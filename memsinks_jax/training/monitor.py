@@ -1,4 +1,4 @@
-"""Finds documents that appear too often during training, and measures how much of them the model remembers.
+"""Finds documents that appear too often during training, and measures how much of them the model memorized.
 
 A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts. It is saved,
 restored and summed like the rest of the state. Its memory does not grow with the corpus. Its counts are never too low. They
@@ -57,16 +57,16 @@ def _places(identities_K2, row: int, width: int):
 
 
 class Monitor:
-    """What a run knows about documents that appear too often. Make it on every host; `look` is a collective call.
+    """Flags documents that appear too often. Make it on every host; `check` is a collective call.
 
-    WORKDIR/flagged.jsonl gets a line for each: the step of the look, the document's id, how often it was seen, and its
+    WORKDIR/flagged.jsonl gets a line for each: the step of the check, the document's id, how often it was seen, and its
     index in the table of documents (null for an id without a document, as with `config.data.id_noise`).
 
     Args:
       own: this host's rows of a batch, see `sharding.own_rows`.
       start: step from which the run resumes. Later flags are dropped, and will be found again.
-      since: step of the last look, possibly with another `config.monitor.every`.
-      as_batches: numbers of documents -> batches for the `measure` of `look`.
+      since: step of the last check, possibly with another `config.monitor.every`.
+      as_batches: numbers of documents -> batches for the `measure` of `check`.
     """
 
     def __init__(
@@ -79,19 +79,19 @@ class Monitor:
         self._flagged = {line["id"]: line for line in read_lines(self._path) if line["step"] <= start}
         if self._leads:
             drop_later_lines(self._path, start)
-        # Read again what was read since the last look, so that a resumed run finds the same as an uninterrupted one.
+        # Observe again what was read since the last check, so that a resumed run finds the same as an uninterrupted one.
         size = config.training.batch_size
         self._window: set[int] = set()
         for step in range(since, start):
             for place in own:
-                self.saw(rows[step * size + place]["identities"])
+                self.observe(rows[step * size + place]["identities"])
 
-    def saw(self, identities_BN2: np.ndarray) -> None:
-        """Notes this host's rows of a batch. Hosts may share rows: only which documents came matters, not how often."""
+    def observe(self, identities_BN2: np.ndarray) -> None:
+        """Records this host's rows of a batch. Hosts may share rows: only which documents came matters, not how often."""
         self._window.update(as_numbers(identities_BN2.reshape(-1, 2)).tolist())
 
-    def look(self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]) -> dict[str, float]:
-        """Flags documents that were seen too often since the last look, and measures the first `probes` flagged ones.
+    def check(self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]) -> dict[str, float]:
+        """Flags documents that were seen too often since the last check, and measures the first `probes` flagged ones.
 
         Args:
           measure: (batches, mode of the sinks) -> nats per token of the current model.

@@ -79,7 +79,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
         )
     direction = scale_by_adam(settings.b1, settings.b2)
     if settings.kind == "muon":
-        _refuse_columns(config)
+        _check_matrices(config)
         direction = optax.partition({"muon": scale_by_muon(), "adam": direction}, _by_muon)
     chain = [
         method_of(config).clip(),
@@ -114,7 +114,7 @@ def _by_muon(params) -> dict:
     )
 
 
-def _refuse_columns(config: Config) -> None:
+def _check_matrices(config: Config) -> None:
     """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on for no document."""
     parts = sinks.partitions(config)
     if config.sinks.traits.tied and (

@@ -204,16 +204,16 @@ def _files_of_slice(item: pathlib.Path, array: str, layer: int | None) -> list[s
     base = tensorstore.KvStore.open(f"file://{item}/").result()
     found = set()
 
-    def look(node: str, prefix: str) -> None:
+    def walk(node: str, prefix: str) -> None:
         for entry in tensorstore.ocdbt.dump(base, node=node).result()["entries"]:
             if "location" in entry:
-                look(entry["location"], prefix + entry.get("subtree_common_prefix", b"").decode())
+                walk(entry["location"], prefix + entry.get("subtree_common_prefix", b"").decode())
             elif "indirect_value" in entry:  # value:FOLDER:FILE:OFFSET:LENGTH
                 name, _, chunk = (prefix + entry["key"].decode()).rpartition("/")
                 if name == array.replace("/", ".") and (layer is None or chunk.split(".")[0] == str(layer)):
                     found.add("".join(entry["indirect_value"].split(":")[1:3]))
 
-    look(tensorstore.ocdbt.dump(base).result()["versions"][-1]["root"]["location"], "")
+    walk(tensorstore.ocdbt.dump(base).result()["versions"][-1]["root"]["location"], "")
     return sorted(found)
 
 

@@ -158,7 +158,7 @@ def test_one_member_cannot_be_both_fitted_and_evaluated():
     assert not any(attacks.attack([subject_of(*random_model("gpt2"))], one, many, ("calibration",)).values())
 
 
-def test_benign_fine_tuning_looks_at_both_groups():
+def test_benign_fine_tuning_measures_both_groups():
     subject = subject_of(*random_model("gpt2", 0.05))
     found = benign(subject, SAME, TEXT, TEXT, rates=(0.02,), steps=3)
     assert found["rate"] == 0.02 and found["step"] == np.argmin(found["repeated"]["curve"])

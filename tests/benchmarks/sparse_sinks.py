@@ -90,7 +90,7 @@ def side(shape, kind, pool, active):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, help="folder for results.json")
-    parser.add_argument("--quick", action="store_true", help="three short rounds, for a look")
+    parser.add_argument("--quick", action="store_true", help="three short rounds, for a first number")
     parser.add_argument("--only", default="", help=f"some of {','.join(RATIOS)}")
     arguments = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -87,7 +87,7 @@ def test_a_memory_acts_in_its_layer_alone():
         assert [(f_BTM[..., m] > 0).all() for m in range(M)] == [m == layer for m in range(M)]
 
 
-def test_the_nearest_is_looked_for_in_the_layer():
+def test_the_nearest_is_searched_in_the_layer():
     one = memory_of("mlp", 1, KEYS_MW[0], DELTAS_MW[0], 9.0, rule="nearest")
     nearer = memory_of("mlp", 0, X_BTW[0, 0], DELTAS_MW[1], 9.0, rule="nearest")
     (both,) = stack([one, nearer])

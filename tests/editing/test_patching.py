@@ -78,10 +78,10 @@ def test_a_trace_is_what_passes_and_what_the_loss_makes_of_it(family, site):
         seen[int(layer)] = np.asarray(x)
         return seen[int(layer)]
 
-    def look(x, layer):
+    def record(x, layer):
         return jax.pure_callback(keep, jax.ShapeDtypeStruct(x.shape, x.dtype), x, layer)
 
-    forward(probe, prompts, (site, look))
+    forward(probe, prompts, (site, record))
     for layer in range(probe.config.model.layers):
         np.testing.assert_allclose(trace.activations[:, layer], seen[layer][..., :width], atol=1e-4)
     assert np.abs(trace.gradients[0, :, prompts.last[0] + 1 :]).max() == 0  # nothing depends on padding
@@ -268,7 +268,7 @@ def test_all_prompts_choose_the_bound_and_each_is_evaluated_by_the_others():
     assert boundary.cross_validated(alone)["unchanged"] == 1.0
 
 
-def test_a_refined_sweep_looks_between_the_best_ones_neighbours():
+def test_a_refined_sweep_searches_between_the_best_ones_neighbours():
     probe = probe_of("gpt2")
     prompts = encode(Bytes(), TEXTS, 64)
     memory = memory_of("attention", 1, *np.random.default_rng(3).normal(size=(2, 16)), 1.0)

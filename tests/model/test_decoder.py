@@ -56,7 +56,7 @@ def test_causality_by_gradient(config, model_and_params):
     model, params = model_and_params
     _, segments, positions = inputs()
     place = 5
-    tokens = 3 + positions  # another at every place; the head has a table of its own where the tokens' is looked at
+    tokens = 3 + positions  # another at every place; the head has a table of its own where the tokens' is under test
     name, rows = (
         ("position_embedding", np.arange(T)) if config.model.family == "gpt2" else ("token_embedding", tokens[0])
     )

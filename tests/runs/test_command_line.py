@@ -13,7 +13,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head import measure as measure_induction_head
 from memsinks_jax.runs import command_line, host_memory, output, trained
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.training import loop
 
 
@@ -98,12 +98,12 @@ def test_a_signal_ends_a_command_with_a_line_and_leaves_nothing(tmp_path, number
     program = f"""
 import os, pathlib, signal
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 class Collected:
     def __del__(self):
         os.kill(os.getpid(), signal.{number})
 def main():
-    with half_written(pathlib.Path("{tmp_path}/folder/out")) as folder:
+    with atomic_folder(pathlib.Path("{tmp_path}/folder/out")) as folder:
         (folder / "weights").write_text("half")
         Collected()
 command_line.run(main)
@@ -117,7 +117,7 @@ command_line.run(main)
 def test_a_full_disk_leaves_no_empty_folder(tmp_path, kept):
     """Only what the block itself made is removed."""
     (tmp_path / "mine").mkdir()
-    with pytest.raises(OSError), half_written(tmp_path / "mine" / "reports" / "lab" / "index.html") as folder:
+    with pytest.raises(OSError), atomic_folder(tmp_path / "mine" / "reports" / "lab" / "index.html") as folder:
         if kept:
             (folder.parent / "results.json").write_text("{}")
         raise OSError(28, "No space left on device")
@@ -186,11 +186,11 @@ def test_devices_that_are_not_there_are_refused():
 def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     with pytest.raises(InputError, match="gone exists; use another --out"):
-        output.refuse_taken(tmp_path / "gone")
+        output.check_free(tmp_path / "gone")
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
-        output.refuse_taken(tmp_path / "file" / "out")
-    output.refuse_taken(tmp_path / "new" / "out")
+        output.check_free(tmp_path / "file" / "out")
+    output.check_free(tmp_path / "new" / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"gone", "file"}
 
 

@@ -55,7 +55,7 @@ def stopped(config, workdir, step=2):
 
 
 def contents(workdir):
-    """Of all files but the lock, which says who looked last."""
+    """Of all files but the lock, which names who opened it last."""
     return {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file() and path.name != "lock"}
 
 

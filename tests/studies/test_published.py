@@ -360,16 +360,16 @@ def test_a_model_is_measured_like_gpt2(world):
 def test_other_models_are_refused(monkeypatch):
     run = Trained(tiny_config(), Words(), {}, 0, EVERYBODY)
     sizes = (2, 16, 1024)
-    refuse = functools.partial(pytest.raises, InputError)
-    with refuse(match="GPT-2 small, with 12 layers of width 768 and 50257 .* a gpt2 with 2 of 16 and 1024") as error:
+    rejected = functools.partial(pytest.raises, InputError)
+    with rejected(match="GPT-2 small, with 12 layers of width 768 and 50257 .* a gpt2 with 2 of 16 and 1024") as error:
         published.compare(run)
     assert "\n" not in str(error.value)
     for n in range(3):
         monkeypatch.setattr(published, "SIZES", tuple(size + (place == n) for place, size in enumerate(sizes)))
-        with refuse(match="GPT-2 small"):
+        with rejected(match="GPT-2 small"):
             published.compare(run)
     monkeypatch.setattr(published, "SIZES", sizes)
-    with refuse(match="for which ' Kathmandu' begins with token 18341") as error:
+    with rejected(match="for which ' Kathmandu' begins with token 18341") as error:
         published.compare(run)
     assert "\n" not in str(error.value)
     monkeypatch.setattr(published, "TARGET_TOKEN", KATH)
@@ -378,10 +378,10 @@ def test_other_models_are_refused(monkeypatch):
         def encode(self, text):
             return np.array([KATH] * len(text), np.int32)
 
-    with refuse(match="has 8 tokens; this model has another"):
+    with rejected(match="has 8 tokens; this model has another"):
         published.compare(dataclasses.replace(run, tokenizer=Letters()))
     llama = dataclasses.replace(run, config=with_fields(run.config, {"model.family": "llama"}))
-    with refuse(match="this is a llama"):
+    with rejected(match="this is a llama"):
         published.compare(llama)
 
 

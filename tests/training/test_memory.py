@@ -49,9 +49,9 @@ def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
     for room, fits in ((whole / 1.9, True), (whole / 2.1, False)):
         monkeypatch.setattr(memory, "_room", lambda mesh, room=room: room)
         if fits:
-            memory.refuse_too_large(tiny, mesh)
+            memory.check_memory(tiny, mesh)
         else:
             with pytest.raises(InputError, match="a device has"):
-                memory.refuse_too_large(tiny, mesh)
+                memory.check_memory(tiny, mesh)
     monkeypatch.undo()
     assert memory._room(mesh) * len(jax.devices()) > 2**30

@@ -47,7 +47,7 @@ def test_a_place_without_a_document_is_nobody():
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """Two documents come 8 times, 24 once; looked at after steps 3, 6, 9 and 12 of three epochs of 5."""
+    """Two documents come 8 times, 24 once; checked after steps 3, 6, 9 and 12 of three epochs of 5."""
     workdir = tmp_path_factory.mktemp("watched") / "run"
     train_and_evaluate(config(), workdir)
     return workdir
@@ -112,7 +112,7 @@ def test_a_host_that_goes_on_reads_its_own_rows_again(tmp_path):
     assert window < monitor_of(tmp_path, 3)._window
 
 
-def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
+def test_what_was_read_before_a_stop_is_checked_after_it(tmp_path):
     """Also a document that does not come again."""
     rows = load_corpus(config()).rows()
     everything = np.full((4, 4096), 9, np.uint32)  # a sketch for which every document came 9 times
@@ -120,10 +120,10 @@ def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
     def names(start):
         monitor = monitor_of(tmp_path / f"{start}", start)
         for number in range(start * 8, 3 * 8):
-            monitor.saw(rows[number]["identities"])
+            monitor.observe(rows[number]["identities"])
         monitor._settings = dataclasses.replace(monitor._settings, probes=0)
         (tmp_path / f"{start}").mkdir()
-        monitor.look(3, everything, None)
+        monitor.check(3, everything, None)
         return {line["id"] for line in flagged(tmp_path / f"{start}")}
 
     assert len(names(0)) > 10
@@ -132,8 +132,8 @@ def test_what_was_read_before_a_stop_is_looked_at_after_it(tmp_path):
     }  # fmt: skip
 
 
-def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
-    """The next look is at all that was read since the last: nothing stays unseen. The model becomes the same."""
+def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_path):
+    """The next check covers all that was read since the last: nothing stays unchecked. The model becomes the same."""
     changed = config()
     changed = with_fields(changed, {"monitor": MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)})
     with pytest.raises(Interrupted):
@@ -153,7 +153,7 @@ def test_the_looks_may_change_when_a_run_goes_on(watched, tmp_path):
     assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
-def test_a_workdir_that_is_moved_before_a_look_is_told(tmp_path):
+def test_a_workdir_that_is_moved_before_a_check_is_reported(tmp_path):
     config = with_fields(tiny_config(), {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1})
 
     def move(step):

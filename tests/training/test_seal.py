@@ -187,29 +187,29 @@ def test_layers_that_change_places_are_found(large, tmp_path):
 
 
 def test_hosts_share_the_looking(large, tmp_path, monkeypatch):
-    """Together they look at everything once; a damage is found by one of them."""
+    """Together they check everything once; a damage is found by one of them."""
     shutil.copytree(large[0] / "checkpoints" / "3", tmp_path / "3")
-    looked = []
+    checked = []
     for function in ("_damage_of_file", "_damage_of_slice"):
         do = getattr(seal, function)
         monkeypatch.setattr(
             seal,
             function,
-            lambda folder, name, *rest, do=do: (looked.append((name, rest[0])), do(folder, name, *rest))[1],
+            lambda folder, name, *rest, do=do: (checked.append((name, rest[0])), do(folder, name, *rest))[1],
         )
     assert find_damage(tmp_path / "3") is None
-    alone, looked[:] = sorted(looked, key=str), []
+    alone, checked[:] = sorted(checked, key=str), []
     shares = []
     for host in range(3):
         assert find_damage(tmp_path / "3", share=(host, 3)) is None
-        shares.append(len(looked))
-    assert sorted(looked, key=str) == alone
+        shares.append(len(checked))
+    assert sorted(checked, key=str) == alone
     assert shares[0] == pytest.approx(len(alone) / 3, abs=1)
     flip(tmp_path / "3" / next(iter(large_files(tmp_path / "3"))), 2**19)
     assert sum(find_damage(tmp_path / "3", share=(host, 3)) is not None for host in range(3)) == 1
 
 
-def test_a_checkpoint_with_hashes_of_all_files_is_read_and_looked_at(large, tmp_path, monkeypatch, one_device):
+def test_a_checkpoint_with_hashes_of_all_files_is_read_and_checked(large, tmp_path, monkeypatch, one_device):
     """As they were before arrays had digests."""
     shutil.copytree(large[0], tmp_path / "run")
     for step in ("2", "3"):

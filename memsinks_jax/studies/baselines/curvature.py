@@ -33,11 +33,11 @@ def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) ->
         memorize it would show high curvature. Here every position has a target, so none is left out.
     """
     reader, names = Reader(config), [name for name in MATRICES if f"{name}_kernel" in params["layers"]]
-    looked = placement.jit(partial(_products, reader, names))
+    multiply = placement.jit(partial(_products, reader, names))
     found, tokens = {}, 0.0
     for number, batch in enumerate(batches):
         rows = {name: batch[name] for name in FIELDS}
-        products = jax.device_get(looked(params, rows, jax.random.key(seed, impl="threefry2x32"), number))
+        products = jax.device_get(multiply(params, rows, jax.random.key(seed, impl="threefry2x32"), number))
         found = {name: found.get(name, 0.0) + np.asarray(sums, np.float64) for name, sums in products.items()}
         tokens += float((rows["weights"] > 0).sum())
     return {name: sums / tokens for name, sums in found.items()}

@@ -26,7 +26,7 @@ def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
     rows = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in FIELDS}
     real_R = rows["weights"].sum(axis=1) > 0
     if not real_R.any():
-        raise InputError("there is no document to look for; give at least one with a token to predict")
+        raise InputError("there is no document to measure; give at least one with a token to predict")
     return {name: values[real_R] for name, values in rows.items()}
 
 
@@ -73,8 +73,8 @@ class Reader:
         nothing = jnp.zeros((self.layers, *rows["inputs"].shape, self.hidden))
 
         def read(record_LRTF: jax.Array) -> tuple[jax.Array, Cache | None]:
-            look = {"mlp": lambda x_RTF, layer: recorded(x_RTF, record_LRTF[layer])}
-            total = self._apply(params, rows, look, cache, lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32))
+            recording = {"mlp": lambda x_RTF, layer: recorded(x_RTF, record_LRTF[layer])}
+            total = self._apply(params, rows, recording, cache, lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32))
             return (total, None) if cache is None else total
 
         return jax.grad(read, has_aux=True)(nothing)

@@ -117,7 +117,7 @@ dominates_{method} | rise of the held-out loss at the forgetting of sinks droppe
         for method in methods
     ]
     rows += [f"""
-hypervolume{suffix} | hypervolume: {of} less the best method that looks afterwards (share of the box)
+hypervolume{suffix} | hypervolume: {of} less the best post hoc method (share of the box)
     | share_over_methods({sinks}, standard, no_repeat) >= 0 | sinks dominate (4c) | sinks_paper"""
         for sinks, suffix, of in (("sinks_paper", "", "sinks"), ("sinks", "_on_return", "sinks that open on return"))
         if methods
@@ -151,7 +151,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def trade_off(table: Table, out: pathlib.Path) -> list[str]:
     """4c: plot, table and settings. Writes figure_4c.png."""
-    heading = report.heading("4c: the trade-off, beside methods that look for memorization in the finished model")
+    heading = report.heading("4c: the trade-off, compared with post hoc methods, applied to the trained model")
     standard = table.groups.get("standard", {})
     standards = list(standard.values())
     if not any(run.details for run in standards):

@@ -137,8 +137,8 @@ class _Subject:
             )  # fmt: skip
             settings = {"settings": trials[0].settings}
             found = {"strength": trials[0].settings.strength, "iterations": trials[0].settings.iterations}
-        looked_at = _first(repeated, FEW) if method == "zero_out" else repeated
-        scores_RLF = scores.METHODS[method](self._config, self._params, looked_at, **settings)
+        measured_on = _first(repeated, FEW) if method == "zero_out" else repeated
+        scores_RLF = scores.METHODS[method](self._config, self._params, measured_on, **settings)
         forgotten = {name: self._batches[name] for name in ("repeated", "canary") if name in self._batches}
         curves = removal.tradeoff(
             self._loss, self._params, scores.over_documents(scores_RLF), forgotten, self._batches["held_out"]

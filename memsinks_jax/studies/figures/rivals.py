@@ -106,7 +106,7 @@ GIVEN = 50  # tokens that recitation begins with
 LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{GIVEN}"}
 _ATTACKED = {"relearning": "relearned", "gap": "gap_before", "gap, calibrated": "gap_after"}
 _ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which curves are drawn
-_AFTERWARDS = post_hoc.LABELS | post_hoc.EDITS
+_POST_HOC = post_hoc.LABELS | post_hoc.EDITS
 _DASHED = {
     "hard_concrete": "#d7bde2", "integrated_gradients": "#aeb6bf", "slimming": "#edbb99", "zero_out": "#a2d9ce",
     "activation": "#aed6f1", "random": "#d5d8dc", "kfac": "#922b21", "svd": "#e74c3c", "balanced_subnet": "#7d6608",
@@ -226,7 +226,7 @@ def statements(table: Table) -> str:
     ours = METHODS[OURS]
     measured = dict.fromkeys(name for run in table.groups.get("standard", {}).values() for name in run.details)
     rivals = [(name, of.label, of.knows, of.points) for name, of in METHODS.items() if name not in (OURS, "pool")]
-    rivals += [(name, _AFTERWARDS[name], LATER, ()) for name in measured if name in _AFTERWARDS]
+    rivals += [(name, _POST_HOC[name], LATER, ()) for name in measured if name in _POST_HOC]
     return "".join(f"""
 beats_{name} | share of the gap closed at the same held-out loss: {ours.label} less {label} (knows beforehand: {knows})
     | lead_over('{name}', {', '.join(['standard', *ours.points, *points])}) >= 0"""
@@ -252,7 +252,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     parts += _what_leaks(groups)
     standard = list(groups.get("standard", {}).values())
     if how := post_hoc.how(standard, post_hoc.METHODS):
-        parts += [report.heading("Methods that look afterwards"), *how, post_hoc.how_edits(standard)]
+        parts += [report.heading("Post hoc methods"), *how, post_hoc.how_edits(standard)]
     return parts + shared.choices(runs)
 
 
@@ -267,7 +267,7 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     return [
         report.heading("What still leaks"),
         shared.with_intervals(list(shown), rows, of="handed over"),
-        report.paragraph(f"""AUC: chance that a repeated document looks more like one than a held-out one does, by its
+        report.paragraph(f"""AUC: chance that a repeated document resembles one more than a held-out one does, by its
             loss. Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
             was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
             neither has read; at 1 it is learned anew. Gap: held-out less repeated loss, on every other document, before
@@ -293,7 +293,7 @@ def _costs(groups: dict[str, dict[int, Run]]) -> str:
             elif (configs[0].sinks, configs[0].optimizer) == (configs[1].sinks, configs[1].optimizer):
                 taken = "1"  # the same program
         rows.append([*map(report.text, (method.label, taken, kept, method.knows))])
-    rows.append([*map(report.text, ("methods that look afterwards", "1", "1", LATER))])
+    rows.append([*map(report.text, ("post hoc methods", "1", "1", LATER))])
     columns = ["method", "time of a step over standard's", "memory of a step over standard's", "must know beforehand"]
     return report.table(columns, rows, ["", "number", "number", ""])
 
@@ -315,7 +315,7 @@ def _curves(table: Table) -> Iterator[tuple]:
             places = [places_after(run, name) for run in standard.values()]
             closed = np.array([[closed_at(of, allowed) for of in places] for allowed in _ALLOWED])
             before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
-            yield _AFTERWARDS[name], colour, ".--", [], np.broadcast_to(_ALLOWED[:, None], closed.shape), closed, before
+            yield _POST_HOC[name], colour, ".--", [], np.broadcast_to(_ALLOWED[:, None], closed.shape), closed, before
 
 
 def panels(table: Table) -> list[AnyPanel]:

@@ -64,7 +64,7 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
     passages = [line.strip() for line in _text(text).splitlines() if len(line) >= _LEAST]
     draw = random.Random(f"tofu: {seed}")
     count, last, first = (len(rows[name]) // OF_AN_AUTHOR for name in ("full", SETS["withdrawn"], SETS["staying"]))
-    _refuse_fewer(tofu, size, count, last, first)
+    _check_authors(tofu, size, count, last, first)
     going = sorted(draw.sample(range(count - last, count), size.withdrawn))
     left = size.authors - size.withdrawn
     asked = draw.sample(range(first), min(first, max(left // 3, size.withdrawn)))
@@ -129,7 +129,7 @@ def _of(rows: list[dict], number: int, place: int) -> list[dict]:
     return [row | {"author": author(number)} for row in rows[place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]]
 
 
-def _refuse_fewer(tofu: pathlib.Path, size: Size, count: int, last: int, first: int) -> None:
+def _check_authors(tofu: pathlib.Path, size: Size, count: int, last: int, first: int) -> None:
     if last < size.withdrawn or first < size.withdrawn or count < max(size.authors, last + first):
         raise InputError(
             f"{tofu} has {count} authors, wrong answers for the first {first} and the last {last}; {size.authors} are read "

@@ -18,7 +18,7 @@ from memsinks_jax.reporting import pictures, report
 from memsinks_jax.reporting.claims import Claim, with_interval
 from memsinks_jax.reporting.pictures import plt, tidy
 from memsinks_jax.runs import output
-from memsinks_jax.runs.interruption import half_written
+from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger("memsinks_jax.labs")
 
@@ -77,7 +77,7 @@ def folder(out: str) -> pathlib.Path:
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out={out}: is a file; give a folder")
-    output.refuse_unwritable(path / "index.html")
+    output.check_writable(path / "index.html")
     return path
 
 
@@ -111,7 +111,7 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
         runs += [{**run, "variant": prefix + run["variant"]} for run in study.runs]
         claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.told]
     content = {**about, "runs": runs, "claims": claims}
-    with half_written(out / "index.html") as made:
+    with atomic_folder(out / "index.html") as made:
         sections = []
         for study in studies:
             picture = made / f"{kind}_{study.name}.png"

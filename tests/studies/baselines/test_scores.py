@@ -42,11 +42,11 @@ def plain_activations(family, params, rows):
         seen[int(layer)] = np.asarray(x)
         return seen[int(layer)]
 
-    def look(x, layer):
+    def record(x, layer):
         return jax.pure_callback(keep, jax.ShapeDtypeStruct(x.shape, x.dtype), x, layer)
 
     names = ("inputs", "segments", "positions")
-    apply = jax.jit(lambda params, *rows: model(params, *rows, {"mlp": look}))
+    apply = jax.jit(lambda params, *rows: model(params, *rows, {"mlp": record}))
     jax.block_until_ready(apply(params, *(rows[name] for name in names)))
     return np.stack([seen[layer] for layer in range(2)])
 
@@ -175,5 +175,5 @@ def test_rows_that_fill_up_count_for_nothing():
     assert [(group["inputs"].shape[0], counted) for group, counted in groups] == [(2, 2), (2, 1)]
     together = np.concatenate([group["inputs"][:counted] for group, counted in groups])
     assert (together == rows["inputs"]).all()
-    with pytest.raises(InputError, match="no document to look for"):
+    with pytest.raises(InputError, match="no document to measure"):
         reading.documents_of([{name: np.zeros((2, 12)) for name in reading.FIELDS}])

@@ -25,7 +25,7 @@ def test_every_method_has_its_place():
 
 
 @pytest.fixture
-def looked(monkeypatch):
+def measured_methods(monkeypatch):
     """Methods that were measured, in the place of measuring."""
     names = []
 
@@ -41,7 +41,7 @@ def looked(monkeypatch):
     return names
 
 
-def test_what_is_measured_is_measured_once(tmp_path, looked, monkeypatch):
+def test_what_is_measured_is_measured_once(tmp_path, measured_methods, monkeypatch):
     workdir = tmp_path / "standard-seed0"
     workdir.mkdir()
     (workdir / "config.json").write_text(to_json(Config()))
@@ -52,18 +52,18 @@ def test_what_is_measured_is_measured_once(tmp_path, looked, monkeypatch):
         post_hoc.removals(run, ("zero_out", "random", "activation"), lambda: told.append(1))["random"]
         == first["random"]
     )
-    assert (looked, len(told)) == (["random", "zero_out", "activation"], 3)
+    assert (measured_methods, len(told)) == (["random", "zero_out", "activation"], 3)
     post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random",))  # it was trained further
-    assert looked[3:] == ["random"]
+    assert measured_methods[3:] == ["random"]
     monkeypatch.setattr(post_hoc, "FEW", 4)
     post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random", "zero_out", "zero_out"))
-    assert looked[4:] == ["zero_out"]
+    assert measured_methods[4:] == ["zero_out"]
     (tmp_path / "standard-seed0.post_hoc.random.json").write_text("{")
     post_hoc.removals(run, ("random",))
-    assert looked[5:] == ["random"]
+    assert measured_methods[5:] == ["random"]
 
 
-def test_only_some_runs_are_measured(looked, tmp_path):
+def test_only_some_runs_are_measured(measured_methods, tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
     one, other = (Run(name, 0, tmp_path, {"step": 9}, []) for name in ("standard", "sinks"))
     found = post_hoc.measured([one, other], lambda run: run.variant == "standard", ("random",))
@@ -79,8 +79,8 @@ def test_documents_and_settings_of_a_method(monkeypatch):
     }
     seen, chosen = [], HardConcrete(7.0, 30)
 
-    def find(config, params, looked_at, settings=None):
-        seen.append((len(scores_of := looked_at[0]["weights"]), settings))
+    def find(config, params, documents, settings=None):
+        seen.append((len(scores_of := documents[0]["weights"]), settings))
         return np.zeros((len(scores_of), 2, 11), np.float32)
 
     def tune(loss, config, params, documents, held_out, settings, iterations):
@@ -161,7 +161,7 @@ def test_the_section_of_4c(tmp_path):
     assert "only with all variants" in " ".join(figure_4.trade_off(figure_4.FIGURE.of(RUNS[2:]), tmp_path))
 
 
-def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(looked, tmp_path):
+def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(measured_methods, tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
     runs = [Run(variant, 0, tmp_path, {"step": 9}, []) for variant in figure_4.FIGURE.variants]
     assert all(bool(run.details) == (run.variant == "standard") for run in figure_4.measure(runs))

@@ -40,7 +40,7 @@ draw = jax.jit(lambda recipe, key: sampler(SHAKESPEARE, recipe.law)(key, recipe.
     [
         dataclasses.replace(TINY, frozen_until=(("key_1", 6),), clip=1.0),
         pytest.param(
-            Recipe(Law(k=2, fixed=False, length=24), Full(8, heads=2), 12, 4, 0.01, optimizer="adamw", everywhere=True,
+            Recipe(Law(k=2, fixed=False, length=24), Full(8, heads=2), 12, 4, 0.01, optimizer="adamw", all_tokens=True,
                    test_law=Law(k=2, length=24), log_every=4),
             marks=pytest.mark.slow,
         ),
@@ -120,9 +120,9 @@ def test_momentum_and_decay_are_pytorchs():
         np.testing.assert_allclose(got[name], weights[name], atol=1e-5)
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_a_large_batch_is_one_mean(everywhere, monkeypatch):
-    recipe = dataclasses.replace(TINY, batch=12, everywhere=everywhere)
+@pytest.mark.parametrize("all_tokens", [False, True])
+def test_a_large_batch_is_one_mean(all_tokens, monkeypatch):
+    recipe = dataclasses.replace(TINY, batch=12, all_tokens=all_tokens)
     trained, others, _ = training.start(recipe, SHAKESPEARE, 0)
     batch = draw(recipe, jax.random.key(0))
     whole, tally = gradient(recipe, trained, others, batch)
@@ -135,7 +135,7 @@ def test_a_large_batch_is_one_mean(everywhere, monkeypatch):
     def mean(trained):
         logits = recipe.model.forward({**others, **trained}, batch.tokens_BS[:, :-1]).logits_BTV
         loss = measures.losses(logits, batch.tokens_BS[:, 1:])
-        return loss.mean() if everywhere else loss.mean(where=batch.seen_BT >= 2)
+        return loss.mean() if all_tokens else loss.mean(where=batch.seen_BT >= 2)
 
     automatic = jax.jit(jax.grad(mean))(trained)
     for name in whole:

@@ -173,7 +173,7 @@ def test_the_readout_follows_the_gradient():
         assert (w_VH - moved[0])[place] == pytest.approx(0.1 * slope, abs=1e-8)
 
 
-def test_the_norms_bound_holds_between_the_looks():
+def test_the_norms_bound_holds_between_the_measurements():
     rng = generator(SEED, "norm")
     z_NBH, token_NB = features(rng, 57, 5, 4), rng.integers(0, 6, (57, 5))
     start, rate_B = np.zeros((5, 6, 4)), np.full(5, 0.3)

@@ -56,7 +56,7 @@ def recall(settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: 
 def study(settings: Settings) -> Study:
     """Raises InputError if there are too few sinks or documents to measure."""
     if settings.n < 64:
-        raise settings.refusal("n", "the capacity of sinks is looked for among at least 64 documents")
+        raise settings.refusal("n", "the capacity of sinks is searched among at least 64 documents")
     if min(settings.d) < 32:
         raise settings.refusal("d", "give at least 32 sinks, for example --d=128,512")
     outputs, widest, seeds = settings.m, max(settings.d), settings.seeds

@@ -347,14 +347,14 @@ def maps(preset):
     (full,) = groups.values()
     clean, first, second = (full.test(name) for name in ("acc_clean", "score_acc", "score2_next_acc"))
     return (
-        f"Clean in-context accuracy {mean_ci(clean)}. One place after a trigger the first layer looks most at the "
-        f"trigger in {mean_ci(first)} of cases; at a trigger seen before the second looks most at the token to "
+        f"Clean in-context accuracy {mean_ci(clean)}. One place after a trigger the first layer attends most to the "
+        f"trigger in {mean_ci(first)} of cases; at a trigger seen before the second attends most to the token to "
         f"be said in {mean_ci(second)}.",
         f"K = {preset.k} random triggers, uniform outputs, loss on all tokens, AdamW, norms and feed-forward layers. The "
         "map is one sequence; circles mark the outputs of a trigger seen before, at the row of the trigger.",
         [claim("accuracy", "clean in-context accuracy", "about 0.99", clean, at_least=0.9),
-         claim("previous-token", "layer 1, after a trigger, looks most at it", "previous-token head", first, at_least=0.5),
-         claim("induction", "layer 2, at a trigger seen before, looks most at its output", "induction head", second,
+         claim("previous-token", "layer 1, after a trigger, attends most to it", "previous-token head", first, at_least=0.5),
+         claim("induction", "layer 2, at a trigger seen before, attends most to its output", "induction head", second,
                at_least=0.7)],
         [*_attention(preset, full.runs[0]),
          measured("While training", full, ("acc_clean", "score_acc", "score2_next_acc"))],

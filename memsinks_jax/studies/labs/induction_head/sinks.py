@@ -93,7 +93,7 @@ def _steps(world: World, statistics: Statistics, carry, others: dict, pool: Batc
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _look(world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int) -> dict:
+def _measure(world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int) -> dict:
     """Tally after a step, of fresh sequences and of the pool."""
     fresh, found = sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED), {}
     for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
@@ -124,7 +124,7 @@ def train(
 
     def advance(carry, done, count):
         carry = _steps(world, statistics, carry, others, pool, keys, done, count)
-        found = _look(world, statistics, {**others, **carry[0]}, pool, keys, done + count)
+        found = _measure(world, statistics, {**others, **carry[0]}, pool, keys, done + count)
         return carry, measures.rates(jax.device_get(found))
 
     start = (trained, _rule(world).init(trained))

@@ -36,7 +36,7 @@ class Recipe:
     """One training run except for its seed.
 
     Attributes:
-      everywhere: average the loss over all tokens, not only over outputs of triggers seen before.
+      all_tokens: average the loss over all tokens, not only over outputs of triggers seen before.
       clip: largest norm of the gradient, None for no limit.
       frozen_until: (memory, step): before this step the memory has no gradient, decay or momentum.
       test_law: law of the test sequences during training, if it differs from `law`.
@@ -51,7 +51,7 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     clip: float | None = None
-    everywhere: bool = False
+    all_tokens: bool = False
     frozen_until: tuple[tuple[str, int], ...] = ()
     test_law: Law | None = None
     log_every: int = 10
@@ -96,7 +96,7 @@ def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple
     def total(trained, part):
         logits_BTV = recipe.model.forward({**others, **trained}, part.tokens_BS[:, :-1]).logits_BTV
         loss_BT = measures.losses(logits_BTV, part.tokens_BS[:, 1:])
-        counted = jnp.where(recipe.everywhere | (part.seen_BT >= 2), loss_BT, 0.0)
+        counted = jnp.where(recipe.all_tokens | (part.seen_BT >= 2), loss_BT, 0.0)
         return counted.sum(), measures.tally(logits_BTV, part)
 
     step = jax.grad(total, has_aux=True)
@@ -112,7 +112,7 @@ def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple
 
         summed, tallies = jax.lax.scan(add, zeros, parts)
         tally = jax.tree.map(lambda x: x.sum(0), tallies)
-    count = batch.seen_BT.size if recipe.everywhere else jnp.maximum((batch.seen_BT >= 2).sum(), 1)
+    count = batch.seen_BT.size if recipe.all_tokens else jnp.maximum((batch.seen_BT >= 2).sum(), 1)
     return jax.tree.map(lambda x: x / count, summed), tally
 
 

@@ -134,7 +134,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         "holds in all of them, and says less.",
         f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and {HIDDEN - SHARED} sinks, "
         f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho "
-        f"0.05 to 1. c_min and c_max from the measured |W|_2, looked at every {EVERY} steps and widened by what it can "
+        f"0.05 to 1. c_min and c_max from the measured |W|_2, read every {EVERY} steps and widened by what it can "
         "grow between.",
         runs, claims, [_panel(title, reading, *found[reading][0][:2]) for title, reading in cases],
     )  # fmt: skip

@@ -29,7 +29,7 @@ from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, 
 D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
 DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*
 NOVELTIES = (0.0, 0.3, 1.0, 4.5)
-RATE, MOST_STEPS, LOOK = 2e-3, 200_000, 250
+RATE, MOST_STEPS, EVERY_STEPS = 2e-3, 200_000, 250
 TRIALS, LARGEST_NOVELTY = 200, 5.0
 EQUAL = 1e-9
 
@@ -100,7 +100,7 @@ def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarr
     for step in range(MOST_STEPS):
         w_POF = proj_POH @ fc_PHF
         gradient_POF = w_POF @ xx_PFF - yx_POF
-        if step % LOOK == 0:
+        if step % EVERY_STEPS == 0:
             steps.append(step)
             seen.append(w_POF)
             if np.abs(gradient_POF).max() < 1e-11:
