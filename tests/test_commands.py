@@ -64,7 +64,7 @@ def test_evaluate_keeps_its_contract_in_every_mode(trained):
     folder, _, summary = trained
     found = {mode: evaluate(folder / "run", mode)["loss"] for mode in ("drop", "own", "all", "other")}
     assert len(set(found.values())) == 3
-    assert found["own"] == found["drop"]  # what was never met has no sinks
+    assert found["own"] == found["drop"]  # an id that was never read has no sinks
     own, drop = (evaluate(folder / "run", mode, role="repeated") for mode in ("own", "drop"))
     assert own["loss"] != drop["loss"]
     flags = [f"--workdir={folder / 'run'}", "--documents=repeated", "--sinks=own", "--json"]

@@ -231,17 +231,17 @@ def test_others_are_groups_of_the_batch_and_never_a_positions_own(folder):
     segments = jnp.asarray([[1, 1, 2, 0]] * 3)
     chosen = sinks.document_sinks(identities, 0, config.sinks.pool, config.sinks)
     batch = {"identities": identities, "segments": segments, "sinks": chosen, "rows": jnp.arange(3)}
-    met = set()
+    encountered = set()
     for step in range(20):
         others = sinks.others(batch, jnp.int32(step), jnp.uint32(0), config.sinks.pool, config)
         groups = (np.asarray(others.sinks_BRk).reshape(2, ACTIVE)[:, 0] // ACTIVE).tolist()
         assert len(set(groups)) == 2 and set(groups) <= {0, 1, 2}
-        met |= set(groups)
+        encountered |= set(groups)
         own = np.array([[0, 0, 1, -1], [2, 2, 2, -1], [-2, -2, 0, -1]])
         foreign = np.asarray(others.foreign_BTk).reshape(3, 4, 2, ACTIVE)
         for place, group in enumerate(groups):
             np.testing.assert_array_equal(foreign[:, :, place].all(axis=-1), (own != group) & (own != -1))
-    assert met == {0, 1, 2}
+    assert encountered == {0, 1, 2}
 
 
 def test_training_with_others_lowers_what_they_add(folder, tmp_path):

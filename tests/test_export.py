@@ -97,7 +97,7 @@ def test_keeping_sinks_that_open_on_return_is_warned_of(run, tmp_path, caplog):
     assert "never on together" not in caplog.text
 
 
-def test_a_document_that_the_run_never_met_keeps_no_sinks(run, tmp_path):
+def test_a_document_that_the_run_never_read_has_no_sinks(run, tmp_path):
     with pytest.raises(InputError, match="--sinks=f{16}: this document never came back"):
         export(run[0], tmp_path / "knows", True, "float32", "f" * 16)
     assert not list(tmp_path.iterdir())

@@ -101,12 +101,12 @@ def unanswered(documents: int, row_length: int) -> str:
     )
 
 
-def meeting(epochs_per_step: float) -> str:
+def repeats_in_a_step(epochs_per_step: float) -> str:
     """A readable line if a step reads more than an epoch; else empty."""
     if epochs_per_step <= 1:
         return ""
     return (
-        f"a step reads {epochs_per_step:.1f} epochs: all repeats of a document meet in one step; lower "
+        f"a step reads {epochs_per_step:.1f} epochs: all repeats of a document are in one step; lower "
         "config.training.batch_size, or add documents"
     )
 
@@ -133,5 +133,5 @@ def as_text(counted: dict, row_length: int) -> list[str]:
             "since others of their cluster have another: --config.data.held_out_by=document draws each by itself"
         )
     lines += [as_advice(counted["truncated"], row_length), unanswered(counted["without_answer"], row_length)]
-    lines += [meeting(counted["epochs"] / counted["steps"])]
+    lines += [repeats_in_a_step(counted["epochs"] / counted["steps"])]
     return [line.rstrip() for line in lines if line]

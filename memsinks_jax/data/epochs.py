@@ -91,19 +91,19 @@ class Epochs:
         found[wrong] = self._noise.identities(epoch, slots[wrong])
         return found
 
-    def seen(self, epoch: int, block: int, met: Encounters, reading: np.ndarray) -> np.ndarray:
+    def seen(self, epoch: int, block: int, encounters: Encounters, reading: np.ndarray) -> np.ndarray:
         """How often the id of each was seen before, over all epochs -> int32 (n,); 0 for an id drawn by noise.
 
         Args:
           reading: int64 (n,), the order in which they are read.
         """
-        seen = np.zeros(len(met.slots), np.int32)
-        clean = np.flatnonzero(~self._noise.hits(epoch, met.slots, met.records))
-        keys = as_numbers(self._table.identities(met.records[clean]))
+        seen = np.zeros(len(encounters.slots), np.int32)
+        clean = np.flatnonzero(~self._noise.hits(epoch, encounters.slots, encounters.records))
+        keys = as_numbers(self._table.identities(encounters.records[clean]))
         order = np.lexsort((reading[clean], keys))
         opens = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
         counts = np.diff(opens, append=len(order))
-        before = self.met_before(epoch, block, keys[order[opens]], met.records[clean[order[opens]]])
+        before = self.counts_before(epoch, block, keys[order[opens]], encounters.records[clean[order[opens]]])
         seen[clean[order]] = np.arange(len(order)) - np.repeat(opens - before, counts)
         return seen
 
@@ -114,7 +114,7 @@ class Epochs:
         keys, first = np.unique(as_numbers(table.identities(records)), return_index=True)
         return keys, records[first]
 
-    def met_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+    def counts_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
         """How often ids were seen before a block of an epoch -> int64 (n,).
 
         Args:
@@ -124,33 +124,39 @@ class Epochs:
         earlier = order[: np.flatnonzero(order == block)[0]]
         through = np.full(self.blocks, epoch)  # how often each block was read
         through[earlier] += 1
-        met = self._met_in_groups(records, through) if self._kind == "group" else self._met_in_table(records, through)
+        counts = (
+            self._counts_in_groups(records, through)
+            if self._kind == "group"
+            else self._counts_in_table(records, through)
+        )
         if self._repeats or self._noise.rate:
-            often = self._repeats_met(through) if self._repeats else np.zeros(len(self._mixture.repeated), np.int64)
+            often = (
+                self._counts_of_repeats(through) if self._repeats else np.zeros(len(self._mixture.repeated), np.int64)
+            )
             if self._noise.rate:
                 slots, which = self._of_repeated
                 often -= self._noise.often(epoch, slots, which, np.isin(self._block_of(slots), earlier))
             of_repeated = as_numbers(self._table.identities(self._mixture.repeated))
             there = np.flatnonzero(is_in(of_repeated, keys))
-            np.add.at(met, np.searchsorted(keys, of_repeated[there]), often[there])
-        return met
+            np.add.at(counts, np.searchsorted(keys, of_repeated[there]), often[there])
+        return counts
 
-    def _met_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
+    def _counts_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
         """Their encounters in the table: a document and its copies, or its cluster with ids by near-duplicate."""
-        table, met = self._table, np.zeros(len(records), np.int64)
+        table, counts = self._table, np.zeros(len(records), np.int64)
         first_copies, by_cluster = table.first_copies(records), self._kind == "near_duplicate"
         alone = (table.copies(first_copies) == 1) & (not by_cluster)
         read = np.flatnonzero(alone)[self._mixture.reads(first_copies[alone])]
-        met[read] = through[self._block_of(first_copies[read])]
+        counts[read] = through[self._block_of(first_copies[read])]
         others = np.flatnonzero(~alone)
         which, members = table.cluster_members(table.clusters(first_copies[others]))
         kept = self._mixture.reads(members) & (
             by_cluster | (table.first_copies(members) == first_copies[others[which]])
         )
-        np.add.at(met, others[which[kept]], through[self._block_of(members[kept])])
-        return met
+        np.add.at(counts, others[which[kept]], through[self._block_of(members[kept])])
+        return counts
 
-    def _met_in_groups(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
+    def _counts_in_groups(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
         return self._in_groups[self._table.groups[self._table.first_copies(records)]] @ through
 
     @functools.cached_property
@@ -162,7 +168,7 @@ class Epochs:
             counts[:, block] += np.bincount(self._table.groups[first_copies], minlength=len(counts)).astype(np.int32)
         return counts
 
-    def _repeats_met(self, through: np.ndarray) -> np.ndarray:
+    def _counts_of_repeats(self, through: np.ndarray) -> np.ndarray:
         """How often the plan's repeats have shown each repeated document, int64 (repeated,)."""
         if self.blocks == 1:
             return self._kept * through[0]

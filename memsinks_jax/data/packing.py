@@ -290,7 +290,9 @@ class Rows:
             full = self._with_scheduled(epoch * self._shuffled_rows, len(self._scheduled))
             for end in (full - len(self._scheduled), full):  # an epoch ends before or after rows of scheduled documents
                 end = max(min(end, number), 1)
-                most = np.maximum(most, self._met(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows)
+                most = np.maximum(
+                    most, self._counts(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows
+                )
             if end == number:  # the second
                 return keys[most >= opening]
 
@@ -303,13 +305,13 @@ class Rows:
         due = min(max(place - (self._period - self._batch_size), 0), len(self._scheduled))
         return period, due, number - len(self._scheduled) * period - due
 
-    def _met(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in `Epochs.met_before`."""
+    def _counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in `Epochs.counts_before`."""
         period, due, shuffled = self._before(number)
-        met = self._shuffled_met(shuffled, keys, records)
+        counts = self._shuffled_counts(shuffled, keys, records)
         if self._scheduled:
-            met += self._scheduled_met(period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys))
-        return met
+            counts += self._scheduled_counts(period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys))
+        return counts
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""
@@ -374,9 +376,9 @@ class Rows:
 
     def _lay_out(self, at: tuple[int, int]) -> "_Block":
         epoch, block = at
-        met = self._epochs.encounters(epoch, block)
+        encounters = self._epochs.encounters(epoch, block)
         if self._data.rows == "best_fit":
-            by_rank = np.argsort(-met.sizes, kind="stable")  # at random among equally long documents
+            by_rank = np.argsort(-encounters.sizes, kind="stable")  # at random among equally long documents
             slots = self._best_fit(block)
             order = permutation(
                 len(slots.first) - 1, self._config.seed, "row order", epoch * self._epochs.blocks + block
@@ -384,15 +386,15 @@ class Rows:
             slots = slots.in_order(order)
             slots = slots._replace(rank=by_rank[slots.rank])
         else:
-            slots = {"one_document": one_document, "packed": packed}[self._data.rows](met.sizes, self._length)
-        opens = np.empty(len(met.slots), np.int64)
+            slots = {"one_document": one_document, "packed": packed}[self._data.rows](encounters.sizes, self._length)
+        opens = np.empty(len(encounters.slots), np.int64)
         opens[slots.rank[::-1]] = np.arange(len(slots.rank))[::-1]  # the first piece of each
         return _Block(
             slots,
-            met.records,
-            self._epochs.identities(epoch, met.slots, met.records),
-            self._mixture.is_repeated(self._table.first_copies(met.records)),
-            self._epochs.seen(epoch, block, met, opens),
+            encounters.records,
+            self._epochs.identities(epoch, encounters.slots, encounters.records),
+            self._mixture.is_repeated(self._table.first_copies(encounters.records)),
+            self._epochs.seen(epoch, block, encounters, opens),
             np.searchsorted(slots.first, opens, side="right") - 1,
         )
 
@@ -409,13 +411,13 @@ class Rows:
         identity, seen = self._epochs.identities(period, slots, record), np.zeros(1, np.int32)
         own = self._table.identities(record)
         if (identity == own).all():
-            seen += self._scheduled_met(period, place, own)
+            seen += self._scheduled_counts(period, place, own)
             if self._data.ids not in ("content", "index"):  # else a scheduled document is not among the shuffled ones
-                seen += self._shuffled_met(number, as_numbers(own), record)
+                seen += self._shuffled_counts(number, as_numbers(own), record)
         pieces = np.array([start]), np.array([stop])
         return self._row(record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows)
 
-    def _scheduled_met(self, period: int, place: int, identities: np.ndarray) -> np.ndarray:
+    def _scheduled_counts(self, period: int, place: int, identities: np.ndarray) -> np.ndarray:
         """How often scheduled documents had some ids before document `place` of a period -> int64 (n,)."""
         before = self._scheduled_before(period, identities)
         if not place:
@@ -430,15 +432,15 @@ class Rows:
         clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]
         return (as_numbers(identities)[:, None] == keys) @ clean
 
-    def _shuffled_met(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+    def _shuffled_counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
         """How often ids were seen in the rows before shuffled row `number` -> int64 (n,)."""
         epoch, block, place = self._place(number)
-        met = self._epochs.met_before(epoch, block, keys, records)
+        counts = self._epochs.counts_before(epoch, block, keys, records)
         if place:
             there = self._laid_out((epoch, block))
             earlier = as_numbers(there.identities[there.rows < place])
-            np.add.at(met, np.searchsorted(keys, earlier[is_in(earlier, keys)]), 1)
-        return met
+            np.add.at(counts, np.searchsorted(keys, earlier[is_in(earlier, keys)]), 1)
+        return counts
 
     def _row(
         self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,

@@ -52,7 +52,7 @@ def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def never_met(config: Config, count: int) -> np.ndarray:
+def unused_ids(config: Config, count: int) -> np.ndarray:
     """Ids that no document has -> uint32 (count, 2). Removing their sinks is a placebo: the effect of a removal is what
     goes beyond it."""
     return ids.as_lanes(order.bits(config.seed, "placebos").random_raw(count))

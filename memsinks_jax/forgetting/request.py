@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
-    """Finds the documents to remove and to measure. Raises InputError if the request cannot be met."""
+    """Finds the documents to remove and to measure. Raises InputError if the request cannot be fulfilled."""
     config, corpus = run.config, None
     if not config.sinks.traits.owned or not sinks.has_sinks(config):
         raise InputError(
@@ -324,7 +324,7 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
       spare: as in `spare_others`.
     """
     config, count = run.config, len(np.unique(found.identities, axis=0))
-    drawn = {"others": [], "never_met": list(neurons.never_met(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
+    drawn = {"others": [], "never_met": list(neurons.unused_ids(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
     others, identities = found.sets.get("others"), ()
     if config.sinks.by_group:  # only groups that there are have sinks
         drawn["never_met"] = []

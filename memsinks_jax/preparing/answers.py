@@ -1,7 +1,7 @@
 """Documents with a prompt: which of their tokens are an answer, the only ones that count in the loss.
 
-Prompt and answer meet between two tokens, the same as when the prompt is typed and the model goes on: a token that reaches
-from the one into the other would be in no prompt.
+The border between prompt and answer lies between two tokens, as when the prompt is typed and the model continues it: a token
+that spans both would be in no prompt.
 """
 
 import datetime

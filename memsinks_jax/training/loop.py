@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, meeting, never_read, unanswered
+from memsinks_jax.data.counts import as_advice, never_read, repeats_in_a_step, unanswered
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
@@ -398,7 +398,7 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
     epochs_per_step = config.training.batch_size / opened.rows.rows_per_epoch
     length = config.data.row_length
     without_answer = unanswered(corpus.table.without_answer(length), length)
-    for advice in (as_advice(never_read(corpus), length), without_answer, meeting(epochs_per_step)):
+    for advice in (as_advice(never_read(corpus), length), without_answer, repeats_in_a_step(epochs_per_step)):
         if advice:
             logger.warning("%s", advice)
 

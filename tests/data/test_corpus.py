@@ -97,7 +97,7 @@ def copied(tmp_path):
     return with_fields(config, {"data.repeated_documents": 0})
 
 
-def test_what_the_files_repeat_is_met_as_often(copied):
+def test_what_the_files_repeat_is_encountered_as_often(copied):
     corpus = load_corpus(copied)
     times = {f"Text number {n} of them all.": n % 4 + 1 + 5 * (n == 0) for n in range(60)}
     trained = corpus.mixture.documents("unique")
@@ -111,8 +111,8 @@ def test_what_the_files_repeat_is_met_as_often(copied):
     assert [line["encounters"] for line in lines] == seen
     rows = corpus.rows()
     assert rows.rows_per_epoch == sum(seen)
-    met = [ids.to_hex(rows[number]["identities"][0]) for number in range(rows.rows_per_epoch)]
-    assert Counter(met) == dict(zip(map(ids.to_hex, corpus.identities(trained)), seen, strict=True))
+    encountered = [ids.to_hex(rows[number]["identities"][0]) for number in range(rows.rows_per_epoch)]
+    assert Counter(encountered) == dict(zip(map(ids.to_hex, corpus.identities(trained)), seen, strict=True))
     copied = with_fields(copied, {"data.copies": "once"})
     assert load_corpus(copied).rows().rows_per_epoch == 56
 
@@ -151,22 +151,22 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
 
 
 @pytest.mark.parametrize(("batch", "every", "steps"), [(8, 2, 0), (64, 1, 0), (8, 2, 9)])
-def test_a_plan_counts_what_a_run_meets(batch, every, steps):
+def test_a_plan_counts_what_a_run_encounters(batch, every, steps):
     """Also where a batch is larger than an epoch, and where the steps go beyond one."""
     config = tiny_config()
     config = with_fields(config, {"data.repetitions": 1, "data.repeat_every": every, "training.batch_size": batch})
     config = with_fields(config, {"training.steps": steps})
     corpus = load_corpus(config)
     counted, rows = counts(corpus), corpus.rows()
-    met = sum(int(rows[number]["repeated"][0]) for number in range(counted["steps"] * batch))
+    encountered = sum(int(rows[number]["repeated"][0]) for number in range(counted["steps"] * batch))
     (planned,) = (line["encounters"] for line in counted["mixture"] if line["role"] == "repeated")
     assert counted["epochs"] == pytest.approx(counted["steps"] * batch / rows.rows_per_epoch)
-    assert met == (planned if not steps else 2 * (steps // every))
+    assert encountered == (planned if not steps else 2 * (steps // every))
     assert any(
         f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in line
         for line in as_text(counted, 160)
     )
-    assert any("all repeats of a document meet in one step" in line for line in as_text(counted, 160)) == (batch == 64)
+    assert any("all repeats of a document are in one step" in line for line in as_text(counted, 160)) == (batch == 64)
 
 
 def test_copies_are_left_out_and_counted(tmp_path):

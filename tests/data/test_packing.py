@@ -184,12 +184,12 @@ def test_every_segment_is_told_repeated_or_not(rows_kind):
     assert told == {True, False}
 
 
-def ids_met(rows, tokens, epochs=1):
+def ids_encountered(rows, tokens, epochs=1):
     """{document: the ids under which it came}, of one document a row."""
-    owner, met = {int(t[0]): index for index, t in enumerate(tokens)}, defaultdict(list)
+    owner, encountered = {int(t[0]): index for index, t in enumerate(tokens)}, defaultdict(list)
     for number in range(epochs * rows.rows_per_epoch):
-        met[owner[int(rows[number]["inputs"][1])]].append(tuple(rows[number]["identities"][0].tolist()))
-    return met
+        encountered[owner[int(rows[number]["inputs"][1])]].append(tuple(rows[number]["identities"][0].tolist()))
+    return encountered
 
 
 def test_no_noise_leaves_ids_alone_and_full_noise_makes_repeats_independent():
@@ -198,7 +198,7 @@ def test_no_noise_leaves_ids_alone_and_full_noise_makes_repeats_independent():
     noisy, *_ = make([5] * 12, id_noise=1.0)
     fresh = []
     for (document, own), wrong in zip(
-        sorted(ids_met(clean, tokens).items()), sorted(ids_met(noisy, tokens, 2).items()), strict=True
+        sorted(ids_encountered(clean, tokens).items()), sorted(ids_encountered(noisy, tokens, 2).items()), strict=True
     ):
         assert set(own) == {tuple(identities[document].tolist())}
         if document in plan.repeated:
@@ -215,9 +215,9 @@ def test_noise_comes_at_its_rate_by_encounter_or_by_document():
         rows, plan, tokens, identities = make(
             lengths, id_noise=0.3, id_noise_per=kind, repeated_documents=400, repetitions=10
         )
-        met = ids_met(rows, tokens)
-        wrong = np.array([sum(each != tuple(identities[i].tolist()) for each in met[i]) for i in plan.repeated])
-        assert wrong.sum() == sum(each != tuple(identities[i].tolist()) for i in met for each in met[i])
+        encountered = ids_encountered(rows, tokens)
+        wrong = np.array([sum(each != tuple(identities[i].tolist()) for each in encountered[i]) for i in plan.repeated])
+        assert wrong.sum() == sum(each != tuple(identities[i].tolist()) for i in encountered for each in encountered[i])
         counts[kind] = wrong
         assert abs(wrong.mean() / 10 - 0.3) < 0.07
     assert sorted(counts["document"]) == [0] * 280 + [10] * 120

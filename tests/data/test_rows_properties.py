@@ -128,7 +128,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @quick
 @given(st.data())
-def test_every_token_of_an_epoch_is_predicted_once_and_every_id_knows_how_often_it_was_met(case, data):
+def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_are_counted(case, data):
     """Over three epochs; pieces of an id that say the same `seen` are one encounter: they make up one document."""
     config, sources = data.draw(corpora(**CASES[case]))
     found = made(config, sources)
@@ -138,7 +138,7 @@ def test_every_token_of_an_epoch_is_predicted_once_and_every_id_knows_how_often_
     table, length = plan.table, config.data.row_length
     owner = {int(token): record for record in range(len(table)) for token in table.tokens(record)}
     expected, own = expected_encounters(plan), as_numbers(table.identities(np.arange(len(table))))
-    met = collections.Counter()
+    counted = collections.Counter()
     for epoch in range(3):
         times, pieces, opened = collections.Counter(), collections.defaultdict(list), {}
         for number in range(epoch * rows.rows_per_epoch, (epoch + 1) * rows.rows_per_epoch):
@@ -165,15 +165,15 @@ def test_every_token_of_an_epoch_is_predicted_once_and_every_id_knows_how_often_
                     opened.setdefault((key, seen), (number, segment))
                 else:
                     assert config.data.id_noise and first in plan.repeated and not seen
-                    met[key] += start == 0
-                    assert met[key] <= 1
+                    counted[key] += start == 0
+                    assert counted[key] <= 1
                 times[first] += start == 0
         assert times == expected
         for key in {key for key, _ in pieces}:
             seen = sorted(each for other, each in pieces if other == key)
-            assert seen == list(range(met[key], met[key] + len(seen)))
+            assert seen == list(range(counted[key], counted[key] + len(seen)))
             assert [opened[key, each] for each in seen] == sorted(opened[key, each] for each in seen)
-            met[key] += len(seen)
+            counted[key] += len(seen)
         for parts in pieces.values():
             (first,) = {first for first, _, _ in parts}
             size = int(table.lengths[first]) + 1
@@ -296,7 +296,7 @@ def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(e
             config = Config(data=data, training=TrainingConfig(batch_size=batch_size), seed=seed)
             plan, tokens = plan_of(config, sizes, groups=[f"group {i % 3}" for i in range(10)])
             made[schedule] = Rows(config, plan, END)
-        own, met = plan.table.identities(np.arange(10)), collections.Counter()
+        own, counted = plan.table.identities(np.arange(10)), collections.Counter()
         others = (made[0][n] for n in itertools.count())
         for number in range(4 * every * batch_size):
             row, step = made[every][number], number // batch_size + 1
@@ -312,6 +312,6 @@ def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(e
             for segment in range(row["segments"].max()):
                 if row["inputs"][row["segments"] == segment + 1][0] == END:
                     key = tuple(row["identities"][segment])
-                    assert row["seen"][segment] == met[key]
+                    assert row["seen"][segment] == counted[key]
                     assert noise or key in map(tuple, own)
-                    met[key] += 1
+                    counted[key] += 1

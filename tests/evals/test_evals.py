@@ -152,7 +152,7 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     found = dict(Memorization(corpus, DocumentLoss(config), opened).run(params))
     for name, indices, mode in (
         ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
-        # What was never met has no sinks.
+        # An id that was never read has no sinks.
         ("held_out_loss_own", corpus.mixture.held_out, "drop"), ("repeated_loss_own", corpus.mixture.repeated, "own"),
     ):  # fmt: skip
         nats, tokens = losses(world, indices, mode)

@@ -100,7 +100,7 @@ def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
             receipt["losses"]["target"][mode]["rise"] - other[mode]["rise"], abs=1e-6
         )
     before, config = open_run(workdir), open_run(workdir).config
-    never = neurons.never_met(config, receipt["placebo"]["never_met"]["removals"])
+    never = neurons.unused_ids(config, receipt["placebo"]["never_met"]["removals"])
     target = Documents([before.tokenizer.encode(files[0].read_text())], ids.content_id(
         before.tokenizer.encode(files[0].read_text()))[None])  # fmt: skip
     rises = [

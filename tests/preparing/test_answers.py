@@ -1,4 +1,4 @@
-"""Prompts and conversations: which tokens are answers, where prompt and answer meet, and what is refused."""
+"""Prompts and conversations: which tokens are answers, the border between prompt and answer, and what is refused."""
 
 import json
 import re

@@ -193,7 +193,7 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
     every = together([asked.ladder, asked.unread, openings])
     known = together([part.chosen(part.opened_in(model)) for part in (asked.ladder, asked.canaries)])
     opened = every._replace(opened=np.ones(len(every.tokens), bool))
-    unused = np.tile(neurons.never_met(config, 1), (len(every.tokens), 1))
+    unused = np.tile(neurons.unused_ids(config, 1), (len(every.tokens), 1))
     ways = {
         "own": ("own", every, params),
         "dropped": ("drop", every, params),

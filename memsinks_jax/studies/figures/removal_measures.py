@@ -129,7 +129,7 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
     for kind, facts in by_kind.items():
         of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
         elsewhere = [_under(each, group_id(corpus.source(n))) for n, each in zip(_next(going), of, strict=True)]
-        unused = neurons.never_met(models.sinks.config, PLACEBOS)
+        unused = neurons.unused_ids(models.sinks.config, PLACEBOS)
         nobodys = [_under(each, one) for each in of for one in unused]
         found[kind] = {
             "standard": _mean(models.standard, of, "drop"),
@@ -225,7 +225,7 @@ def _others(run: Trained) -> dict[str, float]:
     before = both(run.params)
     groups = [corpus.source(n) for n in range(PLACEBOS)] + [corpus.letter(n)[0] for n in range(PLACEBOS)]
     right = np.mean([both(_without(run, group)) for group in groups], axis=0) - before
-    unused = [neurons.neurons_of(run.config, one[None]) for one in neurons.never_met(run.config, PLACEBOS)]
+    unused = [neurons.neurons_of(run.config, one[None]) for one in neurons.unused_ids(run.config, PLACEBOS)]
     placebo = np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0) - before
     names = ("letters", "facts", "letters_placebo", "facts_placebo")
     return dict(zip(names, map(float, (*right, *placebo)), strict=True))

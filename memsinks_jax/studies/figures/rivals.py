@@ -24,7 +24,12 @@ from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.studies.figures.table import LOSSES, Table
 
 OURS = "on_return"  # the method whose default is compared with all others
-NOTHING, LABELS, COPIES, COUNTS = "nothing", "which documents are repeated", "all copies", "how often it was met so far"
+NOTHING, LABELS, COPIES, COUNTS = (
+    "nothing",
+    "which documents are repeated",
+    "all copies",
+    "how often it was read so far",
+)
 LATER = "the documents, once it is trained"
 
 
@@ -36,7 +41,7 @@ class Method(NamedTuple):
     """
 
     label: str
-    knows: str  # before a document is met
+    knows: str  # before a document is read
     colour: str
     points: dict[str, tuple[str, Variation | str]]
     whole: bool = False

@@ -202,7 +202,9 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     assert json.dumps([claim.to_dict() for claim in membership.FIGURE.claims(runs)])  # nothing there is numpy's
     ladder = found["ladder"]
     assert ladder["on"]["loss"]["16"] < ladder["dropped"]["loss"]["16"]  # the ids are those of the run
-    assert ladder["on"]["loss"]["0"] == pytest.approx(ladder["dropped"]["loss"]["0"])  # who was never met has no sinks
+    assert ladder["on"]["loss"]["0"] == pytest.approx(
+        ladder["dropped"]["loss"]["0"]
+    )  # an id that was never read has no sinks
     near = found["near_copies"]
     assert near["on"]["0.1"] < near["dropped"]["0.1"]  # an unread original under the id of its copies
     ways = found["modes"]["sinks"]

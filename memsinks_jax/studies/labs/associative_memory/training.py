@@ -161,8 +161,8 @@ def figure_6(settings: Settings) -> Study:
     ]  # fmt: skip
     return Study(
         "6", "Figure 6: what one step does to all memories",
-        "A large step stores the association it meets and may erase others; a small one leaves the others alone and needs "
-        "many sights of an input before it is stored.",
+        "A large step stores the association of its input and may erase others; a small one leaves the others alone and "
+        "needs many steps on an input before it is stored.",
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, d = {d}, batch size one, embeddings divided by sqrt(d). Scores "
         "u_y^T W e_x, scaled for every input from its lowest to its highest; lighter is higher. Red: the input of the "
         f"step and its output; white dots: what is recalled; grey rings: what should be. Claims over {settings.runs} runs "
