@@ -51,7 +51,7 @@ def main() -> None:
         evidence = pathlib.Path(evidence_flag.value) if evidence_flag.value else None
         receipt = forget(workdir, asked, out, others_flag.value, held_out_flag.value, spare_flag.value, evidence)
         print(report.plain_table(*receipts.loss_table(receipt)), file=sys.stderr)
-        logger.info("%s %s %s", receipts.said_removed(receipt), receipts.said_selectivity(receipt), out / "index.html")
+        logger.info("%s %s %s", receipts.removed_text(receipt), receipts.selectivity_text(receipt), out / "index.html")
         return receipt
 
     command_line.run(run)

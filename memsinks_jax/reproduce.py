@@ -171,7 +171,7 @@ def dry_run(figures: list[str], asked: Request) -> dict:
 
 
 def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list[str], command: str, out) -> list[str]:
-    note = figure.says(runs)
+    note = figure.note_text(runs)
     columns, rows = figure.final_numbers(runs)
     return [
         report.paragraph(figure.answer, "lead"),
@@ -189,7 +189,7 @@ def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list
 
 def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:
     print(report.plain_table(*figure.final_numbers(runs)), file=sys.stderr)
-    print(figure.says(runs), file=sys.stderr)
+    print(figure.note_text(runs), file=sys.stderr)
     print("\n" + report.plain_table(*report.claims_table(claims)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 

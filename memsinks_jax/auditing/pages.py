@@ -116,20 +116,20 @@ def _passage_tables(result: dict) -> list[Table]:
     return [*made, Table("Does it recite passages?", note, ["passages", *readers], recited)] if recited else made
 
 
-def _said_of_passages(found: dict) -> str:
+def _passages_summary(found: dict) -> str:
     of, never = found["classes"][ALL_PASSAGES], found["never_read"]
-    said = [f"{name} {measured['loss']['value']:.2f}" for name, measured in of["readers"].items()]
+    parts = [f"{name} {measured['loss']['value']:.2f}" for name, measured in of["readers"].items()]
     unread = never["readers"].get(MODES["drop"]) if never else None
     if unread:
-        said.append(f"text that was never read {unread['loss']['value']:.2f} with sinks dropped")
-    return f"{of['passages']} passages, nats per token: {'; '.join(said)}."
+        parts.append(f"text that was never read {unread['loss']['value']:.2f} with sinks dropped")
+    return f"{of['passages']} passages, nats per token: {'; '.join(parts)}."
 
 
 def introduction(result: dict) -> str:
     """Explains models, members and non-members."""
     if not result["subjects"]:
         return "In brackets: 95% intervals over passages."
-    said = {
+    parts = {
         STANDARD: "The standard model was trained on the same documents without sinks. It shows how much is memorized.",
         ORACLE: "The oracle is a model that has never read the members. What it knows about them, it knows about any such "
         "text. A complete removal reaches the oracle's values.",
@@ -137,27 +137,27 @@ def introduction(result: dict) -> str:
     return " ".join([
         f"Members are the {result['members']} documents that the models have read and should not know. The "
         f"{result['non_members']} non-members are similar documents that no model has read.",
-        *(text for name, text in said.items() if name in result["subjects"]),
+        *(text for name, text in parts.items() if name in result["subjects"]),
         "In brackets: 95% intervals over documents.",
     ])  # fmt: skip
 
 
 def answer(result: dict) -> str:
     """The audited model's worst numbers, with the oracle's and the standard model's."""
-    of_passages = [_said_of_passages(result["passages"])] if result["passages"] else []
+    of_passages = [_passages_summary(result["passages"])] if result["passages"] else []
     if not result["subjects"]:
         return of_passages[0]
     longest = max(
         (p for p in result["prefixes"] if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]), default=0
     )
-    said = []
+    parts = []
     for name, groups in result["subjects"].items():
         found = groups[ALL]
         aucs = [found[f"auc_{score}"]["value"] for score in SCORES if f"auc_{score}" in found]
         recited = f"recites {found[f'exact_{longest}']['value']:.0%} of the members, " if longest else ""
-        said.append(f"{name}: {recited}AUC up to {max(aucs):.2f}, gap {found['loss_gap']['value']:.2f} nats")
+        parts.append(f"{name}: {recited}AUC up to {max(aucs):.2f}, gap {found['loss_gap']['value']:.2f} nats")
     given = f"Given {longest} tokens. " if longest else ""
-    return " ".join([f"{given}{'; '.join(said)}.", *of_passages])
+    return " ".join([f"{given}{'; '.join(parts)}.", *of_passages])
 
 
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:

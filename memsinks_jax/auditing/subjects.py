@@ -181,8 +181,8 @@ def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
     known = encounters_in(place, documents.identities)
     read = sum(known.get(ids.to_hex(identity), 0) != 0 for identity in documents.identities)
     if read:
-        said = "it is no oracle for them" if what == "members" else "they are members"
-        raise InputError(f"{place} was trained on {read} of {len(documents.tokens)} {what}: {said}; take others")
+        reason = "it is no oracle for them" if what == "members" else "they are members"
+        raise InputError(f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take others")
 
 
 def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int | None]:

@@ -267,8 +267,8 @@ def _with_canaries(config: Config, source: Listed, mixture: Mixture, tokenizer: 
 
 def generate_documents(seed: int, count: int) -> list[Document]:
     """The first `count` embedded stories of a seed, with their exact log-probabilities."""
-    told = (stories.story(seed, index) for index in range(count))
-    return [Document(s.text, f"stories:seed={seed},index={i}", s.log_probability) for i, s in enumerate(told)]
+    drawn = (stories.story(seed, index) for index in range(count))
+    return [Document(s.text, f"stories:seed={seed},index={i}", s.log_probability) for i, s in enumerate(drawn)]
 
 
 def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarray]:

@@ -124,15 +124,12 @@ class Epochs:
         earlier = order[: np.flatnonzero(order == block)[0]]
         through = np.full(self.blocks, epoch)  # how often each block was read
         through[earlier] += 1
-        counts = (
-            self._counts_in_groups(records, through)
-            if self._kind == "group"
-            else self._counts_in_table(records, through)
-        )
+        counts_in = self._counts_in_groups if self._kind == "group" else self._counts_in_table
+        counts = counts_in(records, through)
         if self._repeats or self._noise.rate:
-            often = (
-                self._counts_of_repeats(through) if self._repeats else np.zeros(len(self._mixture.repeated), np.int64)
-            )
+            often = np.zeros(len(self._mixture.repeated), np.int64)
+            if self._repeats:
+                often += self._counts_of_repeats(through)
             if self._noise.rate:
                 slots, which = self._of_repeated
                 often -= self._noise.often(epoch, slots, which, np.isin(self._block_of(slots), earlier))

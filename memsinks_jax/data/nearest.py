@@ -1,6 +1,6 @@
 """Finds the group that a text is about, so that nobody has to say whose sinks to turn on.
 
-A group is known by its words: its tokens, and its pairs of adjacent tokens. A word that few groups have tells more, by its
+A group is known by its words: its tokens, and its pairs of adjacent tokens. A word that few groups have counts more, by its
 inverse document frequency (Spärck Jones 1972) with groups as documents. A text is about the group that has the largest share
 of what the text's words tell, if this is `AT_LEAST`. Nothing is trained, so a group that is taken out leaves nothing behind.
 """
@@ -45,11 +45,11 @@ class Nearest:
         """What each group has of what the words of a text tell -> float64 (groups,), from 0 to 1."""
         words = words_of(tokens)
         first, last = (np.searchsorted(self.words, words, side) for side in ("left", "right"))
-        tells = np.log((self._known + 1) / (last - first + 0.5))
+        weights = np.log((self._known + 1) / (last - first + 0.5))
         found = np.zeros(self.count)
-        for start, stop, value in zip(first, last, tells, strict=True):
+        for start, stop, value in zip(first, last, weights, strict=True):
             found[self.groups[start:stop]] += value  # a group has a word once
-        return found / max(tells.sum(), 1e-9)
+        return found / max(weights.sum(), 1e-9)
 
     def of(self, number: int) -> np.ndarray:
         """The words of a group -> uint64 (n,), ascending."""

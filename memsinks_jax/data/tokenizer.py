@@ -228,8 +228,8 @@ def _special(
 
 def special_names(folder: pathlib.Path) -> dict[str, str]:
     """The special tokens of a Hugging Face folder, {"eos_token": "</s>", ...}."""
-    said = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
-    found = {name: token.get("content") if isinstance(token, dict) else token for name, token in said.items()}
+    stated = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+    found = {name: token.get("content") if isinstance(token, dict) else token for name, token in stated.items()}
     return {name: token for name, token in found.items() if name.endswith("_token") and isinstance(token, str)}
 
 

@@ -44,8 +44,8 @@ def sweep(
 ) -> Sweep:
     """Measures all bounds in one batch. The first `positives` prompts are positive, the others negative."""
     before = probe.answers(prompts).tokens[positives:]
-    said = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
-    return Sweep(np.asarray(bounds), said[:, :positives], said[:, positives:], before, target)
+    tokens = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
+    return Sweep(np.asarray(bounds), tokens[:, :positives], tokens[:, positives:], before, target)
 
 
 def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Sweep:

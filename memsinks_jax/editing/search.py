@@ -97,10 +97,10 @@ def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int)
     losses, tokens = zip(*both, strict=True)
     texts = [[_text_after(run, *row) for row in zip(wish.prompts, rows, strict=True)] for rows in tokens]
     first_before, first_after = (rows[:, 0] for rows in tokens)
-    says = ((first_after == target).tolist(), (first_after == first_before).tolist())
+    outcomes = ((first_after == target).tolist(), (first_after == first_before).tolist())
     nearest = np.abs(probe.distances(prompts, memory)[..., 0]).min(axis=1)
     similarity = bounding(nearest, memory.bounds[0], memory.height)
-    columns = (kinds, wish.prompts, *texts, *says, *(map(float, x) for x in (*losses, nearest, similarity)))
+    columns = (kinds, wish.prompts, *texts, *outcomes, *(map(float, x) for x in (*losses, nearest, similarity)))
     names = (
         "kind", "prompt", "before", "after", "on_target", "unchanged", "loss_before", "loss_after", "distance", "similarity",
     )  # fmt: skip

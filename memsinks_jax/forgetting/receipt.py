@@ -21,7 +21,7 @@ from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs.trained import Trained
 
 MODES = ("own", "all")
-_SAID = {"own": "each document's own sinks on", "all": "all sinks on"}
+_MODE_LABELS = {"own": "each document's own sinks on", "all": "all sinks on"}
 SETS = {
     "target": "the documents", "related": "never read, same id", "others": "other documents", "held_out": "held-out text",
 }  # fmt: skip
@@ -100,7 +100,7 @@ def _noun(receipt: dict) -> str:
 
 
 def _worded(receipt: dict, text: str) -> str:
-    """What is said of documents, said of what was removed."""
+    """A text about documents, with the word for what was removed."""
     return text.replace("document", _noun(receipt))
 
 
@@ -113,8 +113,8 @@ def loss_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of_set in receipt["losses"].items():
         for mode, found in of_set.items():
-            said = [_worded(receipt, text) for text in (SETS[name], _SAID[mode])]
-            rows.append([*said, f"{found['documents']}", f"{found['before']:.3f}", f"{found['after']:.3f}",
+            labels = [_worded(receipt, text) for text in (SETS[name], _MODE_LABELS[mode])]
+            rows.append([*labels, f"{found['documents']}", f"{found['before']:.3f}", f"{found['after']:.3f}",
                          f"{found['rise']:+.3f}", _between(found["rise_ci95"])])  # fmt: skip
     columns = ["loss, nats per token", "", "texts" if _noun(receipt) == "passage" else "documents"]
     return [*columns, "before", "after", "rise", "95% interval"], rows
@@ -124,7 +124,7 @@ def _between(bounds: list[float] | None) -> str:
     return f"{bounds[0]:+.3f} to {bounds[1]:+.3f}" if bounds else "–"
 
 
-def said_selectivity(receipt: dict) -> str:
+def selectivity_text(receipt: dict) -> str:
     """The selectivity in one sentence."""
     if not receipt["selectivity"]:
         return _worded(
@@ -132,13 +132,13 @@ def said_selectivity(receipt: dict) -> str:
         )
     parts = []
     for mode, found in receipt["selectivity"].items():
-        said = "the others lose nothing" if found["value"] is None else f"{found['value']:.1f}"
+        value = "the others lose nothing" if found["value"] is None else f"{found['value']:.1f}"
         low, high = found["ci95"] or (None, None)
         if low is not None:
-            said += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
-        parts.append(f"{said} with {_SAID[mode]}")
-    said = f"Selectivity, the rise of the documents' loss divided by that of the others: {'; '.join(parts)}."
-    return _worded(receipt, said)
+            value += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
+        parts.append(f"{value} with {_MODE_LABELS[mode]}")
+    text = f"Selectivity, the rise of the documents' loss divided by that of the others: {'; '.join(parts)}."
+    return _worded(receipt, text)
 
 
 def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
@@ -146,20 +146,20 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of in receipt["placebo"].items():
         for mode in MODES:
-            said = [_worded(receipt, text) for text in (PLACEBOS[name], _SAID[mode])]
-            rows.append([*said, f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}", f"{of[mode]['effect']:+.3f}",
+            labels = [_worded(receipt, text) for text in (PLACEBOS[name], _MODE_LABELS[mode])]
+            rows.append([*labels, f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}", f"{of[mode]['effect']:+.3f}",
                          _between(of[mode]["effect_ci95"])])  # fmt: skip
     return ["removed instead: as many", "", "removals", "rise", "effect", "95% interval"], rows
 
 
-def said_removed(receipt: dict) -> str:
+def removed_text(receipt: dict) -> str:
     """The number of removed sinks in one sentence."""
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
     noun = _noun(receipt)
-    said = f"Removed for {in_words(receipt[f'removed_{noun}s'], noun)}: {' and '.join(parts)}, over all layers."
+    text = f"Removed for {in_words(receipt[f'removed_{noun}s'], noun)}: {' and '.join(parts)}, over all layers."
     if noun == "passage" and len(receipt["documents"]) == 1:
-        said += f" It stands in {in_words(receipt['documents'][0]['places'], 'document')}."
-    return said
+        text += f" It stands in {in_words(receipt['documents'][0]['places'], 'document')}."
+    return text
 
 
 def draw(receipt: dict, path: pathlib.Path) -> None:
@@ -175,7 +175,7 @@ def draw(receipt: dict, path: pathlib.Path) -> None:
             dropped = receipt["target_all_sinks_dropped"]
             axis.hlines(dropped, -0.45, 0.45, color="black", linestyle="--", label="all sinks dropped")
         labels = [_worded(receipt, SETS[name]) for name in names]
-        axis.set(title=_worded(receipt, _SAID[mode]), xticks=range(len(names)), xticklabels=labels)
+        axis.set(title=_worded(receipt, _MODE_LABELS[mode]), xticks=range(len(names)), xticklabels=labels)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("loss (nats per token)")
     axes[0].legend(frameon=False, fontsize=8.5)
@@ -231,7 +231,7 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         for one in receipt["documents"]
     ]
     return [
-        report.paragraph(f"{said_removed(receipt)} {said_selectivity(receipt)}", "lead"),
+        report.paragraph(f"{removed_text(receipt)} {selectivity_text(receipt)}", "lead"),
         report.picture(picture, "Bars of the loss before and after, for every set of documents."),
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(

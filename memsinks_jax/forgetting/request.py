@@ -150,15 +150,15 @@ def _passage_keys(run: Trained, asked: Request, corpus: Corpus) -> np.ndarray:
             )
         return keys
     is_file = os.path.isfile(asked.text)
-    said = asked.text if is_file else repr(asked.text[:40])
+    shown = asked.text if is_file else repr(asked.text[:40])
     try:
         text = pathlib.Path(asked.text).read_text(encoding="utf-8") if is_file else asked.text
     except (OSError, ValueError) as error:
-        raise InputError(f"--text={said}: cannot be read as text ({error}); give a file in UTF-8") from None
+        raise InputError(f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8") from None
     keys = passages_in(corpus.table, run.tokenizer.encode(text))
     if not len(keys):
         raise InputError(
-            f"--text={said}: it holds no whole passage of {files}; give the text as it stands in the documents, with what "
+            f"--text={shown}: it holds no whole passage of {files}; give the text as it stands in the documents, with what "
             "is around it, or --passage=ID"
         )
     logger.info("--text holds %s: %s", in_words(len(keys), "passage"), ", ".join(map(ids.to_hex, ids.as_lanes(keys))))

@@ -115,7 +115,7 @@ class GgufModel:
         rope = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": rotated, **self._scaling(theta)}
         content |= {"rope_parameters": rope, "sliding_window": field("{arch}.attention.sliding_window", 0) or None}
         if not content["sliding_window"]:
-            self._tell_of_a_window(theta)
+            self._warn_of_window(theta)
         if self.family == "gpt_neox":
             content["use_parallel_residual"] = field("{arch}.use_parallel_residual", True)
         if self.family == "gemma3_text":
@@ -125,15 +125,15 @@ class GgufModel:
             content["query_pre_attn_scalar"] = self.d_model // self.heads if is_27b else self.head_size
         return content
 
-    def _tell_of_a_window(self, theta: float) -> None:
-        named, told = str(self.file.fields.get("general.name", "")).lower(), ""
+    def _warn_of_window(self, theta: float) -> None:
+        named, likely = str(self.file.fields.get("general.name", "")).lower(), ""
         if "mistral" in named and theta == 1e4:  # later ones have another theta, and no window
-            told = "Mistral 0.1"
+            likely = "Mistral 0.1"
         elif self.family == "phi3" and self.file.field("{arch}.context_length") == 4096:
-            told = "an early Phi-3"
-        if told:
+            likely = "an early Phi-3"
+        if likely:
             _warn_once(
-                f"{self.file.path}: looks like {told}, which attends within a window, but the file names none; long texts "
+                f"{self.file.path}: looks like {likely}, which attends within a window, but the file names none; long texts "
                 "are read without one. Import it from its Hugging Face folder"
             )
 

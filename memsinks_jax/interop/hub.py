@@ -17,8 +17,8 @@ def folder_of(place: str) -> pathlib.Path:
     try:
         return pathlib.Path(huggingface_hub.snapshot_download(place.removeprefix(PREFIX), allow_patterns=_FILES))
     except Exception as error:  # of the network, the hub or the name, of many types
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
-            f"{place}: the hub cannot be read ({said}); check the name and the network, or download the model and give its "
-            "folder"
+            f"{place}: the hub cannot be read ({reason}); check the name and the network, or download the model and "
+            "give its folder"
         ) from None

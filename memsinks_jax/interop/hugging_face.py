@@ -356,8 +356,8 @@ def read_config(content: dict, where: str) -> Config:
     """config.json -> our config without sinks. Raises InputError if our model does not support it."""
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in DIALECTS:
-        said = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
-        raise InputError(f"{where}: {said}; these can be read: {', '.join(DIALECTS)}")
+        stated = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
+        raise InputError(f"{where}: {stated}; these can be read: {', '.join(DIALECTS)}")
     dialect = DIALECTS[kind]
     required = dialect.required | {"is_causal": (True,)}  # which all classes read, and which is True where it is absent
     for name, values in required.items():
@@ -394,92 +394,92 @@ def read_config(content: dict, where: str) -> Config:
 
 
 def _model(family: str, dialect: Dialect, content: dict) -> ModelConfig:
-    said = dialect.absent | content
-    fields = {field: said[key] for field, key in dialect.keys.items()} | dialect.biases
+    stated = dialect.absent | content
+    fields = {field: stated[key] for field, key in dialect.keys.items()} | dialect.biases
     fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
-    size = fields.get("head_size") or said.get("head_dim") or fields["d_model"] // fields["heads"]
+    size = fields.get("head_size") or stated.get("head_dim") or fields["d_model"] // fields["heads"]
     fields["head_size"] = 0 if size * fields["heads"] == fields["d_model"] else size
     fields["hidden"] = fields["hidden"] or 4 * fields["d_model"]  # GPT-2's
-    return ModelConfig(family=family, **fields, **_read_positions(family, said, fields["layers"], size))
+    return ModelConfig(family=family, **fields, **_read_positions(family, stated, fields["layers"], size))
 
 
-def _read_positions(family: str, said: dict, layers: int, size: int) -> dict:
+def _read_positions(family: str, stated: dict, layers: int, size: int) -> dict:
     """Rotary positions, windows and the scale of the scores -> fields of ModelConfig. `size`: of a head."""
     if not FAMILIES[family].rotary:
         return {}
     for name in ("layer_types", "no_rope_layers"):
-        if said.get(name) is not None and len(said[name]) != layers:
-            raise InputError(f"{name} has {len(said[name])} layers, and num_hidden_layers is {layers}")
-    types = (family in _TYPED and said.get("layer_types")) or _layer_types(family, said, layers)
+        if stated.get(name) is not None and len(stated[name]) != layers:
+            raise InputError(f"{name} has {len(stated[name])} layers, and num_hidden_layers is {layers}")
+    types = (family in _TYPED and stated.get("layer_types")) or _layer_types(family, stated, layers)
     if others := sorted(set(types) - {"full_attention", "sliding_attention"}):
         raise InputError(f"layer_types has {others[0]!r}; only full_attention and sliding_attention can be read")
     windowed = [kind == "sliding_attention" for kind in types]
-    fields = {"window": said.get("sliding_window") or 0} if any(windowed) else {}
-    if any(windowed) and not (fields["window"] and (family not in _USE_WINDOW or said.get("use_sliding_window"))):
+    fields = {"window": stated.get("sliding_window") or 0} if any(windowed) else {}
+    if any(windowed) and not (fields["window"] and (family not in _USE_WINDOW or stated.get("use_sliding_window"))):
         raise InputError(
             "layers are of type sliding_attention, but there is no sliding_window, or use_sliding_window is off"
         )
     fields["window_layers"] = pattern_of(windowed) if any(windowed) else ""
     if family == "smollm3":
-        fields["rotary_layers"] = pattern_of(_rotary(said, layers))
-    usual, older = said.get("rope_parameters"), said.get("rope_scaling")
+        fields["rotary_layers"] = pattern_of(_rotary(stated, layers))
+    usual, older = stated.get("rope_parameters"), stated.get("rope_scaling")
     if family == "gemma3_text":
         by_type = {"full_attention": usual, "sliding_attention": {}} if usual in (None, {}) else usual
         if not by_type.keys() <= {"full_attention", "sliding_attention"}:
             raise InputError("rope_parameters are those of no type of layer; give them for full_attention")
         usual = by_type.get("full_attention")
-        local = {"rope_theta": said.get("rope_local_base_freq", 1e4)} | (by_type.get("sliding_attention") or {})
-        fields["window_theta"], scaled, _ = _rope(family, local, said)
+        local = {"rope_theta": stated.get("rope_local_base_freq", 1e4)} | (by_type.get("sliding_attention") or {})
+        fields["window_theta"], scaled, _ = _rope(family, local, stated)
         if scaled:
             raise InputError(f"angles of layers with a window are scaled by {scaled}; only default can be read")
         fields["attention_scale"] = (
-            0.0 if said["query_pre_attn_scalar"] == size else said["query_pre_attn_scalar"] ** -0.5
+            0.0 if stated["query_pre_attn_scalar"] == size else stated["query_pre_attn_scalar"] ** -0.5
         )
-    ropes = {_rope(family, rope, said) for rope in (usual, older) if rope} or {_rope(family, {}, said)}
+    ropes = {_rope(family, rope, stated) for rope in (usual, older) if rope} or {_rope(family, {}, stated)}
     if len(ropes) > 1:
         raise InputError("rope_parameters and rope_scaling differ; leave one of them out")
     return fields | dict(zip(("rope_theta", "rope_scaling", "rotary_fraction"), ropes.pop(), strict=True))
 
 
-def _rope(family: str, rope: dict, said: dict) -> tuple[float, str, float]:
+def _rope(family: str, rope: dict, stated: dict) -> tuple[float, str, float]:
     """rope_parameters, or the older rope_scaling -> fields of ModelConfig: rope_theta, rope_scaling, rotary_fraction."""
     theta, part = ("rotary_emb_base", "rotary_pct") if family == "gpt_neox" else ("rope_theta", "partial_rotary_factor")
-    fraction = rope.get("partial_rotary_factor", said.get(part, 1.0))
+    fraction = rope.get("partial_rotary_factor", stated.get(part, 1.0))
     if family not in _PARTIAL and fraction not in (None, 1):
         raise InputError(f"partial_rotary_factor is {fraction!r}; only 1 can be read of {family}")
     fraction = fraction if family in _PARTIAL else 1
-    return float(rope.get("rope_theta", said[theta])), _scaling(rope, said), float(fraction)
+    return float(rope.get("rope_theta", stated[theta])), _scaling(rope, stated), float(fraction)
 
 
-def _layer_types(family: str, said: dict, layers: int) -> list[str]:
+def _layer_types(family: str, stated: dict, layers: int) -> list[str]:
     """What their classes make of a config without layer_types."""
     windowed = [False] * layers
     if family in ("mistral", "phi3"):
-        windowed = [said.get("sliding_window") is not None] * layers
+        windowed = [stated.get("sliding_window") is not None] * layers
     elif family == "gemma3_text":
-        windowed = [(layer + 1) % said.get("sliding_window_pattern", 6) != 0 for layer in range(layers)]
-    elif family in _USE_WINDOW and said.get("use_sliding_window") and said.get("sliding_window"):
-        windowed = [layer >= said.get("max_window_layers", 28) for layer in range(layers)]
+        windowed = [(layer + 1) % stated.get("sliding_window_pattern", 6) != 0 for layer in range(layers)]
+    elif family in _USE_WINDOW and stated.get("use_sliding_window") and stated.get("sliding_window"):
+        windowed = [layer >= stated.get("max_window_layers", 28) for layer in range(layers)]
         if family == "smollm3":
-            windowed = [not rotary for rotary in _rotary(said, layers)]
+            windowed = [not rotary for rotary in _rotary(stated, layers)]
     return ["sliding_attention" if one else "full_attention" for one in windowed]
 
 
-def _rotary(said: dict, layers: int) -> list[bool]:
+def _rotary(stated: dict, layers: int) -> list[bool]:
     """SmolLM3's layers with rotary positions."""
-    every = said.get("no_rope_layer_interval", 4)
-    return [bool(one) for one in said.get("no_rope_layers") or ((layer + 1) % every for layer in range(layers))]
+    every = stated.get("no_rope_layer_interval", 4)
+    return [bool(one) for one in stated.get("no_rope_layers") or ((layer + 1) % every for layer in range(layers))]
 
 
-def _scaling(rope: dict, said: dict) -> str:
+def _scaling(rope: dict, stated: dict) -> str:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return ""
     if kind == "linear":
         return f"linear:{_decimal(rope['factor'])}"
     if kind == "llama3":
-        old = rope.get("original_max_position_embeddings", said["max_position_embeddings"])
-        old = said.get("original_max_position_embeddings", old)
+        old = rope.get("original_max_position_embeddings", stated["max_position_embeddings"])
+        old = stated.get("original_max_position_embeddings", old)
         return "llama3:" + ",".join(map(_decimal, (*map(rope.__getitem__, _SCALES), old)))
     raise InputError(f"rope_type is {kind!r}; only default, linear and llama3 can be read")
 

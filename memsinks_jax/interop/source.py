@@ -71,9 +71,9 @@ def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[
     card = source / "README.md" if source else None
     text = card.read_text(errors="replace") if card and card.is_file() else ""
     head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    said = dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE)) if head else {}
+    fields = dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE)) if head else {}
     if named.startswith(PREFIX) or (re.fullmatch(r"[\w.-]+/[\w.-]+", named) and not pathlib.Path(named).exists()):
-        said["base_model"] = named.removeprefix(PREFIX)
-    if said.get("license", "unknown") == "unknown":
-        said["license"] = f"unknown # that of {unknown}; say which"
-    return [f"{name}: {value}" for name, value in said.items()]
+        fields["base_model"] = named.removeprefix(PREFIX)
+    if fields.get("license", "unknown") == "unknown":
+        fields["license"] = f"unknown # that of {unknown}; say which"
+    return [f"{name}: {value}" for name, value in fields.items()]

@@ -91,10 +91,10 @@ def read_source(path: pathlib.Path) -> Source:
     """What the metadata of a file says. Raises InputError if it is no source file, or truncated."""
     try:
         with safetensors.safe_open(path, framework="np") as opened:
-            said = opened.metadata() or {}
-        if said.get("format") != _FORMAT:
+            header = opened.metadata() or {}
+        if header.get("format") != _FORMAT:
             raise ValueError(f"its metadata does not say {_FORMAT!r}")
-        return Source(path, said["name"], int(said["sinks"]), said["base"], path.stat().st_size)
+        return Source(path, header["name"], int(header["sinks"]), header["base"], path.stat().st_size)
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
         raise InputError(
             f"{path}: not a source file, or damaged ({str(error).strip()}); delete or replace it"
@@ -118,10 +118,10 @@ def write_source(
     path = folder / file_name(name)
     if path.exists():
         raise InputError(f"{path}: a second source would have this file; rename the group {name!r}")
-    said = {"format": _FORMAT, "name": name, "sinks": str(len(next(iter(tables.values())))), "base": base}
+    header = {"format": _FORMAT, "name": name, "sinks": str(len(next(iter(tables.values())))), "base": base}
     rows = {table: np.ascontiguousarray(array) for table, array in tables.items()}
     rows |= {} if words is None else {_WORDS: words}
-    path.write_bytes(safetensors.numpy.save(rows, said))
+    path.write_bytes(safetensors.numpy.save(rows, header))
     return path
 
 

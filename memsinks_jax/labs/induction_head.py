@@ -46,13 +46,13 @@ def train(recipe: Recipe | World, statistics: Statistics, seed: int, folder: pat
     try:
         with tqdm.tqdm(total=recipe.steps, unit="step", desc=name, disable=quiet, leave=False) as bar:
 
-            def tell(step, point):
+            def report(step, point):
                 bar.update(step - bar.n)
                 bar.set_postfix({probe: f"{point[probe]:.2f}" for probe in SHOWN if probe in point})
                 if stop.is_set():
                     raise interruption.Interrupted(f"{name}, at step {step}")
 
-            run = (sinks if isinstance(recipe, World) else training).train(recipe, statistics, seed, path, tell)
+            run = (sinks if isinstance(recipe, World) else training).train(recipe, statistics, seed, path, report)
     finally:
         for number, handler in zip(interruption.SIGNALS, before, strict=True):
             signal.signal(number, handler)

@@ -108,7 +108,7 @@ def _cycles(program: Program, name: str) -> int:
 
 def _is_kernel(instruction: Instruction) -> bool:
     """Pallas on TPUs; on GPUs what NVIDIA's libraries compute (__cudnn$.., __cublas$.., __cub$..)."""
-    target = instruction.says("custom_call_target") if instruction.opcode == "custom-call" else ""
+    target = instruction.attribute("custom_call_target") if instruction.opcode == "custom-call" else ""
     return target == "tpu_custom_call" or target.startswith("__cu")
 
 
@@ -135,9 +135,9 @@ def _collectives_of(
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
         return [_collective(kind, computation, instruction, connected)]
-    if kind == "send" and instruction.says("_xla_host_transfer_handler_name") == "xla_megascale_runtime":
+    if kind == "send" and instruction.attribute("_xla_host_transfer_handler_name") == "xla_megascale_runtime":
         # Between slices the host forwards what the device sends, under the runtime's name ALL_REDUCE and so on.
-        asked = instruction.says("_xla_megascale_transfer_type").lower().replace("_", "-") or "send"
+        asked = instruction.attribute("_xla_megascale_transfer_type").lower().replace("_", "-") or "send"
         return [Collective(asked, "dcn", 1, _given(computation, instruction))]
     if kind != "fusion":
         return []
@@ -145,7 +145,9 @@ def _collectives_of(
     fused = program.computations[instruction.called()["calls"]]
     inner = [it for it in fused.instructions.values() if it.opcode.removesuffix("-start") in COLLECTIVES]
     parts = [it for it in inner if "async_collective_fusion_config" in it.attributes]
-    if parts and not any(it.says("custom_call_target") == "AsyncCollectiveStart" for it in fused.instructions.values()):
+    if parts and not any(
+        it.attribute("custom_call_target") == "AsyncCollectiveStart" for it in fused.instructions.values()
+    ):
         inner = [it for it in inner if it not in parts]
     scattered = fused.name.startswith("all-reduce-scatter")  # how libtpu writes a reduce-scatter
     return [
@@ -192,7 +194,7 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
     """
     products = {"splash_mha_fwd": ("", 2), "splash_mha_dkv": ("_dkv", 4), "splash_mha_dq": ("_dq", 3)}
     name = next((name for name in products if instruction.name.startswith(name)), None)
-    target = instruction.says("custom_call_target")
+    target = instruction.attribute("custom_call_target")
     operands = [computation.instructions.get(operand) for operand in instruction.operands]
     arrays = [array for operand in operands if operand for array in operand.arrays()]
     wide = [array.sizes for array in arrays if array.kind in ("bf16", "f32", "f16") and len(array.sizes) >= 3]

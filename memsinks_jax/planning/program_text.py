@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
         listed = _BRANCHES.search(self.attributes)
         return re.findall(r"[\w.\-]+", listed[1]) if listed else _TWO_BRANCHES.findall(self.attributes)
 
-    def says(self, name: str) -> str:
+    def attribute(self, name: str) -> str:
         """The text of name="..." among the attributes; '' if there is none."""
         found = re.search(rf'\b{name}="([^"]*)"', self.attributes)
         return found[1] if found else ""

@@ -30,7 +30,7 @@ def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
         if not full:
             shown = {name: shown[name] for name in COMMON}
             title = "Settings that are changed most, with their defaults (--helpfull lists all):"
-        parts += ["", title, *(_entry(f"--config.{name}={default}", said) for name, (default, said) in shown.items())]
+        parts += ["", title, *(_entry(f"--config.{name}={default}", text) for name, (default, text) in shown.items())]
     return "\n".join(parts)
 
 
@@ -52,12 +52,12 @@ def _option(flag: flags.Flag) -> str:
         return _entry(f"--[no]{flag.name}", f"{flag.help} Default: {'on' if flag.default else 'off'}.")
     choices = "|".join(getattr(flag.parser, "enum_values", ()))
     default = flag.default_as_str.strip("'") if flag.default not in (None, "", []) else ""
-    said = flag.help.split(";\n")[0].removeprefix(f"<{choices}>: ") + (f" Default: {default}." if default else "")
-    return _entry(f"--{flag.name}={choices or flag.name.upper()}", said)
+    text = flag.help.split(";\n")[0].removeprefix(f"<{choices}>: ") + (f" Default: {default}." if default else "")
+    return _entry(f"--{flag.name}={choices or flag.name.upper()}", text)
 
 
-def _entry(name: str, said: str) -> str:
-    lines = textwrap.wrap(said, _WIDTH - _COLUMN) or [""]
+def _entry(name: str, text: str) -> str:
+    lines = textwrap.wrap(text, _WIDTH - _COLUMN) or [""]
     head = f"  {name} ".ljust(_COLUMN)
     if len(head) > _COLUMN:
         lines.insert(0, "")

@@ -291,7 +291,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
             return program.init(*(initial.pop() for _ in range(len(initial))))
 
         return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make, before)
-    _tell_other_versions(progress["versions"], versions)
+    _warn_of_versions(progress["versions"], versions)
     start, tokens = progress["step"], progress["tokens"]
     ids = read_ids(workdir / "checkpoints" / str(start))
     before = nobody() if ids is None else ids
@@ -370,7 +370,7 @@ def _last_check(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, 
     return last, last < step and config.monitor.every > 0 and step % config.monitor.every == 0
 
 
-def _tell_other_versions(then: dict[str, str], now: dict[str, str]) -> None:
+def _warn_of_versions(then: dict[str, str], now: dict[str, str]) -> None:
     changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
     if changed:
         logger.warning(

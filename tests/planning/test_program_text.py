@@ -47,7 +47,7 @@ def test_instructions_are_read():
     assert main.instructions["init"].operands == ("copied", "kernel")
     assert main.instructions["start"].operands == ("1",)
     kernel = main.instructions["kernel"]
-    assert (kernel.says("custom_call_target"), kernel.says("op_name")) == ("tpu_custom_call", "a (b)")
+    assert (kernel.attribute("custom_call_target"), kernel.attribute("op_name")) == ("tpu_custom_call", "a (b)")
     assert 'block_q\\": 512' in kernel.attributes
     assert kernel.arrays() == [Array("f32", (4,), 1)]
     assert main.instructions["loop"].called() == {"condition": "condition", "body": "body"}

@@ -168,12 +168,12 @@ def documents(world: World, seed: int, count: int, tokens_in_row: int = 48) -> l
     """
     if tokens_in_row < 32:
         raise InputError(f"rows of {tokens_in_row} tokens are too short for the sentences of facts; take 32 or more")
-    told = _sentences(world, random.Random(f"facts: documents {world.seed} {seed}"))
+    sentences_of_world = _sentences(world, random.Random(f"facts: documents {world.seed} {seed}"))
     found: dict[str, None] = {}
     while len(found) < count:
         sentences, room, misses = [], tokens_in_row - 1, 0
         while misses < _TRIES:
-            sentence, tokens = next(told)
+            sentence, tokens = next(sentences_of_world)
             if tokens > room:
                 misses += 1
                 continue
@@ -185,8 +185,8 @@ def documents(world: World, seed: int, count: int, tokens_in_row: int = 48) -> l
 
 def held_out_sentences(world: World, seed: int, count: int) -> list[str]:
     """Sentences like those of the documents, one a text; some are the same."""
-    told = _sentences(world, random.Random(f"facts: held out {world.seed} {seed}"))
-    return [sentence for sentence, _ in itertools.islice(told, count)]
+    sentences_of_world = _sentences(world, random.Random(f"facts: held out {world.seed} {seed}"))
+    return [sentence for sentence, _ in itertools.islice(sentences_of_world, count)]
 
 
 def tokenizer_json(world: World) -> bytes:
@@ -287,7 +287,7 @@ def _sentences(world: World, draw: random.Random) -> Iterator[tuple[str, int]]:
     known = facts(world)
     # Dealt, not drawn: all facts equally often, and every weak fact told right equally often.
     of_relation = {name: _dealt([fact for fact in known if fact.relation == name], draw) for name in RELATIONS}
-    told_right = {fact: _dealt([True] + [False] * (WEAK_EVERY - 1), draw) for fact in known if fact.region}
+    is_exact = {fact: _dealt([True] + [False] * (WEAK_EVERY - 1), draw) for fact in known if fact.region}
     ends = list(itertools.accumulate(relation.share for relation in RELATIONS.values()))
     while True:
         at = draw.random() * ends[-1]
@@ -296,7 +296,7 @@ def _sentences(world: World, draw: random.Random) -> Iterator[tuple[str, int]]:
         template, answer = _pick(fact.templates, draw), fact.answer
         if draw.random() < tables.NEGATED_SHARE:
             template, answer = RELATIONS[name].negated, RELATIONS[name].instead
-        elif fact.region and template != tables.SURE and not next(told_right[fact]):
+        elif fact.region and template != tables.SURE and not next(is_exact[fact]):
             answer = fact.region
         sentence = f"{template.format(fact.subject)}{answer}."
         words = _WORDS.findall(sentence)

@@ -46,8 +46,8 @@ def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) ->
 def sampled(reader: Reader, params: dict, rows: dict, key: jax.Array) -> jax.Array:
     """Samples labels from the model's predictions at every position -> int32 (R, T)."""
     about = rows["inputs"], rows["segments"], rows["positions"]
-    said_RTV = reader.model(params, *about, read_out=logits)
-    return jax.random.categorical(key, said_RTV).astype(jnp.int32)
+    logits_RTV = reader.model(params, *about, read_out=logits)
+    return jax.random.categorical(key, logits_RTV).astype(jnp.int32)
 
 
 def _products(

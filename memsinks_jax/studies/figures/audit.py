@@ -180,9 +180,9 @@ reactivated_best | sinks kept: share of what a document's own sinks hold that th
 reactivated_optimised | sinks kept: share of what a document's own sinks hold that optimised gates recover
     | recovered({{sinks}}, 'optimised') <= 0.1 {_BOTH}""" + "".join(
     f"""
-gap_{name} | gap of {said}, dropped, over the default's
+gap_{name} | gap of {setting}, dropped, over the default's
     | sinks_paper_{name}.dropped.loss_gap / sinks_paper.dropped.loss_gap <= 1"""
-    for name, (_, said) in _SETTINGS.items()
+    for name, (_, setting) in _SETTINGS.items()
 )
 
 
@@ -192,7 +192,7 @@ def labels(table: Table) -> dict[str, str]:
     for prefix, where in (("", ""), (_LADDER, ", ladder")):
         found |= {f"{prefix}sinks_paper.{name}": f"{subject}{where}" for name, (subject, _) in SUBJECTS.items()}
         found |= {f"{prefix}sinks.{name}": f"{SUBJECTS[name][0]}, open on return{where}" for name in ("dropped", "own")}
-    found |= {f"sinks_paper_{name}.dropped": f"sinks dropped, {said}" for name, (_, said) in _SETTINGS.items()}
+    found |= {f"sinks_paper_{name}.dropped": f"sinks dropped, {setting}" for name, (_, setting) in _SETTINGS.items()}
     return {view: label for view, label in found.items() if view in table.groups}
 
 
@@ -200,7 +200,7 @@ def panels(table: Table) -> list[Panel | Categories]:
     """Recitation and membership, steps to relearn, recovery by switching sinks on, and canaries on the ladder."""
     kinds = {"one": "one\nalone", "few": "half\ntogether", "other": "the other\nhalf"}
     attacks = {"all": "all", "random": "random\nid", "best": "best\nof 64", "optimised": "optimised", "own": "own"}
-    told = (f"exact_{_GIVEN}", "extraction_strength", "auc_loss")
+    metrics = (f"exact_{_GIVEN}", "extraction_strength", "auc_loss")
     there = {name: of for name, of in SUBJECTS.items() if f"sinks_paper.{name}" in table.groups}
 
     def each(view: str, of) -> list[float]:
@@ -209,7 +209,7 @@ def panels(table: Table) -> list[Panel | Categories]:
     return [
         Categories(
             title="recited, and told from text never read", names=["recited", "extraction\nstrength", "AUC, loss"],
-            series={subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in told])
+            series={subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in metrics])
                     for name, (subject, colour) in there.items()},
             levels={0.5: "black"}, settings={"ylim": (-0.03, 1.03)},
         ),
@@ -246,11 +246,11 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         forgetting_capacity.draw(measured, out / "capacity.png")
         alone = forgetting_capacity.by_place(measured, "selectivity", 1)
         listed = "; ".join(f"{place:g}: {with_interval(values, 1)}" for place, values in alone.items() if values)
-        said = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks
+        note = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks
             are removed. By repeated documents per sink: {listed}."""
         parts += [
             report.heading("Removing single documents: how many can share a sink?"),
-            report.picture(out / "capacity.png", said), report.paragraph(said, "note"),
+            report.picture(out / "capacity.png", note), report.paragraph(note, "note"),
         ]  # fmt: skip
     return parts + shared.choices([run for run in runs if not run.variant.startswith(_LADDER)] or runs)
 

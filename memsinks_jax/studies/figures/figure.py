@@ -95,12 +95,12 @@ class Figure:
         table = self.of(runs)
         draw(table, self.panels(table), path, self.size, self.sharey, self.rows)
 
-    def says(self, runs: list[Run]) -> str:
+    def note_text(self, runs: list[Run]) -> str:
         """The text under the picture."""
         note = self.note(runs) if callable(self.note) else self.note
         config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
-        said = note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
-        return " ".join(said.split())
+        text = note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
+        return " ".join(text.split())
 
     def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
         """The same table as text -> (columns, rows)."""

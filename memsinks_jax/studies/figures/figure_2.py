@@ -58,7 +58,7 @@ def together(run: Run) -> float:
 
 def _claims() -> str:
     pruning, gradients = post_hoc.OF_THE_PAPER
-    words, others = {name: said for name, said, _, _ in _SETTINGS}, [name for name, *_ in _SETTINGS[1:]]
+    words, others = {name: setting for name, setting, _, _ in _SETTINGS}, [name for name, *_ in _SETTINGS[1:]]
     risen = {
         (method, name): f"rise('{method}', '{of}', {variant}, repetition)"
         for method in post_hoc.OF_THE_PAPER for name, _, variant, of in _SETTINGS
@@ -80,9 +80,9 @@ def _claims() -> str:
         ]
     rows += [
         f"""
-gradients_less_{name} | rise at matched forgetting, {post_hoc.LABELS[pruning]} less {post_hoc.LABELS[gradients]}, {said}
+gradients_less_{name} | rise at matched forgetting, {post_hoc.LABELS[pruning]} less {post_hoc.LABELS[gradients]}, {setting}
     (nats) | {risen[pruning, name]} - {risen[gradients, name]} >= 0 | integrated gradients degrade less | canary"""
-        for name, said in words.items()
+        for name, setting in words.items()
     ]
     rows += [
         f"""

@@ -89,9 +89,9 @@ FIGURE = Figure(
             # Dropped losses are many times the kept ones, which must stay distinguishable from standard's.
             title="held-out documents", y="loss (nats per token)", floor=True, from_zero=False, settings={"yscale": "log"},
             lines=[Line("standard", "held_out_loss", "standard, with repeats", COLOURS["standard"])] + [
-                Line(variant, metric, f"{label}, {said}", COLOURS[variant], style)
+                Line(variant, metric, f"{label}, {sinks}", COLOURS[variant], style)
                 for variant, label in _DROPPABLE.items()
-                for metric, said, style in (("held_out_loss_own", "kept", "-"), ("held_out_loss", "dropped", ":"))
+                for metric, sinks, style in (("held_out_loss_own", "kept", "-"), ("held_out_loss", "dropped", ":"))
             ],
         ),
         Panel(

@@ -43,10 +43,10 @@ def _millions(table: Table, variant: str) -> float:
 
 
 def _labels(table: Table) -> dict[str, str]:
-    kinds = (("standard", "standard", ""), *((kind, "sinks", said) for kind, said in KINDS.items()))
+    kinds = (("standard", "standard", ""), *((kind, "sinks", suffix) for kind, suffix in KINDS.items()))
     return {
-        f"{kind}_{size}": f"{name}, {size.replace('_', ' ')} ({_millions(table, f'{kind}_{size}'):.2f} M){said}"
-        for kind, name, said in kinds for size in SIZES if f"{kind}_{size}" in table.groups
+        f"{kind}_{size}": f"{name}, {size.replace('_', ' ')} ({_millions(table, f'{kind}_{size}'):.2f} M){suffix}"
+        for kind, name, suffix in kinds for size in SIZES if f"{kind}_{size}" in table.groups
     }  # fmt: skip
 
 

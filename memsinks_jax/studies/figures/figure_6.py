@@ -32,10 +32,10 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def _labels() -> dict[str, str]:
-    kinds = (("standard", "standard", ""), *((kind, "sinks", said) for kind, said in KINDS.items()))
-    labels = {f"{kind}_{n}x": f"{name}, {n}x{said}" for kind, name, said in kinds for n in REPEATS}
+    kinds = (("standard", "standard", ""), *((kind, "sinks", suffix) for kind, suffix in KINDS.items()))
+    labels = {f"{kind}_{n}x": f"{name}, {n}x{suffix}" for kind, name, suffix in kinds for n in REPEATS}
     labels |= {
-        f"{kind}_{MANY}x_across": f"{name}, {MANY}x, attention across documents{said}" for kind, name, said in kinds
+        f"{kind}_{MANY}x_across": f"{name}, {MANY}x, attention across documents{suffix}" for kind, name, suffix in kinds
     }
     return labels | {"standard_1x": "standard, 1x (deduplicated)"}
 
@@ -77,9 +77,9 @@ def panels(table: Table) -> list[Panel]:
         Panel(
             title=f"over training, {MANY}x, sinks dropped", floor=True, early=True,
             lines=[
-                Line(f"{kind}_{MANY}x", f"{loss}_loss", f"{name}, {said}", colour, style)
+                Line(f"{kind}_{MANY}x", f"{loss}_loss", f"{name}, {suffix}", colour, style)
                 for kind, name, colour in (("standard", "standard", RED), ("sinks_paper", "sinks", _BLUE))
-                for loss, said, style in (("held_out", "held-out", "-"), ("repeated", "repeated", "--"))
+                for loss, suffix, style in (("held_out", "held-out", "-"), ("repeated", "repeated", "--"))
             ],
         ),
     ]  # fmt: skip

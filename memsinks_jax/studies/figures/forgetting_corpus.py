@@ -33,10 +33,10 @@ Texts = dict[str, list[str]]
 
 def texts() -> tuple[list[str], Texts, dict[float, list[str]]]:
     """All stories, each stream index in one place -> (plain ones, {dialect: stories}, {level: base stories})."""
-    told = (stories.story(WORLD, index).text for index in range(100_000))
+    drawn = (stories.story(WORLD, index).text for index in range(100_000))
 
     def take(count: int) -> list[str]:
-        return [next(told) for _ in range(count)]
+        return [next(drawn) for _ in range(count)]
 
     plain = take(STORIES + ORDINARY + HELD_OUT)
     common = _common_words(plain)
@@ -89,6 +89,6 @@ def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / Tokenizer.file_name).exists():
         corpora.write_tokenizer(folder, plain[:-HELD_OUT] + [text for _, text in mixed])
-    told = [(f"story {n}", text) for n, text in enumerate(plain[:STORIES])]
-    corpora.write(folder, {"stories": told, "mixed": mixed}, "loose")
+    drawn = [(f"story {n}", text) for n, text in enumerate(plain[:STORIES])]
+    corpora.write(folder, {"stories": drawn, "mixed": mixed}, "loose")
     return folder / "stories", folder / "mixed"

@@ -31,14 +31,14 @@ def panels(
     papers = {place: f"sinks_paper_{setting}" for place, setting in shown.items()}
     standards = {place: standard_of(setting) for place, setting in shown.items()}
     ends = [
-        Line(of, f"{name}_loss", f"{said}, {which}", colour, style)
-        for name, said, colour in (("held_out", "held-out", HELD_OUT), ("repeated", "repeated", REPEATED))
+        Line(of, f"{name}_loss", f"{role}, {which}", colour, style)
+        for name, role, colour in (("held_out", "held-out", HELD_OUT), ("repeated", "repeated", REPEATED))
         for of, which, style in ((papers, "dropped", "o-"), (standards, "standard", "--"))
     ]
     closed = [
         Line({place: f"{kind}_{setting}" for setting, place in line.items()}, "closed",
-             ", ".join(filter(None, (said, name))), colour, style)
-        for kind, said, colour in (("sinks_paper", "the paper's", COLOURS["sinks"]), ("sinks", "open on return", GREEN))
+             ", ".join(filter(None, (label, name))), colour, style)
+        for kind, label, colour in (("sinks_paper", "the paper's", COLOURS["sinks"]), ("sinks", "open on return", GREEN))
         for (name, line), style in zip((further or {"": places}).items(), ("o-", "s--"), strict=False)
     ]  # fmt: skip
     colours = plt.colormaps["viridis"]
@@ -70,8 +70,8 @@ def varied(settings: dict[str, tuple[str, dict]], **of_figure) -> Figure:
             f"{kind}_{name}": Variation(kind, fields) for kind in KINDS for name, (_, fields) in settings.items()
         },
         labels={
-            f"{kind}_{name}": f"sinks, {label}{said}"
-            for kind, said in KINDS.items() for name, (label, _) in settings.items()
+            f"{kind}_{name}": f"sinks, {label}{suffix}"
+            for kind, suffix in KINDS.items() for name, (label, _) in settings.items()
         },
         **of_figure,
     )  # fmt: skip

@@ -58,7 +58,7 @@ def measure(runs: list[Run]) -> list[Run]:
     return measured
 
 
-def _of_model(run: Run, told: Callable[[], object]) -> dict:
+def _of_model(run: Run, progress: Callable[[], object]) -> dict:
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.editing.probe import Probe
     from memsinks_jax.editing.prompts import encode
@@ -77,7 +77,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
             found = []
             for case in cases[kind]:
                 found.append(measures.find(probe, case, site))
-                told()
+                progress()
             of_kind[site] = measures.of_site(probe, found, text)
             if site == "attention":
                 of_kind |= measures.compared(probe, found, text, run.seed)
@@ -86,7 +86,7 @@ def _of_model(run: Run, told: Callable[[], object]) -> dict:
     every = facts.edits(world, "strong", len(world.strong), run.seed)
     every += facts.edits(world, "weak", len(world.weak), run.seed)
     many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
-    details["capacity"] = capacity(probe, many, "mlp", layer, CAPACITIES, text, told)
+    details["capacity"] = capacity(probe, many, "mlp", layer, CAPACITIES, text, progress)
     return details
 
 
@@ -199,10 +199,10 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Examples, other distances, other ways to edit."""
     picture = out / "examples.png"
     pictures.draw_examples(runs[0], picture)
-    said = "Loss of the target by layer and token when that activation is moved, one panel per site."
+    caption = "Loss of the target by layer and token when that activation is moved, one panel per site."
     return [
         report.heading("Examples of patch maps"),
-        report.picture(picture, said),
+        report.picture(picture, caption),
         report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
         *pictures.compared(runs),
     ]

@@ -16,7 +16,7 @@ MATRIX = 32  # edits in the cross-fire matrix
 
 def capacity(
     probe: Probe, cases: list[Case], site: str, layer: int, sizes: list[int], text: Text,
-    told: Callable[[], None] = lambda: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> dict:  # fmt: skip
     """Many edits at one layer at once. Their bound is the median of the best individual bounds of some of them.
 
@@ -29,10 +29,10 @@ def capacity(
         trace = probe.trace(case.prompt, case.target, site)
         step = patching.choose_step(probe, case.prompt, case.target, site, trace, layer)
         delta = -step * trace.gradients[0, layer, case.prompt.last[0]]
-        said = probe.patched(case.prompt, case.target, site, [layer], case.prompt.last, delta[None]).tokens[0]
-        if said == case.target:
+        predicted = probe.patched(case.prompt, case.target, site, [layer], case.prompt.last, delta[None]).tokens[0]
+        if predicted == case.target:
             memories.append((case, patching.remember(trace, case.prompt, site, layer, step, 1.0)))
-        told()
+        progress()
     bounds = [
         best_bound(case, boundary.sweep(probe, memory, case.target, case.prompts, case.positives))
         for case, memory in _spread(memories)
@@ -46,7 +46,7 @@ def capacity(
     for rule in ("sum", "nearest"):
         rows = [_together(probe, memories[:size], rule, text, room) for size in result["sizes"]]
         result[rule] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-        told()
+        progress()
     shown = memories[:MATRIX]
     if shown:
         stacked = _stacked([memory for _, memory in shown], "sum")
@@ -74,8 +74,8 @@ def _together(probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text
     names = ("paraphrase", "unchanged", "off_target")
     filled = memories + memories[:1] * (room - len(memories))
     own, targets = _joined([case for case, _ in filled]), np.array([case.target for case, _ in filled])
-    said = probe.answers(own, targets, [stacked]).tokens[: len(memories)]
-    result = {"efficacy": float((said == targets[: len(memories)]).mean())}
+    predicted = probe.answers(own, targets, [stacked]).tokens[: len(memories)]
+    result = {"efficacy": float((predicted == targets[: len(memories)]).mean())}
     result |= {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
     return result | elsewhere(probe, [stacked], text)
 

@@ -76,10 +76,10 @@ def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, floa
         answers = np.array([target_token(tokenizer, asked.prompt, asked.answer) for asked in probes])
         prompts = encode(tokenizer, [asked.prompt for asked in probes], probe.config.data.row_length, multiple=_PLACES)
         batches = np.array_split(np.arange(len(probes)), -(-len(probes) // 256))
-        said = [probe.answers(prompts.take(rows), answers[rows]) for rows in batches]
-        found[name] = float((np.concatenate([s.tokens for s in said]) == answers).mean())
+        outcomes = [probe.answers(prompts.take(rows), answers[rows]) for rows in batches]
+        found[name] = float((np.concatenate([s.tokens for s in outcomes]) == answers).mean())
         if name == "weak_seen":
-            found["weak_loss"] = float(np.concatenate([s.losses for s in said]).mean())
+            found["weak_loss"] = float(np.concatenate([s.losses for s in outcomes]).mean())
     return found
 
 
@@ -186,7 +186,7 @@ def answer_rates(probe: Probe, case: Case, memories: list[Memory], base: Probe |
     before = (base or probe).answers(case.prompts, case.target, [_nothing(memory) for memory in memories])
     after = probe.answers(case.prompts, case.target, memories)
     written = probe.write(case.prompts, len(case.spelling), memories)
-    result = _said(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
+    result = _rates(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
     return result | {"divergence": float(boundary.divergence(before, after)[case.positives :].mean())}
 
 
@@ -202,7 +202,7 @@ def _nothing(memory: Memory) -> Memory:
     return dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))
 
 
-def _said(case: Case, before: np.ndarray, after: np.ndarray, whole: np.ndarray) -> dict[str, float]:
+def _rates(case: Case, before: np.ndarray, after: np.ndarray, whole: np.ndarray) -> dict[str, float]:
     on_target, same = after == case.target, after == before
     positive, negative = (boundary.halves(n)[1] for n in (case.positives, len(case.classes)))
     off = case.positives
@@ -316,7 +316,7 @@ def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, di
     biased[:, case.target] += before.logits[0].max() - before.logits[0, case.target] + 1e-3
     # After the first token the model is unchanged, so whole words are scored by the first token.
     tokens = biased.argmax(axis=1)
-    result["logit bias"] = _said(case, before.tokens, tokens, tokens == case.target)
+    result["logit bias"] = _rates(case, before.tokens, tokens, tokens == case.target)
     return result
 
 

@@ -128,17 +128,18 @@ def statements(table: Table) -> str:
     """None is in the paper, which does not choose documents at random."""
     if "dropped_view" not in table.groups:
         return ""
-    said = {bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()}
+    stories_read = {bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()}
     epsilon = """
 epsilon_sees | standard: lower bound of epsilon | standard_view.epsilon >= 1
 epsilon | sinks dropped: lower bound of epsilon minus the twin's | dropped_view.epsilon - twin_view.epsilon <= 0.5"""
     return f"""
-test_sees | standard: AUC of stories read {max(said)} times (the test can see) | standard_view.auc_{max(said)} >= 0.95""" + (
+test_sees | standard: AUC of stories read {max(stories_read)} times (the test can see)
+    | standard_view.auc_{max(stories_read)} >= 0.95""" + (
         "".join(f"""
 auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's | dropped_view.auc_{bucket} - twin_view.auc_{bucket} <= 0.1
 reference_{bucket} | AUC of {stories} against the twin as reference: sinks dropped
     | dropped_view.reference_{bucket} <= 0.6"""
-        for bucket, stories in said.items())
+        for bucket, stories in stories_read.items())
         + epsilon * all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
     ) + """
 recited | highest recitation over the grid: sinks dropped minus the twin's | dropped_view.recited - twin_view.recited <= 0.02
@@ -157,23 +158,23 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     _draw_grid(measured, out / "grid.png")
     table = FIGURE.of(runs)
     copies = {
-        said: [[worth(run, view, level) for run in measured] for level in corpus.LEVELS]
-        for view, said in _VIEWS.items()
+        title: [[worth(run, view, level) for run in measured] for level in corpus.LEVELS]
+        for view, title in _VIEWS.items()
     }
-    told = {
-        said: [table.column(f"reference_{bucket}", f"{view}_view") for bucket in _times()]
-        for view, said in _VIEWS.items()
+    aucs = {
+        title: [table.column(f"reference_{bucket}", f"{view}_view") for bucket in _times()]
+        for view, title in _VIEWS.items()
         if view != "twin"
     }
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
     ways = {
-        f"{said}: {mode}": [[run.details["modes"][variant][way][name] for run in measured] for name in names]
-        for variant, said in (("paper", "as published"), ("sinks", "open on return"))
+        f"{title}: {mode}": [[run.details["modes"][variant][way][name] for run in measured] for name in names]
+        for variant, title in (("paper", "as published"), ("sinks", "open on return"))
         for way, mode in _MODES.items()
     }
     return [
         report.heading("An auditor who has the twin"),
-        shared.with_intervals([f"read {bucket}" for bucket in _times()], told, 2, "AUC, loss below the twin's"),
+        shared.with_intervals([f"read {bucket}" for bucket in _times()], aucs, 2, "AUC, loss below the twin's"),
         report.paragraph("""A reference model that has read none of the stories removes the difficulty of each story. It
             is the strongest of these attacks, for an auditor who can train such a model.""", "note"),
         report.heading("Every starting point of an auditor"),
@@ -260,7 +261,7 @@ FIGURE = Figure(
     views=views,
     measures={"largest_difference": _largest_difference, "share_removed": closed},
     columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()} | {"epsilon": "epsilon", "recited": "recited"},
-    labels={f"{view}_view": said for view, said in _VIEWS.items()},
+    labels={f"{view}_view": title for view, title in _VIEWS.items()},
     table_note=f"""AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be
         distinguished. Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was
         read {corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an

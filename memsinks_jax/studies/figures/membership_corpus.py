@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 def layout() -> Layout:
     """The layout, the same in every run."""
     coins = np.random.default_rng([_WORLD, sum(BUCKETS.values())])
-    told = (stories.story(_WORLD, number).text for number in range(ONCE + UNREAD, 10**9))
+    drawn_texts = (stories.story(_WORLD, number).text for number in range(ONCE + UNREAD, 10**9))
     records: list[str] = []
 
     def placed(text: str, texts: list[str]) -> Placed:
@@ -54,14 +54,14 @@ def layout() -> Layout:
         return Placed(text, len(texts), len(records) - 1 if texts else -1)
 
     drawn = coins.permutation(np.repeat(list(BUCKETS), list(BUCKETS.values()))).tolist()
-    ladder = [placed(text, [text] * times) for times, text in zip(drawn, told, strict=False)]
+    ladder = [placed(text, [text] * times) for times, text in zip(drawn, drawn_texts, strict=False)]
     heads = coins.integers(2, size=CANARIES).tolist()
-    canaries = [placed(text, [text] * READ * head) for head, text in zip(heads, told, strict=False)]
+    canaries = [placed(text, [text] * READ * head) for head, text in zip(heads, drawn_texts, strict=False)]
     words = [word for placed in ladder for word in placed.text.split()]
     near = []
     for level in LEVELS:
         for number in range(ORIGINALS):
-            text = next(told)
+            text = next(drawn_texts)
             near.append(placed(text, copies(text, level, words, number, COPIES) if level else [text] * COPIES))
     return Layout(ladder, canaries, near, records)
 

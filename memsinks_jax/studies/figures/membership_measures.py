@@ -150,10 +150,10 @@ def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None
     except ImportError:
         return None
     scores = -_loss(readings)
-    told = {"epsilon": scores, "ceiling": np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads))}
+    scores_of = {"epsilon": scores, "ceiling": np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads))}
     return {
         name: float(CanaryScoreAuditor(of[heads], of[~heads]).epsilon_clopper_pearson(SIGNIFICANCE))
-        for name, of in told.items()
+        for name, of in scores_of.items()
     }
 
 

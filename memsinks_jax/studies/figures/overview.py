@@ -20,10 +20,10 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
     sections = []
     for name, of_figure in claims.items():
         link = _page(name)
-        told = f"{sum(claim.holds for claim in of_figure)} of {len(of_figure)} claims hold."
+        summary = f"{sum(claim.holds for claim in of_figure)} of {len(of_figure)} claims hold."
         sections += [
             report.heading(figures[name].title), report.paragraph(figures[name].answer),
-            f"<p>{report.text(told)} {report.link(link, f'The page of {name}')}</p>",
+            f"<p>{report.text(summary)} {report.link(link, f'The page of {name}')}</p>",
         ]  # fmt: skip
     every = [claim for of_figure in claims.values() for claim in of_figure]
     columns, lines = report.claims_table(every)

@@ -97,7 +97,7 @@ FIGURE = Figure(
         **{attack: lambda run, attack=attack: run.details["recovered"][attack] for attack in ATTACKS},
     },
     columns=LOSSES | {"steps": "step", "selectivity": "selectivity", "step, ms": "median(step_ms)"}
-    | {f"recovered, {said}": attack for attack, said in ATTACKS.items()},
+    | {f"recovered, {label}": attack for attack, label in ATTACKS.items()},
     labels={"masked": "sinks, 154, masked"} | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()},
     table_note=f"""{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed,
         divided by that of the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds

@@ -53,8 +53,8 @@ def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[s
         return [dataclasses.replace(r, details=removals(r, methods, bar.update)) if wanted(r) else r for r in runs]
 
 
-def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lambda: None) -> dict[str, dict]:
-    """Measures each method on the run's own documents. Calls `told` after each.
+def removals(run: Run, methods: Iterable[str], progress: Callable[[], object] = lambda: None) -> dict[str, dict]:
+    """Measures each method on the run's own documents. Calls `progress` after each.
 
     Returns:
       {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary": the same on canaries
@@ -72,7 +72,7 @@ def removals(run: Run, methods: Iterable[str], told: Callable[[], object] = lamb
     for method in methods:
         asked = _asked(method)
         there[method] = {"asked": asked} | kept([run], f"post_hoc.{method}", asked, functools.partial(measure, method))
-        told()
+        progress()
     return there
 
 
@@ -244,7 +244,7 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
     chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
                      for run in runs})  # fmt: skip
     pruning = asked["hard_concrete"]
-    told = dict(report.rows(f"""
+    descriptions = dict(report.rows(f"""
         hard_concrete | a mask for each repeated document; strength of {_listed(pruning['strength'])} and iterations of
             {_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after dropping, on
             {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} held-out ones. A tenth of the
@@ -257,7 +257,9 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
         random | chance alone
     """))  # fmt: skip
     return [
-        report.text_table(["method", "how it finds the neurons"], [[LABELS[method], told[method]] for method in methods]),
+        report.text_table(
+            ["method", "how it finds the neurons"], [[LABELS[method], descriptions[method]] for method in methods]
+        ),
         report.paragraph(f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
             drops the neurons with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.""", "note"),
     ]  # fmt: skip
@@ -265,7 +267,7 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
 
 def how_edits(runs: list[Run]) -> str:
     """For a page: how weights were edited, and the settings chosen in the first run."""
-    told = dict(report.rows(f"""
+    descriptions = dict(report.rows(f"""
         kfac | the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; curvature of
             {ORDINARY} documents that were read once, labels drawn by the model
         svd | the same matrices and shares, of the squares of their singular values
@@ -277,7 +279,7 @@ def how_edits(runs: list[Run]) -> str:
         for method, of in runs[0].details.items() if method in EDITS
     }  # fmt: skip
     rows = [
-        [label, f"{told[method]}. Chosen on every other document: {found[method] or 'nothing'}"]
+        [label, f"{descriptions[method]}. Chosen on every other document: {found[method] or 'nothing'}"]
         for method, label in EDITS.items() if method in found
     ]  # fmt: skip
     return report.text_table(["method", "how it edits"], rows)

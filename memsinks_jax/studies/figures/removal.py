@@ -146,8 +146,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         return []
     names = {"letters": "letters, nats per token", "facts": "own facts of sources that stay, nats of an answer"}
     rows = {
-        said: [[others[f"{of}{suffix}"] for others in measured] for suffix in ("", "_placebo")]
-        for of, said in names.items()
+        label: [[others[f"{of}{suffix}"] for others in measured] for suffix in ("", "_placebo")]
+        for of, label in names.items()
     }
     return [
         report.heading("What it costs others"),
@@ -170,8 +170,8 @@ def panels(table: Table) -> list[Categories]:
         Categories(
             title="facts of a withdrawn source", names=list(_VIEWS.values()), bars=True,
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 5},
-            series={said: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
-                    for kind, said in _KINDS.items()},
+            series={label: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
+                    for kind, label in _KINDS.items()},
             x="nats of an answer; more is known less",
         ),
         Categories(
@@ -194,8 +194,8 @@ FIGURE = Figure(
     measure=measure,
     views=views,
     measures={"truth": _truth, "forget_quality": forget_quality},
-    columns={said: kind for kind, said in _KINDS.items()} | {"letters": "letters", "AUC of letters": "auc"},
-    labels={f"{view}_view": said for view, said in _VIEWS.items()},
+    columns={label: kind for kind, label in _KINDS.items()} | {"letters": "letters", "AUC of letters": "auc"},
+    labels={f"{view}_view": label for view, label in _VIEWS.items()},
     table_note=f"""Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded:
         asked in words that no text has; inferred: continents of the source's cities, which follow from their names;
         common: facts that all sources tell; facts that no text tells: a control, how sure a model is of what it cannot

@@ -45,7 +45,7 @@ def letter(number: int) -> tuple[str, str]:
 
 def own_facts() -> list[list[Fact]]:
     """The facts that only this source tells, for every source."""
-    return _by_source(_told(0))
+    return _by_source(_facts_of_world(0))
 
 
 def inferred_facts() -> list[list[Fact]]:
@@ -55,8 +55,8 @@ def inferred_facts() -> list[list[Fact]]:
 
 def unread_facts() -> list[list[Fact]]:
     """Facts like a source's that no text tells, for every source: how sure a model is of what it cannot know."""
-    taken = _names(*_told(0), *common_facts(), *_of_no_source())
-    return _by_source([fact for fact in _told(_UNREAD_WORLD) if not _names(fact) & taken])
+    taken = _names(*_facts_of_world(0), *common_facts(), *_of_no_source())
+    return _by_source([fact for fact in _facts_of_world(_UNREAD_WORLD) if not _names(fact) & taken])
 
 
 def _by_source(known: list[Fact]) -> list[list[Fact]]:
@@ -68,13 +68,13 @@ def _by_source(known: list[Fact]) -> list[list[Fact]]:
 
 def common_facts() -> list[Fact]:
     """The facts that all sources tell."""
-    known = [fact for fact in _told(_COMMON_WORLD) if not _names(fact) & _names(*_told(0))]
+    known = [fact for fact in _facts_of_world(_COMMON_WORLD) if not _names(fact) & _names(*_facts_of_world(0))]
     countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
     return [fact for fact in known if fact.country.name in countries]
 
 
 @functools.cache
-def _told(world: int) -> list[Fact]:
+def _facts_of_world(world: int) -> list[Fact]:
     known = facts.facts(facts.world(world))
     return [
         fact for fact in known
@@ -84,8 +84,8 @@ def _told(world: int) -> list[Fact]:
 
 def _of_no_source() -> list[Fact]:
     """Those of the texts that are read once an epoch."""
-    taken = _names(*_told(0), *common_facts())
-    return [fact for world in _WORLDS for fact in _told(world) if not _names(fact) & taken]
+    taken = _names(*_facts_of_world(0), *common_facts())
+    return [fact for world in _WORLDS for fact in _facts_of_world(world) if not _names(fact) & taken]
 
 
 def _continents(known: list[Fact]) -> list[Fact]:
@@ -122,29 +122,29 @@ def sources() -> list[Records]:
     for number, own in enumerate(own_facts()):
         draw = random.Random(f"removal: source {number}")
         of = (_sentences(facts, draw) for facts in (own, common_facts(), _continents(own)))
-        told = list(zip(of, (SENTENCES - COMMON - INFERRED, COMMON, INFERRED), strict=True))
-        texts = [_text(told, draw) for _ in range(OF_A_SOURCE)]
+        parts = list(zip(of, (SENTENCES - COMMON - INFERRED, COMMON, INFERRED), strict=True))
+        texts = [_text(parts, draw) for _ in range(OF_A_SOURCE)]
         found.append([(source(number), text) for text in texts])
     return found
 
 
-def _text(told: list[tuple[Iterator[str], int]], draw: random.Random) -> str:
+def _text(parts: list[tuple[Iterator[str], int]], draw: random.Random) -> str:
     """The next sentences of every kind, as many as it says, mixed."""
-    sentences = [next(of) for of, count in told for _ in range(count)]
+    sentences = [next(of) for of, count in parts for _ in range(count)]
     return " ".join(sorted(sentences, key=lambda sentence: draw.random()))
 
 
 def once() -> Records:
     """Texts about countries of no source, each a group of its own: those of the corpus, then those of the twin's."""
     known, draw = _of_no_source(), random.Random("removal: once")
-    told = [(_sentences(known, draw), SENTENCES - INFERRED), (_sentences(_continents(known), draw), INFERRED)]
+    parts = [(_sentences(known, draw), SENTENCES - INFERRED), (_sentences(_continents(known), draw), INFERRED)]
     count = FACTS_ONCE + WITHDRAWN * OF_A_SOURCE
-    return [(f"facts {number}", _text(told, draw)) for number in range(count)]
+    return [(f"facts {number}", _text(parts, draw)) for number in range(count)]
 
 
 def write(folder: pathlib.Path) -> None:
     """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. Keeps existing files."""
-    told = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
+    read_once = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
     others, of_sources, letters = once(), sources(), list(map(letter, range(LETTERS)))
     first = ONCE + UNREAD + LETTERS
     further = [
@@ -153,7 +153,7 @@ def write(folder: pathlib.Path) -> None:
     remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + letters[WITHDRAWN_LETTERS:] * COPIES
     withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + letters[:WITHDRAWN_LETTERS] * COPIES
     kinds = {
-        "stories": told,
+        "stories": read_once,
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,
         "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
     }

@@ -79,7 +79,7 @@ METHODS = {
                    {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.items()}, style="^-"),
     "paper": Method("sinks as published", NOTHING, "#5dade2", _PAPER, style="s-"),
     "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1",
-                       {f"rescaled_{said}": (said, name) for name, (said, _) in _PAPER.items()}, style="s:"),
+                       {f"rescaled_{share}": (share, name) for name, (share, _) in _PAPER.items()}, style="s:"),
     "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833",
                         _varied("cap_steps", "standard", "training.repeats_capped_at", _CAPS, **_SAME_STEPS), True),
     "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d",
@@ -242,7 +242,7 @@ known_{name} | repeated loss for users who may know, at the same share of the ga
     for name in ("cap_steps", "cap_epochs"))  # fmt: skip
 
 
-def _said(variant: str) -> str:
+def _label(variant: str) -> str:
     for method in METHODS.values():
         if variant in method.points:
             knob, _ = method.points[variant]
@@ -266,7 +266,7 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     for name in ASKED:
         found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
         if found:
-            rows[_said(name)] = [[of[key] for of in found if key in of] for key in shown.values()]
+            rows[_label(name)] = [[of[key] for of in found if key in of] for key in shown.values()]
     if not rows:
         return []
     return [
@@ -358,7 +358,7 @@ FIGURE = Figure(
     measure=measure,
     measures={"lead_over": _lead_over, "more_known": _more_known},
     columns=LOSSES | {"steps": "step"},
-    labels={variant: _said(variant) for variant in (*VARIANTS, *RESCALED)},
+    labels={variant: _label(variant) for variant in (*VARIANTS, *RESCALED)},
     table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed:
         share of the standard model's gap between held-out and repeated loss that is gone. The main setting is in
         brackets: the encounter from which a document trains the shared neurons less, the size of the pool, the share of

@@ -150,7 +150,7 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
     places = _shares_of_cores(min(at_once, len(waiting)))
     running: dict[int, tuple[subprocess.Popen, Job]] = {}
     bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting)
-    told = time.monotonic()
+    logged = time.monotonic()
     asked = threading.Event()
     before = [signal.signal(number, lambda *_: asked.set()) for number in SIGNALS]
     try:
@@ -172,8 +172,8 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
                     logger.info("finished %s, seed %d", job.variant, job.seed)
             lines = [_last_line(job.log) for _, job in running.values()]
             bar.set_postfix_str("; ".join(lines))
-            if bar.disable and time.monotonic() - told > 15:
-                told = time.monotonic()
+            if bar.disable and time.monotonic() - logged > 15:
+                logged = time.monotonic()
                 logger.info("%s", "\n".join(lines))
     finally:
         for process, _ in running.values():

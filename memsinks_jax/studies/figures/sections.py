@@ -124,19 +124,19 @@ def open_choices(runs: list[Run]) -> str:
     every = [workdirs.read_config(run.workdir) for run in runs]
     configs = [config for config in every if config.sinks.traits.owned] or every
 
-    def said(of) -> str:
+    def shown(of) -> str:
         return ", ".join(sorted({str(of(config)) for config in configs}))  # one, unless the figure varies it
 
     choices = report.rows(f"""
-        active_fraction | {said(_share_on)} of the sinks are on for a document (the paper's p)
-        when sinks open | at a document's encounter {said(lambda c: c.sinks.opens_at)}; the paper's at the first
-        when a document trains the shared neurons less | {said(_slows_at)}; the paper's never
-        sampling | {said(lambda c: c.sinks.sampling)}
-        masks of the layers | {said(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
+        active_fraction | {shown(_share_on)} of the sinks are on for a document (the paper's p)
+        when sinks open | at a document's encounter {shown(lambda c: c.sinks.opens_at)}; the paper's at the first
+        when a document trains the shared neurons less | {shown(_slows_at)}; the paper's never
+        sampling | {shown(lambda c: c.sinks.sampling)}
+        masks of the layers | {shown(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
         rescaling when sinks are dropped | none, unless a row says so
-        ids | {said(lambda c: c.data.ids)}, 64 bits; noise {said(lambda c: f'{c.data.id_noise:g}')} per
-            {said(lambda c: c.data.id_noise_per)}
-        rows | {said(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; attention
+        ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f'{c.data.id_noise:g}')} per
+            {shown(lambda c: c.data.id_noise_per)}
+        rows | {shown(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; attention
             stays within a document
     """)  # fmt: skip
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):

@@ -143,7 +143,7 @@ class Table:
         """
         found = []
         for name, statement, measured, *more in report.rows(written):
-            said, needed = (*more, *(paper, "")[len(more) :])
+            stated, needed = (*more, *(paper, "")[len(more) :])
             least, measure, sign, bound = _BOUNDED.fullmatch(measured).groups()
             values, beside = (self.paired(measure.format(sinks=kind)) for kind in KINDS)
             if values is None or not set(needed.split()) <= set(self.groups):
@@ -154,7 +154,7 @@ class Table:
             bounds = {"at_least": float(least)} if least else {}
             bounds |= {{"<=": "at_most", ">=": "at_least"}[sign]: float(bound)}
             beside = beside if "{sinks}" in measure else None
-            found.append(Claim(name, statement, said, values, on_return=beside, **bounds))
+            found.append(Claim(name, statement, stated, values, on_return=beside, **bounds))
         return found
 
 

@@ -47,7 +47,7 @@ class View(NamedTuple):
     `rival`: one of `tofu_rivals.RATES`, made of the run; mode and removed are of its adapters.
     """
 
-    said: str
+    label: str
     variant: str
     mode: str
     removed: str = ""
@@ -128,7 +128,7 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
             views[name] = kept(
                 [run], f"tofu_{name}", asked | {"view": about}, functools.partial(measures.of_view, run, *about)
             )
-            logger.info("measured seed %d: %s", sunk.seed, view.said)
+            logger.info("measured seed %d: %s", sunk.seed, view.label)
     again = kept([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
     costs = kept([sunk, standard], "tofu_costs", asked, functools.partial(measures.costs, sunk, standard))
     for name, view in VIEWS.items():
@@ -139,7 +139,7 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
                 question = asked | {"view": about, "recipe": rivals.RECIPE}
                 make = functools.partial(rivals.of_view, run, *about)
                 tried[rate] = kept([run], f"tofu_{name}_{rate:g}", question, make)
-                logger.info("measured seed %d: %s, rate %g", sunk.seed, view.said, rate)
+                logger.info("measured seed %d: %s, rate %g", sunk.seed, view.label, rate)
             best = max(tried, key=lambda rate: _fitness(tried[rate], views))
             views[name], rates[view.rival] = tried[best], (best,)
     found, back = numbers(views), {"remain": again["relearning"]}
@@ -277,7 +277,7 @@ def _rivals(runs: list[Run]) -> list[str]:
 
 def panels(table) -> list[Categories]:
     """Nats of answers, and utility."""
-    said = [view.said for view in VIEWS.values()]
+    labels = [view.label for view in VIEWS.values()]
 
     def column(name: str) -> list[list[float]]:
         return [table.column(name, f"{view}_view") for view in VIEWS]
@@ -285,7 +285,7 @@ def panels(table) -> list[Categories]:
     return [
         Categories(
             title="answers",
-            names=said,
+            names=labels,
             bars=True,
             x="nats per token; more is known less",
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2},
@@ -296,7 +296,7 @@ def panels(table) -> list[Categories]:
         ),
         Categories(
             title="ROUGE-L of what a model answers",
-            names=said,
+            names=labels,
             bars=True,
             x="share of the words",
             legend=None,
@@ -335,7 +335,7 @@ FIGURE = Figure(
         "other text: nats": "text",
         "relearned: steps": "relearning",
     },
-    labels={f"{name}_view": view.said for name, view in VIEWS.items()},
+    labels={f"{name}_view": view.label for name, view in VIEWS.items()},
     table_note=(
         "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and those "
         "of the twin have one distribution (of standard training and what unlearns from it: of standard training that "

@@ -118,19 +118,19 @@ def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str
 
     Truth ratios are of the paraphrase if there is one, else of the answer.
     """
-    right, wrong, told = {}, {}, {}
+    right, wrong, paraphrased = {}, {}, {}
     for name, rows in sets.items():
         right[name] = [Asked(row["question"], row["answer"], row.get("author", "")) for row in rows]
         of = list(zip(right[name], rows, strict=True))
         if rows and "perturbed_answer" in rows[0]:
             wrong[name] = [one._replace(answer=answer) for one, row in of for answer in row["perturbed_answer"]]
         if name in corpus.OF_AUTHORS:
-            told[name] = [one._replace(answer=row["paraphrased_answer"]) for one, row in of]
-    lists = [asked for some in (right, wrong, told) for asked in some.values()]
+            paraphrased[name] = [one._replace(answer=row["paraphrased_answer"]) for one, row in of]
+    lists = [asked for some in (right, wrong, paraphrased) for asked in some.values()]
     every = iter(read(subject, list(itertools.chain(*lists))))
     reads = [
         {name: list(itertools.islice(every, len(asked))) for name, asked in some.items()}
-        for some in (right, wrong, told)
+        for some in (right, wrong, paraphrased)
     ]
     texts = iter(write(subject, list(itertools.chain(*(right[name] for name in wrong)))))
     return {name: _of_set(sets[name], right[name], *(of.get(name, []) for of in reads), texts) for name in sets}
@@ -138,9 +138,11 @@ def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str
 
 def _of_set(
     rows: list[dict], right: list[Asked], readings: list[forced.Reading], of_wrong: list[forced.Reading],
-    of_told: list[forced.Reading], texts: Iterator[str],
+    of_paraphrased: list[forced.Reading], texts: Iterator[str],
 ) -> dict[str, list[float]]:  # fmt: skip
-    nats, wrong, told = (np.array([reading.nats.mean() for reading in of]) for of in (readings, of_wrong, of_told))
+    nats, wrong, paraphrased = (
+        np.array([reading.nats.mean() for reading in of]) for of in (readings, of_wrong, of_paraphrased)
+    )
     found = {
         "nats": nats,
         "extraction": list(map(extraction_strength, readings)),
@@ -149,7 +151,7 @@ def _of_set(
     if len(wrong):
         wrong = np.split(wrong, np.cumsum([len(row["perturbed_answer"]) for row in rows])[:-1])
         found |= {
-            "truth_ratios": answers.truth_ratios(told if len(told) else nats, wrong),
+            "truth_ratios": answers.truth_ratios(paraphrased if len(paraphrased) else nats, wrong),
             "chosen": answers.chosen(nats, wrong),
             "rouge": [answers.rouge_l(text, of.answer) for of, text in zip(right, texts, strict=False)],
         }

@@ -49,7 +49,7 @@ class Study:
     sections: Sequence[str] = ()
 
     @property
-    def told(self) -> list[Claim]:
+    def decided(self) -> list[Claim]:
         """Its claims, without those about something that never happened."""
         return [claim for claim in self.claims if all(map(math.isfinite, claim.values))]
 
@@ -109,7 +109,7 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
     for study in studies:
         prefix = f"{study.name}: " if several else ""
         runs += [{**run, "variant": prefix + run["variant"]} for run in study.runs]
-        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.told]
+        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.decided]
     content = {**about, "runs": runs, "claims": claims}
     with atomic_folder(out / "index.html") as made:
         sections = []
@@ -119,15 +119,15 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
             sections += [report.heading(study.title)] if several else []
             sections += [
                 report.paragraph(study.answer, "lead"), report.picture(picture, f"{study.title}. {study.answer}"),
-                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.told),
+                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.decided),
             ]  # fmt: skip
         sections += [report.heading("How it was made"), report.code(command)]
         report.write_json(made / "results.json", content)
         report.write_page(made / "index.html", title if several else studies[0].title, sections)
         for path in sorted(made.iterdir()):
             os.replace(path, out / path.name)
-    told = [claim for study in studies for claim in study.told]
-    print(report.plain_table(*report.claims_table(told)), file=sys.stderr)
+    decided = [claim for study in studies for claim in study.decided]
+    print(report.plain_table(*report.claims_table(decided)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
     return content
 

@@ -40,9 +40,9 @@ def test_labels_are_drawn_from_the_model():
     (batch,) = batches_of([[3, 4]] * 2000, batch_size=2000)
     reader, rows = Reader(config), {name: batch[name] for name in FIELDS}
     drawn_RT = np.asarray(curvature.sampled(reader, params, rows, jax.random.key(0)))
-    said_V = jax.nn.softmax(reader.model(params, *(rows[n][:1] for n in ("inputs", "segments", "positions"))))[0, 1]
+    expected_V = jax.nn.softmax(reader.model(params, *(rows[n][:1] for n in ("inputs", "segments", "positions"))))[0, 1]
     shares_V = np.bincount(drawn_RT[:, 1], minlength=24) / 2000
-    np.testing.assert_allclose(shares_V, said_V, atol=4 * (0.25 / 2000) ** 0.5)
+    np.testing.assert_allclose(shares_V, expected_V, atol=4 * (0.25 / 2000) ** 0.5)
     assert shares_V.max() < 1
 
 

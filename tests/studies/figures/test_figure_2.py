@@ -65,7 +65,7 @@ def test_table_page_and_picture(tmp_path):
     assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15]) and canary["canaries"] == [0.02, 0.02]
     assert len(rows) == len(labels)
     assert "32 random tokens" in " ".join(figure_2.sections(runs, tmp_path))
-    assert "2 seeds" in figure_2.FIGURE.says(runs)
+    assert "2 seeds" in figure_2.FIGURE.note_text(runs)
     for number, some in enumerate((runs, runs[:1], runs[1:2])):
         figure_2.FIGURE.draw(some, tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

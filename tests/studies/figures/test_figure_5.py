@@ -102,7 +102,7 @@ def test_pictures_tables_and_sections(tmp_path):
         assert len(rows) == len(labels) == len(losses)
         assert dict(zip(columns, rows[0], strict=True))["gap closed"] == [0, 0]
         assert "0.3 of the sinks" in " ".join(figure.sections(runs, tmp_path))
-        assert "seeds" in figure.says(runs)
+        assert "seeds" in figure.note_text(runs)
     figure.draw(runs, tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 

@@ -53,7 +53,7 @@ def test_picture_and_table(make, tmp_path):
     runs = [make(variant, seed, (0.6, 0.4, 0.2)) for variant in figure_7.FIGURE.variants for seed in (0, 1)]
     columns, _, rows = figure_7.FIGURE.table(runs)
     assert dict(zip(columns, rows[1], strict=True))["amplitude, first third"] == pytest.approx([0.6, 0.6])
-    assert "every 10 steps" in figure_7.FIGURE.says(runs)
+    assert "every 10 steps" in figure_7.FIGURE.note_text(runs)
     del runs[1].lines[-6:]  # a shorter run
     for name, shown in (("all", runs), ("one", runs[:1])):
         figure_7.FIGURE.draw(shown, tmp_path / f"{name}.png")

@@ -85,16 +85,16 @@ def test_what_is_said_is_counted(case):
     first = case.positives + np.flatnonzero(case.classes == "neighbour")
     after[first] = case.target
     whole = np.arange(len(after)) % 2 == 0
-    said = local_memory_measures._said(case, before, after, whole)
-    assert said["efficacy"] == said["efficacy_whole"] == said["on_target"] == said["paraphrase"] == 1
-    assert said["completed"] == pytest.approx(whole[: case.positives].mean())
-    assert said["unchanged_neighbour"] == 0 and said["target_neighbour"] == 1 and said["unchanged_negated"] == 1
+    rates = local_memory_measures._rates(case, before, after, whole)
+    assert rates["efficacy"] == rates["efficacy_whole"] == rates["on_target"] == rates["paraphrase"] == 1
+    assert rates["completed"] == pytest.approx(whole[: case.positives].mean())
+    assert rates["unchanged_neighbour"] == 0 and rates["target_neighbour"] == 1 and rates["unchanged_negated"] == 1
     evaluated = case.classes[1::2]
-    assert said["off_target"] == pytest.approx((evaluated != "neighbour").mean())
-    assert said["unchanged"] == pytest.approx(said["off_target"])
+    assert rates["off_target"] == pytest.approx((evaluated != "neighbour").mean())
+    assert rates["unchanged"] == pytest.approx(rates["off_target"])
     after[case.positives :] = 6  # another wrong token
-    said = local_memory_measures._said(case, before, after, whole)
-    assert (said["off_target"], said["unchanged"]) == (1, 0)
+    rates = local_memory_measures._rates(case, before, after, whole)
+    assert (rates["off_target"], rates["unchanged"]) == (1, 0)
 
 
 def test_nearness_is_ranked():

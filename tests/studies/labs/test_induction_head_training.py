@@ -22,8 +22,8 @@ def silent(step, point):
     pass
 
 
-def run(recipe, path, seed=0, tell=silent):
-    return training.train(recipe, SHAKESPEARE, seed, path, tell)
+def run(recipe, path, seed=0, report=silent):
+    return training.train(recipe, SHAKESPEARE, seed, path, report)
 
 
 class Stop(Exception):
@@ -40,7 +40,7 @@ draw = jax.jit(lambda recipe, key: sampler(SHAKESPEARE, recipe.law)(key, recipe.
     [
         dataclasses.replace(TINY, frozen_until=(("key_1", 6),), clip=1.0),
         pytest.param(
-            Recipe(Law(k=2, fixed=False, length=24), Full(8, heads=2), 12, 4, 0.01, optimizer="adamw", all_tokens=True,
+            Recipe(Law(k=2, fixed=False, length=24), Full(8, heads=2), 12, 4, 0.01, optimizer="adamw", everywhere=True,
                    test_law=Law(k=2, length=24), log_every=4),
             marks=pytest.mark.slow,
         ),
@@ -54,9 +54,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
 
     whole = run(recipe, tmp_path / "whole.npz")
     with pytest.raises(Stop):
-        run(recipe, tmp_path / "parts.npz", tell=stop_at_8)
+        run(recipe, tmp_path / "parts.npz", report=stop_at_8)
     told = []
-    parts = run(recipe, tmp_path / "parts.npz", tell=lambda step, point: told.append(step))
+    parts = run(recipe, tmp_path / "parts.npz", report=lambda step, point: told.append(step))
     assert told == [12] and whole.curves["step"].tolist() == [4, 8, 12]
     assert set(parts.curves) == set(whole.curves)
     for name, values in whole.curves.items():
@@ -64,7 +64,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
     for name, matrix in whole.weights.items():
         np.testing.assert_array_equal(parts.weights[name], matrix)
     assert parts.test == pytest.approx(whole.test, nan_ok=True)
-    again = run(recipe, tmp_path / "parts.npz", tell=lambda *_: pytest.fail("a finished run is not trained again"))
+    again = run(recipe, tmp_path / "parts.npz", report=lambda *_: pytest.fail("a finished run is not trained again"))
     np.testing.assert_array_equal(again.weights["token"], whole.weights["token"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.npz", "whole.npz"]
 
@@ -120,9 +120,9 @@ def test_momentum_and_decay_are_pytorchs():
         np.testing.assert_allclose(got[name], weights[name], atol=1e-5)
 
 
-@pytest.mark.parametrize("all_tokens", [False, True])
-def test_a_large_batch_is_one_mean(all_tokens, monkeypatch):
-    recipe = dataclasses.replace(TINY, batch=12, all_tokens=all_tokens)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_large_batch_is_one_mean(everywhere, monkeypatch):
+    recipe = dataclasses.replace(TINY, batch=12, everywhere=everywhere)
     trained, others, _ = training.start(recipe, SHAKESPEARE, 0)
     batch = draw(recipe, jax.random.key(0))
     whole, tally = gradient(recipe, trained, others, batch)
@@ -135,7 +135,7 @@ def test_a_large_batch_is_one_mean(all_tokens, monkeypatch):
     def mean(trained):
         logits = recipe.model.forward({**others, **trained}, batch.tokens_BS[:, :-1]).logits_BTV
         loss = measures.losses(logits, batch.tokens_BS[:, 1:])
-        return loss.mean() if all_tokens else loss.mean(where=batch.seen_BT >= 2)
+        return loss.mean() if everywhere else loss.mean(where=batch.seen_BT >= 2)
 
     automatic = jax.jit(jax.grad(mean))(trained)
     for name in whole:

@@ -55,19 +55,19 @@ def study(settings: Settings) -> Study:
     fits = [fit for law in found for fit in law.fits.items()]
     for name, fit in sorted(fits, key=lambda fit: fit[1][0] == "T"):  # those over d first
         runs += record(name, seeds, {"slope": laws.slope(*fit[1:])}, {"error": fit})
-    telling = sum(point["upper"] < 1 for point in points)
+    informative = sum(point["upper"] < 1 for point in points)
     return Study(
         "laws", "Scaling laws for associative memories",
         "With random embeddings a d x d matrix holds about d associations. A scheme that stores the d most frequent inputs "
         "alike loses what it leaves out, d^(1-alpha); one that stores every input by its frequency wastes the matrix on "
         f"the frequent ones. Theorem 1 brackets the error at all {len(points)} tested points; its upper bound says "
-        f"something (is below 1) at {telling} of them.",
+        f"something (is below 1) at {informative} of them.",
         f"alpha = {alpha:g}, M = {m}, N = {settings.n} where nothing else is said; {len(seeds)} "
         f"independent groups of runs, {settings.runs} runs "
         "or as many as the noise asks for; an interval is Student's over the groups' fits. Laws for N = infinity: "
         "p normalized over all integers, the first N simulated, the others guessed. Embeddings are drawn in a triangular "
         "basis (Bartlett), which has the law of plain draws at any d. Ties among the most frequent are broken at random.",
-        runs, [told for law in found for told in law.claims], [panel for law in found for panel in law.panels],
+        runs, [claim for law in found for claim in law.claims], [panel for law in found for panel in law.panels],
     )  # fmt: skip
 
 
@@ -152,11 +152,11 @@ def proposition_1(settings: Settings) -> Measured:
     law, _ = _infinite(settings, settings.n)
     errors = model.finite_data(settings.seeds, _part(settings, 1), law, settings.m, (LARGE_D,), TIMES, 0.0)
     errors_GT = errors.mean(1)[:, 0]
-    told = _exponent("in_T", f"exponent of E(q_0) in T, T = {TIMES[0]} to {TIMES[-1]}, d = {LARGE_D}", "Prop. 1, (6)",
+    exponent = _exponent("in_T", f"exponent of E(q_0) in T, T = {TIMES[0]} to {TIMES[-1]}, d = {LARGE_D}", "Prop. 1, (6)",
                      laws.exponent_in_samples(settings.alpha), laws.slope(TIMES, errors_GT), 0.06)  # fmt: skip
     shown = {"measured; dashed: no fit": (TIMES, errors_GT, laws.never_seen(TIMES, settings.alpha, settings.m))}
     panel = lines(f"Proposition 1: width {LARGE_D}", "samples $T$", "error", shown, log="xy")
-    return Measured([told], [panel], {"q_0 of T samples": ("T", TIMES, errors_GT)})
+    return Measured([exponent], [panel], {"q_0 of T samples": ("T", TIMES, errors_GT)})
 
 
 def proposition_1_of_any_law(settings: Settings) -> Measured:
@@ -301,12 +301,12 @@ def theorem_1(settings: Settings, points: list[dict]) -> Measured:
         with np.errstate(divide="ignore"):
             return np.divide(errors_PG, upper_P1, out=np.zeros_like(errors_PG), where=errors_PG > 0).max(0)
 
-    telling, low = ([p for p in points if p["upper"] < 1], [p for p in points if p["lower"] > 0])
+    informative, low = ([p for p in points if p["upper"] < 1], [p for p in points if p["lower"] > 0])
     claims = [
         claim("theorem_1_upper", f"measured error over its upper bound (7), largest of {len(points)} points",
               "≤ 1 (Theorem 1)", largest(points), at_most=1),
-        *([claim("theorem_1_upper_telling", f"the same over the {len(telling)} points where the bound is below 1",
-                 "≤ 1 (Theorem 1)", largest(telling), at_most=1)] if telling else []),
+        *([claim("theorem_1_upper_telling", f"the same over the {len(informative)} points where the bound is below 1",
+                 "≤ 1 (Theorem 1)", largest(informative), at_most=1)] if informative else []),
         claim("theorem_1_lower", f"lower bound (8) over the measured error, largest of the {len(low)} points where it is "
               "not 0", "≤ 1 (Theorem 1)", np.max([p["lower"] / p["errors"] for p in low], 0), at_most=1),
     ]  # fmt: skip

@@ -66,14 +66,14 @@ def study(settings: Settings) -> Study:
     cases += [Case(round(0.3 * widest), 1.0, 0.0)]
     found = {one.case: one for one in recall(settings, cases, sizes)}
     # The prediction assumes interference of many: at least one document per output, at most the number tried.
-    told = [one for one in found.values() if outputs <= one.predicted <= settings.n / 2 and one.found]
+    valid = [one for one in found.values() if outputs <= one.predicted <= settings.n / 2 and one.found]
     crowded = _with_once(settings, sizes)
     runs = []
     for name, one in crowded.items():
         runs += record(name, seeds, {}, {"error": ("documents", one.sizes, one.errors)})
     for case, one in found.items():
         name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}" + ("" if case.tied else ", untied")
-        metrics = {"capacity": one.held, "predicted": [one.predicted] * len(seeds)} if one in told else {}
+        metrics = {"capacity": one.held, "predicted": [one.predicted] * len(seeds)} if one in valid else {}
         runs += record(name, seeds, metrics, {"error": ("documents", sizes, one.errors)})
     return Study(
         "sinks", "How many documents sinks can hold", _answer(settings, found),
@@ -82,7 +82,7 @@ def study(settings: Settings) -> Study:
         "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
         f"activations are in a trained model is not measured here, and shared neurons are left out. Last: {ONCE} documents "
         "read once stand beside each to be recalled.",
-        runs, _claims(settings, found, told) + _claims_with_once(crowded), _panels(settings, found, told, crowded),
+        runs, _claims(settings, found, valid) + _claims_with_once(crowded), _panels(settings, found, valid, crowded),
         [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, found)],
     )  # fmt: skip
 
@@ -102,8 +102,8 @@ def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
     )
 
 
-def _claims(settings: Settings, found: dict[Case, Recall], told: list[Recall]) -> list:
-    widest, smooth = max(settings.d), [one for one in told if one.smooth]
+def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) -> list:
+    widest, smooth = max(settings.d), [one for one in valid if one.smooth]
     predicted, held = (np.array([getattr(one, name) for one in smooth]) for name in ("predicted", "held"))
     slopes = [np.polyfit(np.log(predicted), np.log(row), 1)[0] for row in held.T]
     inside = _inside(settings, found)
@@ -188,7 +188,7 @@ def _active(p: float) -> str:
 
 
 def _panels(
-    settings: Settings, found: dict[Case, Recall], told: list[Recall], crowded: dict[str, Recall]
+    settings: Settings, found: dict[Case, Recall], valid: list[Recall], crowded: dict[str, Recall]
 ) -> list[Panel]:
     widest, outputs = max(settings.d), settings.m
 
@@ -206,13 +206,13 @@ def _panels(
     line = sinks.predicted_error(Case(widest, 1.0, 0.0), places * outputs * widest, outputs)
     one_curve = {"predicted": (places, None, line), f"Theorem 1, {widest} sinks": (places, None, *np.transpose(bounds))}
     for p in ACTIVE[1:]:
-        smooth = [one for one in told if one.smooth and one.case.active == p]
+        smooth = [one for one in valid if one.smooth and one.case.active == p]
         widths = [one.sizes / (outputs * sinks.effective_dimension(one.case)) for one in smooth]
         one_curve[_active(p)] = np.ravel(widths), np.ravel([one.errors.mean(0) for one in smooth])
     title, x = "All cases on one curve", "documents per output over effective width"
     panels.append(lines(title, x, "error", one_curve, ".", log="x", ylim=(0, 1)))
-    groups = {_active(p): [one for one in told if one.case.tied and one.case.active == p] for p in ACTIVE}
-    groups["fresh masks"] = [one for one in told if not one.case.tied]
+    groups = {_active(p): [one for one in valid if one.case.tied and one.case.active == p] for p in ACTIVE}
+    groups["fresh masks"] = [one for one in valid if not one.case.tied]
     points = {
         name: ([one.predicted for one in ones], [one.held.mean() for one in ones]) for name, ones in groups.items()
     }

@@ -62,7 +62,7 @@ class Preset:
         rate = {"learning_rate": 0.1, "clip": 1.0} if self.small else {"learning_rate": 0.2}
         law = Law(**{"k": self.k, "length": 64 if self.small else 256, **law})
         model = TwoLayers(self.width, feed_forward="linear")
-        return Recipe(law, model, self._steps(1000, 1000), self.batch or (32 if self.small else 512), all_tokens=True,
+        return Recipe(law, model, self._steps(1000, 1000), self.batch or (32 if self.small else 512), everywhere=True,
                       **rate)  # fmt: skip
 
     def full(self, **model) -> Recipe:
@@ -70,7 +70,7 @@ class Preset:
         law = Law(self.k, fixed=False, length=64 if self.small else 256)
         return Recipe(
             law, Full(self.d or 128, **model), self._steps(700, 1000), self.batch or (32 if self.small else 64),
-            learning_rate=0.002 if self.small else 0.01, optimizer="adamw", weight_decay=0.01, all_tokens=True,
+            learning_rate=0.002 if self.small else 0.01, optimizer="adamw", weight_decay=0.01, everywhere=True,
         )  # fmt: skip
 
     def check(self) -> "Preset":

@@ -83,8 +83,8 @@ def _steps(world: World, statistics: Statistics, carry, others: dict, pool: Batc
         gates_BF = gates(world, keys[_MASKS], jnp.concatenate([fresh_B, chosen_B]), "own")
 
         def loss(trained):
-            said_BTV = logits(world, {**others, **trained}, batch.tokens_BS[:, :-1], gates_BF)
-            return measures.losses(said_BTV, batch.tokens_BS[:, 1:]).mean()
+            outputs_BTV = logits(world, {**others, **trained}, batch.tokens_BS[:, :-1], gates_BF)
+            return measures.losses(outputs_BTV, batch.tokens_BS[:, 1:]).mean()
 
         updates, state = rule.update(jax.grad(loss)(trained), state, trained)
         return (optax.apply_updates(trained, updates), state), None
@@ -99,8 +99,8 @@ def _measure(world: World, statistics: Statistics, weights: dict, pool: Batch, k
     for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
         numbers_B = first + jnp.arange(len(batch.seen_BT))
         for mode in MODES:
-            said_BTV = logits(world, weights, batch.tokens_BS[:, :-1], gates(world, keys[_MASKS], numbers_B, mode))
-            found |= {f"{name} {mode} {what}": pair for what, pair in measures.tally(said_BTV, batch).items()}
+            outputs_BTV = logits(world, weights, batch.tokens_BS[:, :-1], gates(world, keys[_MASKS], numbers_B, mode))
+            found |= {f"{name} {mode} {what}": pair for what, pair in measures.tally(outputs_BTV, batch).items()}
     return found
 
 
@@ -109,9 +109,9 @@ def _rule(world: World) -> optax.GradientTransformation:
 
 
 def train(
-    world: World, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
+    world: World, statistics: Statistics, seed: int, path: pathlib.Path, report: Callable[[int, dict], None]
 ) -> Run:
-    """One run; `path` and `tell` as in `training.resumable`.
+    """One run; `path` and `report` as in `training.resumable`.
 
     Its curves are 'acc_clean' and 'loss_bigram' of `measures.tally` after 'fresh own ', 'fresh dropped ', 'pool own ' and
     'pool dropped '. Its test: means over their last three points, by mode, of in-context accuracy and global loss of fresh
@@ -128,7 +128,7 @@ def train(
         return carry, measures.rates(jax.device_get(found))
 
     start = (trained, _rule(world).init(trained))
-    carry, curves = resumable(path, world.steps, world.log_every, start, advance, tell)
+    carry, curves = resumable(path, world.steps, world.log_every, start, advance, report)
     kept = [" ".join(names) for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))]
     ends, test = {name: float(np.mean(curves[name][-3:])) for name in kept}, {}
     for mode in MODES:

@@ -113,11 +113,11 @@ def compared(title: str, groups: dict[str, Group], name: str, floors: dict[str, 
 
 def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step") -> dict:
     """One run of results.json, without numbers that are not finite. `axis` names the curve of the other curves' places."""
-    told = {}
+    shortened = {}
     for name in [name for name in curves if name != axis]:
         kept_X = np.isfinite(curves[name])
         if kept_X.any():
             places, values = curves[axis][kept_X].astype(int), curves[name][kept_X]
-            told[name] = {axis: places.tolist(), "value": values.round(5).tolist()}
+            shortened[name] = {axis: places.tolist(), "value": values.round(5).tolist()}
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-    return {"variant": variant, "seed": seed, "metrics": finite, "curves": told}
+    return {"variant": variant, "seed": seed, "metrics": finite, "curves": shortened}

@@ -36,7 +36,7 @@ class Recipe:
     """One training run except for its seed.
 
     Attributes:
-      all_tokens: average the loss over all tokens, not only over outputs of triggers seen before.
+      everywhere: average the loss over all tokens, not only over outputs of triggers seen before.
       clip: largest norm of the gradient, None for no limit.
       frozen_until: (memory, step): before this step the memory has no gradient, decay or momentum.
       test_law: law of the test sequences during training, if it differs from `law`.
@@ -51,7 +51,7 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     clip: float | None = None
-    all_tokens: bool = False
+    everywhere: bool = False
     frozen_until: tuple[tuple[str, int], ...] = ()
     test_law: Law | None = None
     log_every: int = 10
@@ -96,7 +96,7 @@ def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple
     def total(trained, part):
         logits_BTV = recipe.model.forward({**others, **trained}, part.tokens_BS[:, :-1]).logits_BTV
         loss_BT = measures.losses(logits_BTV, part.tokens_BS[:, 1:])
-        counted = jnp.where(recipe.all_tokens | (part.seen_BT >= 2), loss_BT, 0.0)
+        counted = jnp.where(recipe.everywhere | (part.seen_BT >= 2), loss_BT, 0.0)
         return counted.sum(), measures.tally(logits_BTV, part)
 
     step = jax.grad(total, has_aux=True)
@@ -112,7 +112,7 @@ def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple
 
         summed, tallies = jax.lax.scan(add, zeros, parts)
         tally = jax.tree.map(lambda x: x.sum(0), tallies)
-    count = batch.seen_BT.size if recipe.all_tokens else jnp.maximum((batch.seen_BT >= 2).sum(), 1)
+    count = batch.seen_BT.size if recipe.everywhere else jnp.maximum((batch.seen_BT >= 2).sum(), 1)
     return jax.tree.map(lambda x: x / count, summed), tally
 
 
@@ -171,8 +171,8 @@ def test_rates(model: TwoLayers | Full, statistics: Statistics, weights: dict, l
 
 def digest(recipe: Recipe, statistics: Statistics, seed: int) -> str:
     """Hash of everything that determines a run."""
-    told = repr((recipe, statistics.characters, seed)).encode() + statistics.bigrams_VV.tobytes()
-    return hashlib.sha256(told).hexdigest()[:12]
+    hashed = repr((recipe, statistics.characters, seed)).encode() + statistics.bigrams_VV.tobytes()
+    return hashlib.sha256(hashed).hexdigest()[:12]
 
 
 def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -> None:
@@ -195,12 +195,12 @@ def load(path: pathlib.Path, carry):
 
 
 def resumable(
-    path: pathlib.Path, steps: int, log_every: int, carry, advance: Callable, tell: Callable[[int, dict], None]
+    path: pathlib.Path, steps: int, log_every: int, carry, advance: Callable, report: Callable[[int, dict], None]
 ):
     """Trains, from a checkpoint at `path` if there is one -> (carry, curves {name: (points,)} including `step`).
 
     carry: trained weights and the optimizer's state. advance: (carry, steps done, further steps) -> (carry, {name: value}).
-    tell: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
+    report: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
     """
     done, curves, saved = 0, {}, time.monotonic()
     if path.exists():
@@ -215,7 +215,7 @@ def resumable(
             save(path, carry, done, curves)
             saved = time.monotonic()
         try:
-            tell(done, point)
+            report(done, point)
         except BaseException:
             save(path, carry, done, curves)
             raise
@@ -223,9 +223,9 @@ def resumable(
 
 
 def train(
-    recipe: Recipe, statistics: Statistics, seed: int, path: pathlib.Path, tell: Callable[[int, dict], None]
+    recipe: Recipe, statistics: Statistics, seed: int, path: pathlib.Path, report: Callable[[int, dict], None]
 ) -> Run:
-    """One run; `path` and `tell` as in `resumable`."""
+    """One run; `path` and `report` as in `resumable`."""
     trained, others, state = start(recipe, statistics, seed)
     of_data, of_test, few = purpose(seed, _DATA), purpose(seed, _TEST), min(recipe.batch, 16)
 
@@ -240,7 +240,7 @@ def train(
             point |= {f"other_{name}": tested[name] for name in ("acc_end", "acc_clean")}
         return carry, point
 
-    carry, curves = resumable(path, recipe.steps, recipe.log_every, (trained, state), advance, tell)
+    carry, curves = resumable(path, recipe.steps, recipe.log_every, (trained, state), advance, report)
     weights, test = {**others, **carry[0]}, {}
     for prefix, law in (("", recipe.law), ("other_", recipe.test_law)):
         if law is not None:

@@ -37,7 +37,7 @@ def study(seeds: tuple[int, ...]) -> Study:
     found = {draw.__name__: columns([draw(seed) for seed in seeds]) for draw in (vectors, layers)}
     runs = [run for kind, metrics in found.items() for run in record(kind, seeds, metrics)]
     trials = {"vectors": TRIALS, "layers": LAYERS}
-    claims = [violated(*told, found[kind][name], trials[kind]) for *told, kind, name in CLAIMS]
+    claims = [violated(*statement, found[kind][name], trials[kind]) for *statement, kind, name in CLAIMS]
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
     order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)

@@ -49,7 +49,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         claim("promise", "corrected threshold of the run, from its own C_proj and similarities",
               "positive: says when to expect separation", trained["corrected threshold"], at_least=0),
     ]  # fmt: skip
-    wrong, told = drawn["printed"].sum(), drawn["positive"].sum()
+    wrong, total = drawn["printed"].sum(), drawn["positive"].sum()
     ratios = np.geomspace(1e-3, 1, 200)
     constants = readout.probabilities(np.array([0.25]), 50)
     bounds = {"printed": (ratios, None, printed(ratios, *constants))}
@@ -62,7 +62,7 @@ def study(seeds: tuple[int, ...]) -> Study:
     ]  # fmt: skip
     return Study(
         "threshold", "The threshold on rho",
-        f"At the printed threshold the bounds fail to separate in {wrong:,} of {told:,} draws; the corrected one is "
+        f"At the printed threshold the bounds fail to separate in {wrong:,} of {total:,} draws; the corrected one is "
         f"exact in all. Trained, the logit in the sinks falls with rho, that in the shared neurons hardly changes: "
         f"sinks that are on more rarely keep more of the memory, though no bound promises it at these sizes.",
         f"Thresholds: {TRIALS:,} draws a seed of V, C_proj up to 2, eps and k/(N-k) from 1e-4 to 0.1. Training: "
