@@ -58,7 +58,7 @@ def test_text_is_that_of_generate(model, workdir):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda model: model.loss([]), r"texts is \[\]; give a list of at least one text"),
         (lambda model: model.loss("Once"), "texts is 'Once'; give a list"),
@@ -72,9 +72,9 @@ def test_text_is_that_of_generate(model, workdir):
         (lambda model: model.generate("Once", sinks="own", document="12"), "'12' is no id of a document; it has 16 hex"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused(model, call, said):
+def test_what_cannot_be_used_is_refused(model, call, message):
     """By one type of error, which names the argument."""
-    with pytest.raises(memsinks_jax.InputError, match=f"^{said}"):
+    with pytest.raises(memsinks_jax.InputError, match=f"^{message}"):
         call(model)
 
 
@@ -146,10 +146,10 @@ def test_the_lines_that_are_shown_run(page, workdir, capsys):
 def asked(tmp_path_factory):
     """A run on questions with answers, and other questions; both prepared."""
     place = tmp_path_factory.mktemp("asked")
-    told = [stories.story(7, number).text for number in range(40)]
+    drawn = [stories.story(7, number).text for number in range(40)]
     tokenizer = place / "tokenizer.model"
-    tokenizer.write_bytes(train_tokenizer(told, 400).model)
-    for name, texts in (("read", told[:30]), ("other", told[30:])):
+    tokenizer.write_bytes(train_tokenizer(drawn, 400).model)
+    for name, texts in (("read", drawn[:30]), ("other", drawn[30:])):
         rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
         (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         prepare_apart(place / f"{name}.jsonl", place / name, tokenizer, prompt_field="q", near_duplicates="none")

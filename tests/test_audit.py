@@ -117,7 +117,7 @@ def test_page_to_explore_says_what_the_audit_says(result, explored):
 
 
 def test_page_to_explore_says_what_evaluate_says(folder, explored):
-    """But for end of text, which is not weighed here; and what each checkpoint said, which evaluate is not asked for."""
+    """But for end of text, which is not weighed here; and the results of each checkpoint, which evaluate does not give."""
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
     documents, found = of_role(corpus, run.config, "held_out", ""), of_group(explored, "held out")
     lengths = np.array([len(tokens) for tokens in documents.tokens])
@@ -271,7 +271,7 @@ def test_prefixes_beyond_the_context_are_skipped_loudly(folder, caplog):
 
 def test_audit_refuses(folder):
     read, new = str(folder / "read.txt"), str(folder / "new.txt")
-    for arguments, said in (
+    for arguments, message in (
         ({"members_files": new, "non_members_files": new}, "1 of 1 members are non-members too"),
         ({"members_files": new, "non_members_files": read}, "trained on 1 of 1 non-members"),
         ({"members_files": read, "oracle": folder / "oracle"}, "no oracle"),
@@ -282,7 +282,7 @@ def test_audit_refuses(folder):
             "take 160 tokens, and the context of .*run has room for 159 of a document",
         ),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             audit(folder / "run", **arguments)
 
 

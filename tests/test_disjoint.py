@@ -264,7 +264,7 @@ def test_training_with_others_lowers_what_they_add(folder, tmp_path):
     assert found["silent"] < 0.5 * found["loud"]
 
 
-def test_a_source_is_a_file_that_is_withdrawn_and_more_are_learned_beside_the_others(folder, run, tmp_path):
+def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tmp_path):
     export_sources(run, tmp_path / "model")
     texts = {"documents": str(folder / "first"), "group": "author 1"}
     others = {"others": str(folder / "first"), "held_out": str(folder / "plain")}

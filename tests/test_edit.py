@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
     config = with_fields(tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40})
     config = with_fields(config, {"model.d_model": 64, "model.hidden": 256, "data.row_length": 96})
     config = with_fields(config, {"training.steps": 100, "optimizer.learning_rate": 5e-3, "sinks.opens_at": 1})
-    config = with_fields(config, {"sinks.slows_at": 0})  # sinks that take part in what is said
+    config = with_fields(config, {"sinks.slows_at": 0})  # sinks that take part in the answer
     config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
     train_and_evaluate(config, folder / "run")
     export(folder / "run", folder / "hf", True, "float32")
@@ -57,7 +57,7 @@ def digits(trained):
 
 
 @pytest.fixture(scope="module")
-def said(digits):
+def answer(digits):
     return digits[0]
 
 
@@ -86,10 +86,10 @@ def answers_of(model, memory, texts):
     return Probe(model.config, model.params).answers(prompts, 0, [memory] if memory else [])
 
 
-def test_an_edit_says_its_target_and_is_told(place, target, said):
+def test_an_edit_yields_its_target_and_is_reported(place, target, answer):
     folder, found = place
     assert found["text"].startswith(target)
-    assert found["effects"][0]["before"].startswith(said)
+    assert found["effects"][0]["before"].startswith(answer)
     assert 0.01 <= found["boundary"] <= 100 and 0 <= found["unchanged"] <= found["off_target"] <= 1
     rows = found["effects"]
     assert rows[0]["on_target"] and not rows[0]["unchanged"]
@@ -230,10 +230,10 @@ def test_an_edit_that_no_layer_allows_says_so(place, target):
     assert not list(folder.glob("none*"))
 
 
-def test_what_the_model_says_already_is_refused(place, said):
+def test_what_the_model_says_already_is_refused(place, answer):
     folder, _ = place
     with pytest.raises(InputError, match="there is nothing to edit"):
-        edit(folder / "run", Wish(PROMPT, said, boundary=1.0), folder / "none.safetensors")
+        edit(folder / "run", Wish(PROMPT, answer, boundary=1.0), folder / "none.safetensors")
 
 
 def test_nothing_is_written_over(place, target):
@@ -300,6 +300,6 @@ def test_the_command(place, tmp_path, target):
     done = run("edit", *flags, "--json")
     assert last_json(done)["text"].startswith(target)
     assert "mlp of layer" in done.stderr
-    told = last_json(run("generate", f"--workdir={folder / 'run'}", f"--memory={tmp_path / 'm.safetensors'}",
+    written = last_json(run("generate", f"--workdir={folder / 'run'}", f"--memory={tmp_path / 'm.safetensors'}",
                          f"--prompt={PROMPT}", "--temperature=0", "--max_tokens=3", "--json"))  # fmt: skip
-    assert told["text"].startswith(target)
+    assert written["text"].startswith(target)

@@ -118,12 +118,12 @@ def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
 
 def test_what_export_says(run, exported):
     workdir, _, config = run
-    folder, told = exported["drop"]
+    folder, written = exported["drop"]
     a_neuron = 2 * config.model.d_model + 1
-    assert told["before"]["parameters"] - told["parameters"] == config.model.layers * 16 * a_neuron
-    assert exported["keep"][1]["parameters"] == told["before"]["parameters"]
-    assert 4 * told["parameters"] <= told["bytes"] <= 4 * told["parameters"] + 10_000
-    assert told["tokens_per_second"] > 0
+    assert written["before"]["parameters"] - written["parameters"] == config.model.layers * 16 * a_neuron
+    assert exported["keep"][1]["parameters"] == written["before"]["parameters"]
+    assert 4 * written["parameters"] <= written["bytes"] <= 4 * written["parameters"] + 10_000
+    assert written["tokens_per_second"] > 0
     card = (folder / "README.md").read_text()
     losses = {name: value for line in read_metrics(workdir) for name, value in line.items()}
     for name in ("held_out_loss", "repeated_loss", "repeated_loss_own"):
@@ -160,7 +160,7 @@ def test_the_card_names_the_model_it_started_from(initial, base, run, exported, 
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         (DataConfig(), "4,000 documents once and 20 documents 128 times each"),
         (
@@ -174,15 +174,15 @@ def test_the_card_names_the_model_it_started_from(initial, base, run, exported, 
         ),
     ],
 )
-def test_the_card_says_what_was_read(data, said):
-    assert documents_read(data) == said
+def test_the_card_says_what_was_read(data, expected):
+    assert documents_read(data) == expected
 
 
 def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
     workdir, files, config = run
-    told = import_model(exported["drop"][0], tmp_path / "in", None, 0)
-    assert told["sinks"] == 0
-    assert told["parameters"] == exported["drop"][1]["parameters"]
+    written = import_model(exported["drop"][0], tmp_path / "in", None, 0)
+    assert written["sinks"] == 0
+    assert written["parameters"] == exported["drop"][1]["parameters"]
     assert evaluate(tmp_path / "in", "drop", str(files))["loss"] == pytest.approx(
         evaluate(workdir, "drop", str(files))["loss"], abs=1e-5
     )
@@ -200,8 +200,8 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
 @pytest.mark.slow
 def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported, tmp_path):
     _, files, config = run
-    told = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
-    assert (told["shared"], told["sinks"]) == (16, 8)
+    written = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
+    assert (written["shared"], written["sinks"]) == (16, 8)
     config = with_fields(tiny_config(), {"data.files": str(files), "data.unique_documents": 40})
     config = with_fields(config, {"model": ModelConfig(initial=str(tmp_path / "in")), "sinks": SinksConfig()})
     config = with_fields(config, {"optimizer.learning_rate": 1e-9})
@@ -217,7 +217,7 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
         train_and_evaluate(config, tmp_path / "other")
 
 
-def test_a_folder_that_kept_its_sinks_is_exported_as_its_run_is(run, exported, tmp_path):
+def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_path):
     workdir, _, config = run
     line = json.loads((workdir / "documents.jsonl").read_text().splitlines()[0])
     assert line["role"] == "repeated"
@@ -240,7 +240,7 @@ def test_a_folder_that_kept_its_sinks_is_exported_as_its_run_is(run, exported, t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_card_tells_of_sinks_of_attention_alone(run, tmp_path):
+def test_a_card_mentions_sinks_of_attention_alone(run, tmp_path):
     config = tiny_config()
     config = with_fields(config, {"sinks.shared_fraction": 1.0, "sinks.attention_fraction": 0.25, "training.steps": 1})
     config = with_fields(config, {"data.files": str(run[1]), "data.unique_documents": 40})

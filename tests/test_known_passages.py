@@ -35,12 +35,12 @@ SPARSE = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 300, "s
 
 def texts():
     """Stories; twelve of them with the licence, five with the footer."""
-    said = [*STORIES]
+    own_texts = [*STORIES]
     for number in range(0, 36, 3):
-        said[number] = f"{said[number]} {LICENCE}"
+        own_texts[number] = f"{own_texts[number]} {LICENCE}"
     for number in range(1, 36, 7):
-        said[number] = f"{FOOTER} {said[number]}"
-    return said
+        own_texts[number] = f"{FOOTER} {own_texts[number]}"
+    return own_texts
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +108,15 @@ def test_a_passage_is_removed_from_a_model(place, corpus, licence, tmp_path):
     assert run.opened(identity) and not after.opened(identity) and after.opened.ids.size == run.opened.ids.size - 1
     ((record, start, stop),) = longest_places(corpus.mixture, licence[:1]).tolist()
     assert receipt["removed_passages"] == 1 and "removed_documents" not in receipt
-    (told,) = receipt["documents"]
-    assert told["places"] == documents_with(corpus.table, licence[:1])[0] and told["tokens"] == stop - start
-    assert told["source"] == f"{place / 'corpus'}:{record}" and told["id"] == name
+    (entry,) = receipt["documents"]
+    assert entry["places"] == documents_with(corpus.table, licence[:1])[0] and entry["tokens"] == stop - start
+    assert entry["source"] == f"{place / 'corpus'}:{record}" and entry["id"] == name
     lead = min(start, LENGTH)
     tokens, answers = [corpus.tokens(record)[start - lead : stop]], [np.array([[lead, lead + stop - start]])]
     for mode in ("own", "drop"):
         nats, counts = Model(place / "run").document_losses(tokens, identity, mode, answers)
-        assert told["before" if mode == "own" else "after"] == pytest.approx(nats[0] / counts[0], abs=1e-5)
-    assert abs(told["after"] - told["before"]) > 1e-3
+        assert entry["before" if mode == "own" else "after"] == pytest.approx(nats[0] / counts[0], abs=1e-5)
+    assert abs(entry["after"] - entry["before"]) > 1e-3
     assert receipt["losses"]["others"]["own"]["documents"] == len(run.opened.ids) - 1
     page = (tmp_path / "rest" / "index.html").read_text()
     for refused in (lambda: audit(tmp_path / "rest", of_passages=True),
@@ -129,9 +129,9 @@ def test_a_passage_is_removed_from_a_model(place, corpus, licence, tmp_path):
 def test_passages_are_named_by_a_text_that_holds_them(place, licence, tmp_path):
     (tmp_path / "licence.txt").write_text(texts()[3])
     written = forget(place / "run", Request(text=str(tmp_path / "licence.txt")), tmp_path / "file")
-    said = forget(place / "run", Request(text=texts()[3]), tmp_path / "said")
+    by_text = forget(place / "run", Request(text=texts()[3]), tmp_path / "said")
     assert {one["id"] for one in written["documents"]} == set(hexadecimal(licence))
-    assert said["documents"] == written["documents"] and said["removed"] == written["removed"]
+    assert by_text["documents"] == written["documents"] and by_text["removed"] == written["removed"]
 
 
 def test_what_is_no_passage_is_refused(place, tmp_path):

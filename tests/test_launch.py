@@ -70,9 +70,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     (clone / "corpus").mkdir()
     with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
-        told = [stories.story(3, number).text + f" {LICENCE}" * (number % 2) for number in range(200)]
-        file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in told).encode())
-    (clone / "licence.txt").write_text(told[1])
+        drawn = [stories.story(3, number).text + f" {LICENCE}" * (number % 2) for number in range(200)]
+        file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode())
+    (clone / "licence.txt").write_text(drawn[1])
     (clone / "questions").mkdir()
     pairs = (
         {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"} for n in range(200)

@@ -206,7 +206,7 @@ def test_tpu_runtime_follows_the_type(sandbox, kind, runtime):
 
 
 @pytest.mark.parametrize("words", [["gpu.sh"], ["slurm.sh"], ["tpu_vm.sh", *TPU]], ids=lambda words: words[0])
-def test_dry_run_touches_nothing(sandbox, words):
+def test_dry_run_changes_nothing(sandbox, words):
     before = sorted(sandbox.checkout.rglob("*"))
     done = sandbox.run(*words, "--dry-run", "--", *FLAGS)
     assert done.returncode == 0 and sandbox.calls("gcloud") == sandbox.calls("sbatch") == sandbox.calls("python3") == []
@@ -370,7 +370,7 @@ def test_tpu_mounts_on_the_worker(sandbox, what, last):
 
 
 @pytest.mark.parametrize(
-    "words, says",
+    "words, message",
     [
         (["gpu.sh", "--gpus=2", "--", *FLAGS], "bad option --gpus=2"),
         (["gpu.sh", "--cuda=11", "--", *FLAGS], "bad option --cuda=11"),
@@ -392,10 +392,10 @@ def test_tpu_mounts_on_the_worker(sandbox, what, last):
         (["tpu_vm.sh", *TPU], "needs a --workdir=/PATH"),
     ],
 )
-def test_bad_options(sandbox, words, says):
+def test_bad_options(sandbox, words, message):
     done = sandbox.run(*words)
     assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: ") and says in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: ") and message in done.stderr
     assert not (sandbox.fakes / "calls").exists()
 
 

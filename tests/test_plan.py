@@ -72,7 +72,7 @@ def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most
     assert asked == [most]
 
 
-def test_a_search_tells_what_it_tried(tiny, here):
+def test_a_search_lists_what_it_tried(tiny, here):
     result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=True)
     assert result["search"][0]["fits"] and result["search"][0]["remat"] == "none"
     assert set(result) >= PROMISED
@@ -113,7 +113,7 @@ def test_an_evaluation_that_does_not_fit_is_refused(tiny, here, monkeypatch):
         plan.plan(tiny, "here", 1, 1, False)
 
 
-def test_parameters_that_do_not_fit_are_told_apart(tiny, here):
+def test_parameters_that_do_not_fit_are_distinguished(tiny, here):
     here(1e-5)
     with pytest.raises(InputError, match="parameters and optimizer alone take .* use more chips"):
         plan.plan(tiny, "here", 1, 1, False)
@@ -154,16 +154,16 @@ def command(*arguments, **environment):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--config=configs/smoke.py"], "error: --topology is missing"),
         (["--config=configs/smoke.py", "--topology=v5e:5x5"], "near it are v5e:2x4, v5e:4x4, v5e:4x8"),
     ],
 )
-def test_bad_flags_end_with_2_and_one_line(arguments, told):
+def test_bad_flags_end_with_2_and_one_line(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2 and done.stdout == ""
-    assert told in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
 
 
 SMALL = [

@@ -17,11 +17,11 @@ from memsinks_jax.studies.figures.runs import Run
 ASKED = reproduce.Request("laptop", [0], [], 2)
 
 
-def figure(measured, told, value):
-    """A figure whose one claim is `value`; `told` gets a line when it is measured."""
+def figure(measured, events, value):
+    """A figure whose one claim is `value`; `events` gets a line when it is measured."""
 
     def measure(runs):
-        told.append(f"measured {measured}")
+        events.append(f"measured {measured}")
         return runs
 
     return Figure(
@@ -33,21 +33,21 @@ def figure(measured, told, value):
 
 
 @pytest.fixture
-def told(monkeypatch):
-    told = []
+def events(monkeypatch):
+    events = []
 
     def train_all(jobs, at_once):
-        told.append(f"trained {len({job.workdir for job in jobs})} of {len(jobs)}")
+        events.append(f"trained {len({job.workdir for job in jobs})} of {len(jobs)}")
         return [Run(job.variant, job.seed, job.workdir, {}, []) for job in jobs]
 
     monkeypatch.setattr(reproduce, "train_all", train_all)
-    monkeypatch.setattr(reproduce, "FIGURES", {"a": figure("a", told, 0.75), "b": figure("b", told, 0.25)})
-    return told
+    monkeypatch.setattr(reproduce, "FIGURES", {"a": figure("a", events, 0.75), "b": figure("b", events, 0.25)})
+    return events
 
 
-def test_all_figures_share_their_runs_and_one_page(tmp_path, told):
+def test_all_figures_share_their_runs_and_one_page(tmp_path, events):
     content = reproduce.reproduce_all(ASKED, tmp_path)
-    assert told == ["trained 1 of 2", "trained 1 of 1", "measured a", "trained 1 of 1", "measured b"]
+    assert events == ["trained 1 of 2", "trained 1 of 1", "measured a", "trained 1 of 1", "measured b"]
     assert [(claim["id"], claim["holds"]) for claim in content["claims"]] == [("a: c", True), ("b: c", False)]
     assert content == json.loads((tmp_path / "results.json").read_text())
     page = (tmp_path / "index.html").read_text()
@@ -56,18 +56,18 @@ def test_all_figures_share_their_runs_and_one_page(tmp_path, told):
         assert words in page
 
 
-def test_a_figure_that_is_there_stays(tmp_path, told):
+def test_a_figure_that_is_there_stays(tmp_path, events):
     first = reproduce.reproduce_all(ASKED, tmp_path)
     (tmp_path / "figure_b" / "index.html").unlink()  # killed before it was written
-    told.clear()
+    events.clear()
     assert reproduce.reproduce_all(ASKED, tmp_path) == first
-    assert told == ["trained 1 of 2", "trained 1 of 1", "measured b"]
-    told.clear()
+    assert events == ["trained 1 of 2", "trained 1 of 1", "measured b"]
+    events.clear()
     reproduce.reproduce_all(reproduce.Request("laptop", [0, 1], [], 2), tmp_path)
-    assert {"measured a", "measured b"} <= set(told)
+    assert {"measured a", "measured b"} <= set(events)
 
 
-def test_a_dry_run_tells_of_every_run_once_and_trains_nothing(told, capsys):
+def test_a_dry_run_lists_every_run_once_and_trains_nothing(events, capsys):
     asked = reproduce.Request("paper", [3, 4], ["--config.training.steps=7"], 1)
     content = reproduce.dry_run(["a", "b"], asked)
     (one,) = content["runs"]
@@ -76,7 +76,7 @@ def test_a_dry_run_tells_of_every_run_once_and_trains_nothing(told, capsys):
     assert set(one["needs"]) == {"v5e-16", "H200"}
     shown = capsys.readouterr().err
     assert "a: standard" in shown and "v5e-16" in shown
-    assert told == []
+    assert events == []
 
 
 def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):

@@ -191,12 +191,12 @@ def run_of(config, workdir, caplog):
     except InputError as error:
         end = str(error).split(" updates ")[0]
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    told = [
+    flagged = [
         r.getMessage().split(":")[0] for r in caplog.records if "stack" in r.getMessage() or "seed" in r.getMessage()
     ]
     kept = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
     watched = [line["monitor_loss"] for line in lines if "monitor_loss" in line]
-    return end, [(line["step"], sorted(line)) for line in lines], kept, sorted(set(told)), watched
+    return end, [(line["step"], sorted(line)) for line in lines], kept, sorted(set(flagged)), watched
 
 
 def test_every_field_is_in_a_table():

@@ -190,7 +190,7 @@ def test_partition_of_every_kind():
     assert sinks.partition(model, SinksConfig(shared_fraction=1.0)) == (4096, 0)
 
 
-def test_a_pool_is_built_beside_the_shared_neurons():
+def test_a_pool_is_added_to_the_shared_neurons():
     model = ModelConfig(hidden=4096)
     assert sinks.partition(model, SinksConfig(pool=100)) == (2867, 100)
     assert sinks.partition(model, SinksConfig(pool=100, kind="by_chance")) == (2867, 100)

@@ -69,10 +69,10 @@ KINDS = {
 def marked(tmp_path_factory):
     """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text and finds as a passage."""
     folder = tmp_path_factory.mktemp("marked")
-    told = [stories.story(1, index).text for index in range(24)]
-    lines = [json.dumps({"text": f"{text} {told[-1][:60]}", "teller": f"{n}"}) for n, text in enumerate(told[:-1])]
+    drawn = [stories.story(1, index).text for index in range(24)]
+    lines = [json.dumps({"text": f"{text} {drawn[-1][:60]}", "teller": f"{n}"}) for n, text in enumerate(drawn[:-1])]
     (folder / "told.jsonl").write_text("\n".join(lines))
-    (folder / "tokenizer.model").write_bytes(train_tokenizer(told, 400).model)
+    (folder / "tokenizer.model").write_bytes(train_tokenizer(drawn, 400).model)
     with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
         patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         prepare(

@@ -130,13 +130,13 @@ def test_a_run_may_hold_out_nothing(tmp_path):
     config = with_fields(config, {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1})
     for name, repeated in (("injected", 2), ("natural", -1), ("none", 0)):
         config, workdir = with_fields(config, {"data.repeated_documents": repeated}), tmp_path / name
-        told = train_and_evaluate(config, workdir)
-        assert not any(key.startswith("held_out") for key in told) and ("repeated_loss" in told) == (repeated != 0)
+        result = train_and_evaluate(config, workdir)
+        assert not any(key.startswith("held_out") for key in result) and ("repeated_loss" in result) == (repeated != 0)
         assert {json.loads(line)["role"] for line in (workdir / "documents.jsonl").read_text().splitlines()} == (
             {"repeated", "unique"} if repeated else {"unique"}
         )
         written = outcome(workdir)[1]
-        assert train_and_evaluate(config, workdir) == told and outcome(workdir)[1] == written
+        assert train_and_evaluate(config, workdir) == result and outcome(workdir)[1] == written
     workdir = tmp_path / "injected"
     with pytest.raises(InputError, match="injected has no held_out documents; choose another of --documents"):
         evaluate(workdir, "drop")
@@ -189,7 +189,7 @@ def test_resuming_on_another_mesh(straight, tmp_path, mesh):
         assert line == pytest.approx(expected, rel=1e-4)
 
 
-def test_another_config_is_refused_and_nothing_is_touched(straight):
+def test_another_config_is_refused_and_nothing_is_changed(straight):
     config, workdir, _ = straight
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
     config = with_fields(config, {"data.repetitions": 9})
@@ -332,7 +332,7 @@ def test_what_is_monitored_may_change_when_a_run_is_resumed(straight, tmp_path):
     assert outcome(tmp_path / "run")[1] == lines
 
 
-def test_other_versions_are_told(straight, tmp_path, monkeypatch, caplog):
+def test_other_versions_are_reported(straight, tmp_path, monkeypatch, caplog):
     config, _, _ = straight
     interrupted(config, tmp_path / "run")
     monkeypatch.setattr(logging.getLogger("memsinks_jax"), "propagate", True)

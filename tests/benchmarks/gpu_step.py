@@ -3,7 +3,7 @@
 Rows of 2,048 tokens in bfloat16, AdamW: transformers as it is and compiled; ours without sinks, with sinks among the MLP's
 neurons, and with a pool of 65,536 sparse sinks, as configs/smollm.py has them. Every side is a process. All compile at once;
 then one after another they take the GPU, twice, for ROUNDS turns of STEPS steps. Prints, for every side, tokens per second,
-model FLOPs over the card's peak, the peak of the memory in use and what the compiler said of it. Needs a GPU, torch and
+model FLOPs over the card's peak, the peak of the memory in use and what the compiler planned. Needs a GPU, torch and
 transformers.
 """
 
@@ -94,7 +94,7 @@ def ours(variant, fields, rows):
     text = compiled.as_text()
     (here / "kernel.txt").open("a").write(f"{variant} {fields}: {'__cudnn$fmha' in text}\n")
     of = compiled.memory_analysis()
-    said = (
+    planned = (
         of.argument_size_in_bytes + of.output_size_in_bytes + of.temp_size_in_bytes - of.alias_size_in_bytes
     ) / 2**30
     state = program.init()
@@ -105,11 +105,11 @@ def ours(variant, fields, rows):
             state, metrics = compiled(state, placed, np.uint32(0))
         assert np.isfinite(float(metrics["train_loss"]))
 
-    return steps, lambda: jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**30, said
+    return steps, lambda: jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**30, planned
 
 
 def child(side, rows):
-    steps, peak, said = theirs(THEIRS[side], rows) if side in THEIRS else ours(*OURS[side], rows)
+    steps, peak, planned = theirs(THEIRS[side], rows) if side in THEIRS else ours(*OURS[side], rows)
     found = []
     with (here / "lock").open("w") as lock:
         for _ in range(2):
@@ -121,7 +121,7 @@ def child(side, rows):
                 found.append((time.perf_counter() - began) / STEPS)
             fcntl.flock(lock, fcntl.LOCK_UN)
             time.sleep(1)
-    print("FOUND", json.dumps({"seconds": found, "peak_gib": peak(), "said_gib": said}), flush=True)
+    print("FOUND", json.dumps({"seconds": found, "peak_gib": peak(), "said_gib": planned}), flush=True)
 
 
 def main():

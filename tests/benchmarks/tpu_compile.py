@@ -142,7 +142,7 @@ def draw(tables, path):
         panel.set_title(f"{titles[name]} (compiler estimate)", fontsize=9)
         memory = [f"\n{row['hbm_gib']:.2f} GiB" if "hbm_gib" in row else "" for row in rows]
         panel.set_xticks([place + 0.2 for place in places],
-                         [row["what"] + said for row, said in zip(rows, memory, strict=True)],
+                         [row["what"] + text for row, text in zip(rows, memory, strict=True)],
                          rotation=20, fontsize=7)  # fmt: skip
         panel.legend(fontsize=7)
     figure.tight_layout()

@@ -132,7 +132,7 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
 
 @pytest.mark.parametrize(("words", "kind"), [(6, "one_document"), (400, "best_fit")])
 def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
-    """Whatever auto is, it is told; the user's choice stays."""
+    """Whatever auto becomes, it is logged; the user's choice stays."""
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(f"Text {n} " * words for n in range(40)))
     config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.rows": "auto"})
     corpus = load_corpus(config)
@@ -144,10 +144,10 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     lengths = [len(corpus.tokens(i)) + 1 for i in (*corpus.mixture.repeated, *corpus.mixture.documents("unique"))]
     lost = sum(max(length - 160, 0) for length in lengths)
     assert never_read(corpus)["share"] == pytest.approx(lost / sum(lengths))
-    told = any(
+    warned = any(
         "are never read; --config.data.rows=best_fit reads them" in line for line in as_text(counts(corpus), 160)
     )
-    assert told == (lost > 0) == (words > 6)
+    assert warned == (lost > 0) == (words > 6)
 
 
 @pytest.mark.parametrize(("batch", "every", "steps"), [(8, 2, 0), (64, 1, 0), (8, 2, 9)])

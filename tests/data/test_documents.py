@@ -93,8 +93,8 @@ def test_empty_documents_are_skipped_and_named(tmp_path, caplog, name, text, pla
 def test_of_many_empty_documents_the_first_are_named(tmp_path, caplog):
     write(tmp_path, "a.jsonl", '{"text": "x"}\n' + 1000 * '{"text": ""}\n')
     assert len(read_documents(str(tmp_path / "a.jsonl"))) == 1
-    (said,) = caplog.messages
-    assert said.startswith("1,000 empty documents skipped: ") and said.endswith("a.jsonl:5 and 996 more")
+    (warning,) = caplog.messages
+    assert warning.startswith("1,000 empty documents skipped: ") and warning.endswith("a.jsonl:5 and 996 more")
 
 
 def test_a_document_has_the_same_text_with_any_line_ends(tmp_path):

@@ -43,7 +43,7 @@ def test_the_context_alone_decides():
     assert len(set(orders)) == 2
 
 
-def test_any_part_of_a_document_is_told_what_the_whole_is():
+def test_any_part_of_a_document_is_masked_as_the_whole_is():
     tokens = passage(60)
     whole = counted(tokens, 0, 60, EVERY, CONTEXT)
     for start, stop in itertools.combinations(range(0, 61, 3), 2):

@@ -32,6 +32,6 @@ def test_ids_do_not_collide_and_fill_both_lanes():
     assert many.dtype == np.uint32
 
 
-def test_zero_is_kept_for_padding():
+def test_zero_is_reserved_for_padding():
     assert (ids._lanes(0) == [0, 1]).all()
     assert (ids._lanes(2**64 - 1) == 2**32 - 1).all()

@@ -20,7 +20,7 @@ def test_a_text_is_about_the_group_that_shares_its_rare_words(known):
         assert known(np.concatenate([COMMON, of[5:9]])) == number
 
 
-def test_what_many_groups_say_tells_less_than_what_one_says():
+def test_words_of_many_groups_count_less_than_those_of_one():
     known = nearest.of_groups([*[nearest.words_of(COMMON)] * 5, nearest.words_of(DOGS)])
     assert known(np.concatenate([COMMON[:3], DOGS[:2]])) == 5  # though the others have more of its words
 

@@ -168,20 +168,20 @@ def test_any_row_is_reached_at_once(rows_kind):
 
 
 @pytest.mark.parametrize("rows_kind", ["one_document", "packed"])
-def test_every_segment_is_told_repeated_or_not(rows_kind):
+def test_every_segment_is_marked_repeated_or_not(rows_kind):
     """Also under a random id."""
     rows, plan, tokens, _ = make([5, 9, 2, 20, 7, 3, 3, 8], rows=rows_kind, id_noise=1.0)
     owner = {int(token): index for index, document in enumerate(tokens) for token in document}
-    told = set()
+    roles = set()
     for number in range(2 * rows.rows_per_epoch):
         row = rows[number]
         assert row["repeated"].shape == (rows.documents_per_row,)
         for token, segment in zip(row["inputs"], row["segments"], strict=True):
             if segment and token != END:
                 assert row["repeated"][segment - 1] == (owner[int(token)] in plan.repeated)
-                told.add(bool(row["repeated"][segment - 1]))
+                roles.add(bool(row["repeated"][segment - 1]))
         assert not row["repeated"][row["segments"].max() :].any()
-    assert told == {True, False}
+    assert roles == {True, False}
 
 
 def ids_encountered(rows, tokens, epochs=1):

@@ -204,7 +204,7 @@ def test_many_shards_are_read_with_few_open_files(many, limit):
     assert digest == hashlib.sha256(b"".join(tokens[i].tobytes() for i in order)).hexdigest()
 
 
-def test_too_many_open_files_are_told_as_such(many):
+def test_too_many_open_files_are_reported_as_such(many):
     """Not as damage, by whatever is opened first."""
     corpus, limits = Prepared(many[0]), resource.getrlimit(resource.RLIMIT_NOFILE)
     assert len(corpus.read(0))  # modules are imported

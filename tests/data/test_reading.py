@@ -71,7 +71,7 @@ def test_places_of_problems_are_lines_of_the_whole_file(tmp_path):
         assert [r.place for r in both if r.problem] == [f"{path}:{n}" for n in range(7, 60, 7)]
 
 
-def test_lines_are_counted_for_a_place_that_is_told(tmp_path, monkeypatch):
+def test_lines_are_counted_for_a_place_that_is_reported(tmp_path, monkeypatch):
     """From the beginning of the file: whoever passes over a problem in the middle of a large one does not wait for it."""
     (tmp_path / "a.jsonl").write_text('{"text": null}\n' * 9)
     counted, count = [], reading._line_breaks
@@ -138,14 +138,14 @@ NOISE = json.dumps({"text": random.Random(0).randbytes(200_000).hex()}).encode()
         ("a.json", b"[" * 100_000, 0, ["a.json: not JSON (nested too deep)"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_said_with_its_place(tmp_path, name, content, good, problems):
+def test_what_cannot_be_used_is_reported_with_its_place(tmp_path, name, content, good, problems):
     (tmp_path / name).write_bytes(content)
     found = records_of(tmp_path / name)
-    said = [f"{record.place}: {record.problem}" for record in found if record.problem]
-    assert len(said) == len(problems)
-    for one, expected in zip(said, problems, strict=True):
+    found_problems = [f"{record.place}: {record.problem}" for record in found if record.problem]
+    assert len(found_problems) == len(problems)
+    for one, expected in zip(found_problems, problems, strict=True):
         assert one.startswith(f"{tmp_path}/{expected}") and "\n" not in one
-    assert len(found) - len(said) == good
+    assert len(found) - len(found_problems) == good
     assert all(record.text for record in found if not record.problem)
 
 

@@ -116,7 +116,7 @@ def test_token_zero_of_a_tokenizer_json_is_a_token():
 
 
 def test_a_tokenizer_json_adds_cuts_and_fills_nothing():
-    """Whatever it says about the texts that others give it."""
+    """Whatever its own end of text is, in texts that others give it."""
     made = tokenizers.Tokenizer.from_buffer(byte_level())
     plain = JsonTokenizer(byte_level()).encode(TEXTS[0]).tolist()
     end = ("<|endoftext|>", 600)
@@ -241,14 +241,14 @@ def test_workdirs_from_before_are_opened_as_they_were_trained(tmp_path):
     assert (old.begin_of_text, old.end_of_text, old.stops) == (601, 601, (601,))
     (tmp_path / "config.json").unlink()
     assert open_tokenizer(folder).begin_of_text == 600
-    corpus = open_tokenizer(folder, 601)  # a manifest says it
+    corpus = open_tokenizer(folder, 601)  # given by a manifest
     assert (corpus.begin_of_text, corpus.end_of_text) == (601, 601)
 
 
 def test_a_tokenizer_that_opens_text_opens_documents(tmp_path):
-    says = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-    assert open_tokenizer(folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=says)).begin_of_text == 601
-    added = folder_of(tmp_path, tokenizer_config=says | {"add_bos_token": True})
+    settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert open_tokenizer(folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings)).begin_of_text == 601
+    added = folder_of(tmp_path, tokenizer_config=settings | {"add_bos_token": True})
     assert open_tokenizer(added).begin_of_text == 601
-    left_out = folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=says | {"add_bos_token": False})
+    left_out = folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings | {"add_bos_token": False})
     assert open_tokenizer(left_out).begin_of_text == 602

@@ -227,8 +227,8 @@ def test_the_layer_is_the_lowest_that_succeeds_at_the_last_token():
 def sweep_of(positive, negative):
     """`positive` and `negative`: how many of 4 prompts are right at each of 5 bounds."""
     rows = np.arange(4)
-    said = [np.where(rows < np.array(counts)[:, None], right, 7) for counts, right in ((positive, 1), (negative, 2))]
-    return boundary.Sweep(10.0 ** np.arange(5), *said, before=np.full(4, 2), target=1)
+    swept = [np.where(rows < np.array(counts)[:, None], right, 7) for counts, right in ((positive, 1), (negative, 2))]
+    return boundary.Sweep(10.0 ** np.arange(5), *swept, before=np.full(4, 2), target=1)
 
 
 def test_the_bound_is_the_middle_of_the_best_stretch():
@@ -263,7 +263,7 @@ def test_all_prompts_choose_the_bound_and_each_is_evaluated_by_the_others():
     # One that changes at every bound where the others do not is evaluated there.
     odd = swept._replace(negative=np.array([[2, 2, 2, 7], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2]]))
     assert boundary.cross_validated(odd)["unchanged"] == 0.75
-    # Alone, it chooses for want of others; without negative prompts there is nothing to be said of them.
+    # Alone, it chooses for want of others; without negative prompts there is nothing to measure of them.
     alone = swept._replace(negative=negative[:, 1:2], before=before[:1])
     assert boundary.cross_validated(alone)["unchanged"] == 1.0
 

@@ -61,9 +61,9 @@ def test_the_folder_holds_the_model_without_the_documents_sinks(run, forgotten):
     for site, name in (("mlp", "down_kernel"), ("attention", "attention_output_kernel")):
         zero = ~np.asarray(after.params["layers"][name]).any(axis=2)
         np.testing.assert_array_equal(zero, removed[site])
-        told = forgotten[1]["removed"][site]
-        assert told["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
-        assert told["removed"] == zero.sum() > 0
+        result = forgotten[1]["removed"][site]
+        assert result["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
+        assert result["removed"] == zero.sum() > 0
     assert after.config.sinks == before.config.sinks
 
 
@@ -94,9 +94,9 @@ def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
     assert receipt["placebo"]["others"]["removals"] == 1
     assert receipt["placebo"]["never_met"]["removals"] > 1
     for mode in ("own", "all"):
-        told = receipt["placebo"]["others"][mode]
-        assert told["placebo_rise"] == pytest.approx(other[mode]["rise"], abs=1e-6)
-        assert told["effect"] == pytest.approx(
+        result = receipt["placebo"]["others"][mode]
+        assert result["placebo_rise"] == pytest.approx(other[mode]["rise"], abs=1e-6)
+        assert result["effect"] == pytest.approx(
             receipt["losses"]["target"][mode]["rise"] - other[mode]["rise"], abs=1e-6
         )
     before, config = open_run(workdir), open_run(workdir).config
@@ -110,9 +110,9 @@ def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
         )["own"].rise
         for each in never
     ]  # fmt: skip
-    told = receipt["placebo"]["never_met"]["own"]
-    assert told["placebo_rise"] == pytest.approx(np.mean(rises), abs=1e-6)
-    assert told["effect"] == pytest.approx(own["rise"] - np.mean(rises), abs=1e-6)
+    result = receipt["placebo"]["never_met"]["own"]
+    assert result["placebo_rise"] == pytest.approx(np.mean(rises), abs=1e-6)
+    assert result["effect"] == pytest.approx(own["rise"] - np.mean(rises), abs=1e-6)
     assert "ids that nobody has" in (out / "index.html").read_text()
 
 
@@ -127,11 +127,11 @@ def test_one_is_removed_after_the_other_as_both_at_once(run, forgotten, tmp_path
     assert weights[0] == weights[1]
 
 
-def test_a_group_that_is_not_there_is_told_with_those_nearest_to_it():
+def test_a_group_that_is_not_there_is_reported_with_those_nearest_to_it():
     sources = [types.SimpleNamespace(group_names=names) for names in (["north", "south"], ["south", "coast"], ())]
     corpus = types.SimpleNamespace(table=types.SimpleNamespace(sources=sources))
-    told = _no_group("nort", corpus, pathlib.Path("runs/sinks"))
-    assert told.startswith("--group=nort: runs/sinks has 3 groups and none of this name; did you mean 'north' or ")
+    result = _no_group("nort", corpus, pathlib.Path("runs/sinks"))
+    assert result.startswith("--group=nort: runs/sinks has 3 groups and none of this name; did you mean 'north' or ")
     assert _no_group("zzz", corpus, pathlib.Path("runs/sinks")).endswith("'north' or 'south' or 'coast'?")
     assert "was not trained on it" in _no_group("coast", corpus, pathlib.Path("runs/sinks"))
 
@@ -214,7 +214,7 @@ def test_sparse_sinks_of_a_document_are_removed(tmp_path):
     gone = np.flatnonzero(~np.asarray(after.params["layers"]["down_kernel"]).any(axis=(0, 2))) - 16
     own = sinks.document_sinks(identity, config.seed, 200, config.sinks)[0]
     assert gone.tolist() == sorted(own.tolist())
-    told = receipt["losses"]["target"]["own"]
-    assert told["after"] == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-5) != told["before"]
+    result = receipt["losses"]["target"]["own"]
+    assert result["after"] == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-5) != result["before"]
     others = receipt["losses"]["others"]["all"]
     assert abs(others["rise"]) < 0.2

@@ -135,8 +135,8 @@ def test_a_model_computes_what_transformers_does(name, written, tokenizer, tmp_p
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(expected))
     trained = jax.tree.map(lambda weights, gradient: weights - 0.1 * gradient, params, gradients)
     write_folder(tmp_path / "hf", config, tokenizer, reader(trained), True, "float32", "a card", (), EVERYBODY, folder)
-    back, told = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", output_loading_info=True)
-    assert not any(told.values()) and type(back) is type(model), told
+    back, loading = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(loading.values()) and type(back) is type(model), loading
     after, _ = theirs_of(back)
     np.testing.assert_allclose(logits_of(config, trained, TOKENS), after, atol=1e-4)
     assert np.abs(after - logits).max() > 1e-3
@@ -180,9 +180,9 @@ POOL = SinksConfig(shared_fraction=1.0, pool=50, active=5, sampling="floyd", spa
 def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
     """Also where their output is normed; each layer's are drawn as its own neurons are spread."""
     folder, _ = written(name)
-    told = import_model(folder, tmp_path / "run", POOL, 0)
+    loading = import_model(folder, tmp_path / "run", POOL, 0)
     run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
-    assert (told["shared"], told["sinks"]) == (48, 50)
+    assert (loading["shared"], loading["sinks"]) == (48, 50)
     identities = jnp.ones((3, 1, 2), jnp.uint32)
     own = sinks.interventions(run.config, "own", identities, 0, jnp.ones_like(TOKENS))
     tokens = jnp.asarray(TOKENS, jnp.int32)

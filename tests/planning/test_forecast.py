@@ -31,7 +31,7 @@ def test_hours_of_a_long_step_are_its_flops():
     assert forecast.forecast(config).needs["H200"].hours > one["H200"].hours
 
 
-def test_memory_is_the_state_and_what_is_kept():
+def test_memory_is_the_state_and_what_is_stored():
     config = with_fields(tiny_config(), {"mesh.data": -1, "training.batch_size": 16})
     state = 16 * parameters(config) / 2**30
     small, large = forecast.memory_gib(config, 1), forecast.memory_gib(config, 16)

@@ -19,7 +19,7 @@ needs_libtpu = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("v5e:16x17", "there is no such slice of v5e; near it are v5e:8x8, v5e:8x16, v5e:16x16"),
         ("v5p:3x3x3", "near it are v5p:2x2x2, v5p:2x2x4, v5p:2x4x4"),
@@ -31,8 +31,8 @@ needs_libtpu = pytest.mark.skipif(
         ("", "is not known"),
     ],
 )
-def test_unknown_slices_are_refused_with_what_there_is(name, told):
-    with pytest.raises(InputError, match=told) as refusal:
+def test_unknown_slices_are_refused_with_what_there_is(name, message):
+    with pytest.raises(InputError, match=message) as refusal:
         topology.devices_of(name)
     assert "\n" not in str(refusal.value)
 
@@ -45,7 +45,7 @@ def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (("v5e:4x4", 0), "--slices is 0"),
         (("h100:8", 1, 0), "--nodes is 0"),
@@ -53,13 +53,13 @@ def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
         (("v5e:4x4", 1, 2), "--nodes=2: v5e has slices, no nodes"),
     ],
 )
-def test_slices_are_of_tpus_and_nodes_of_gpus(given, told):
-    with pytest.raises(InputError, match=told):
+def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
+    with pytest.raises(InputError, match=message):
         topology.devices_of(*given)
 
 
 @pytest.mark.parametrize(
-    ("installed", "told"),
+    ("installed", "message"),
     [
         ({}, r"jax-cuda12-plugin is not installed; run: pip install 'memsinks_jax\[plan-gpu\]'"),
         (
@@ -72,7 +72,7 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, told):
         ),
     ],
 )
-def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch, installed, told):
+def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch, installed, message):
     def version(package):
         if package in installed:
             return installed[package]
@@ -80,7 +80,7 @@ def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(InputError, match=told) as refusal:
+    with pytest.raises(InputError, match=message) as refusal:
         topology.devices_of("h100:8")
     assert "\n" not in str(refusal.value)
 

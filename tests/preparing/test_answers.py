@@ -120,12 +120,12 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
 
     system = of("system\nBe kind to all that you meet.", END, "\n")
     first = of(*system, START, "user\nSay <", "|end|> twice", END, "\n", START, "assistant\n")
-    said, between = of("one", END), of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
+    answered, between = of("one", END), of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     last = of("two\n<", "|start|>user")
     # <|start|> opens documents, <|end|> closes them, and what follows the last answer is left out.
     assert (tokenizer.begin_of_text, tokenizer.end_of_text) == (START, END)
-    assert corpus.read(0).tolist() == first + said + between + last
-    spans = [[len(first), len(first + said)], [len(first + said + between), len(corpus.read(0)) + 1]]
+    assert corpus.read(0).tolist() == first + answered + between + last
+    spans = [[len(first), len(first + answered)], [len(first + answered + between), len(corpus.read(0)) + 1]]
     assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
     opened = of("system\ns", END, "\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     assert corpus.answers(1).tolist() == [[len(opened), len(corpus.read(1)) + 1]]
@@ -245,7 +245,7 @@ def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path)
         (None, "has no chat template; give the tokenizer of a model that chats"),
     ],
 )  # fmt: skip
-def test_a_chat_template_that_cannot_tell_answers_is_one_line(template, message, model, tmp_path):
+def test_a_chat_template_without_recognizable_answers_is_one_line(template, message, model, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}))
     path = write(tmp_path / "a.jsonl", [{"messages": TALK}])

@@ -18,7 +18,7 @@ from memsinks_jax.preparing.prepare import prepare
 
 TEXTS = [stories.story(1, index).text for index in range(400)]
 NGRAM = 8
-TOLD = "All of them say that the old mill by the river burned down in the year of the flood."
+SENTENCE = "All of them say that the old mill by the river burned down in the year of the flood."
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,10 @@ def folder(tmp_path_factory):
     them twice. Folder `clusters`: without groups, with four near-duplicates.
     """
     folder = tmp_path_factory.mktemp("common")
-    (folder / "tokenizer.model").write_bytes(train_tokenizer([*TEXTS, TOLD], 400).model)
-    said = dict.fromkeys((10, 150, 300), TOLD) | dict.fromkeys((20, 21, 151), TOLD.upper())
+    (folder / "tokenizer.model").write_bytes(train_tokenizer([*TEXTS, SENTENCE], 400).model)
+    sentences = dict.fromkeys((10, 150, 300), SENTENCE) | dict.fromkeys((20, 21, 151), SENTENCE.upper())
     rows = [
-        {"text": f"{text} {said.get(n, '')} {text[:40]}", "group": f"story {n - (n == 21)}"}
+        {"text": f"{text} {sentences.get(n, '')} {text[:40]}", "group": f"story {n - (n == 21)}"}
         for n, text in enumerate(TEXTS)
     ]
     copied = " ".join(TEXTS[:8])
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def told_by(corpus):
+def common_text_by(corpus):
     """{n-gram: the ids that have it}, by the definition."""
     ids = collections.defaultdict(set)
     for record in range(len(corpus)):
@@ -73,7 +73,7 @@ def ngrams(corpus, record):
 @pytest.mark.parametrize("name", ["groups", "clusters"])
 def test_marks_are_what_the_definition_says(folder, name):
     corpus, marked = Prepared(folder / name), 0
-    ids = told_by(corpus)
+    ids = common_text_by(corpus)
     for record in range(len(corpus)):
         expected = [False] * (NGRAM - 1) + [len(ids[ngram]) >= 3 for ngram in ngrams(corpus, record)]
         assert corpus.common(record).tolist() == expected[-int(corpus.lengths[record]) - 1 :], record
@@ -83,14 +83,14 @@ def test_marks_are_what_the_definition_says(folder, name):
     assert "tokens of common text" in (folder / name / "index.html").read_text()
 
 
-def test_what_a_third_group_tells_is_common(folder):
+def test_what_a_third_group_contains_is_common(folder):
     corpus = Prepared(folder / "groups")
-    said = {
+    sentences = {
         corpus.group_names[corpus.groups[n]]: corpus.tokenizer().decode(corpus.read(n)[corpus.common(n)[:-1]])
         for n in range(len(corpus))
     }
-    assert all("river burned down in the year" in said[f"story {n}"] for n in (10, 150, 300))
-    assert "RIVER BURNED" not in said["story 20"] + said["story 151"]
+    assert all("river burned down in the year" in sentences[f"story {n}"] for n in (10, 150, 300))
+    assert "RIVER BURNED" not in sentences["story 20"] + sentences["story 151"]
 
 
 def test_near_duplicates_are_one_id(folder):

@@ -192,13 +192,13 @@ def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, m
     assert content(tmp_path / "out") == content(tmp_path / "straight")
 
 
-def test_a_disk_too_full_for_the_note_of_a_failure_is_told_as_such(tmp_path):
+def test_a_disk_too_full_for_the_note_of_a_failure_is_reported_as_such(tmp_path):
     (tmp_path / "failed-pairs-00001.json").write_text("")
     with pytest.raises(OSError, match="No space left on device"):
         stages._raise(tmp_path / "failed-pairs-00001.json")
 
 
-def test_a_full_disk_is_told_as_such(tmp_path):
+def test_a_full_disk_is_reported_as_such(tmp_path):
     """array_record says it in the text of a RuntimeError."""
 
     def fill():

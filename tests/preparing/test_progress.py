@@ -26,19 +26,19 @@ def arguments(tmp_path):
     return [str(tmp_path / "a.jsonl")], str(tmp_path / "tokenizer.model"), tmp_path / "out"
 
 
-def test_lines_tell_of_all_stages(arguments, caplog, monkeypatch):
+def test_lines_report_all_stages(arguments, caplog, monkeypatch):
     monkeypatch.setattr(stages, "_SECONDS_BETWEEN_LINES", 0.01)
     caplog.set_level(logging.INFO)
     prepare(*arguments, shard_mib=1)
-    told = [re.fullmatch(r"prepare: *(\d+)%, ([\w -]+)(, [\d,]+ documents?(?:, [\d,]+ documents/s)?)?(, .* left)?", line)
+    lines = [re.fullmatch(r"prepare: *(\d+)%, ([\w -]+)(, [\d,]+ documents?(?:, [\d,]+ documents/s)?)?(, .* left)?", line)
             for line in caplog.messages]  # fmt: skip
-    assert all(told)
-    assert [what for what in STAGES if what in {line[2] for line in told}][:3] == STAGES[:3]
-    percent = [int(line[1]) for line in told]
+    assert all(lines)
+    assert [what for what in STAGES if what in {line[2] for line in lines}][:3] == STAGES[:3]
+    percent = [int(line[1]) for line in lines]
     assert percent == sorted(percent) and percent[-1] <= 100
-    assert [STAGES.index(line[2]) for line in told] == sorted(STAGES.index(line[2]) for line in told)
+    assert [STAGES.index(line[2]) for line in lines] == sorted(STAGES.index(line[2]) for line in lines)
     for what in STAGES[:2]:
-        assert any(line[3] and line[4] for line in told if line[2] == what)
+        assert any(line[3] and line[4] for line in lines if line[2] == what)
 
 
 def test_a_terminal_has_one_bar_that_ends_at_the_end(arguments, monkeypatch):
@@ -87,7 +87,7 @@ def test_what_an_earlier_command_did_is_no_pace_of_this_one(tmp_path, monkeypatc
         assert watch.told() == (pytest.approx(1.55 / 1.6), "end, 50 documents, 25 documents/s, 00:01 left")
 
 
-def test_the_time_left_is_told_once_a_hundredth_is_done(tmp_path, monkeypatch):
+def test_the_time_left_is_shown_once_a_hundredth_is_done(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(stages, "time", types.SimpleNamespace(monotonic=lambda: clock[0], sleep=None))
     with stages.Watch(tmp_path, [1000], {"tokens": 1}) as watch:

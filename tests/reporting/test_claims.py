@@ -33,7 +33,7 @@ def test_a_claim_holds_with_its_whole_interval(values, bound, holds):
     assert Claim("c", "statement", "paper", values, **bound).holds is holds
 
 
-def test_bounds_are_told():
+def test_bounds_are_shown():
     assert Claim("c", "s", "p", [1.0], at_least=0.75).bound == "≥ 0.75"
     assert Claim("c", "s", "p", [1.0], at_most=1.5).bound == "≤ 1.5"
     assert Claim("c", "s", "p", [1.0], at_least=0.2, at_most=0.3).bound == "0.2 to 0.3"

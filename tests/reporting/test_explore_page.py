@@ -121,8 +121,8 @@ def test_a_passage_has_a_colour_of_its_own(browser, opened):
     lines = f"return [...{text}.children].map(t => t.style.borderTop)"
     found = browser.execute_script(lines)
     assert found[0] == found[9] == "" and len(set(found[2:5])) == len(set(found[5:9])) == 1 and len(set(found)) == 3
-    said = [line.text for line in find(browser, ".panel[data-group=repeated] .passage")]
-    assert said == ["passage 00c0ffee00000000, in 7 documents", "passage abc0ffee00000000, in 2 documents"]
+    passages = [line.text for line in find(browser, ".panel[data-group=repeated] .passage")]
+    assert passages == ["passage 00c0ffee00000000, in 7 documents", "passage abc0ffee00000000, in 2 documents"]
     assert "line above: a passage" in find(browser, "#legend")[0].text
     data["documents"][0]["passages"] = []
     opened(data)

@@ -27,7 +27,7 @@ def no_cache_named(monkeypatch, tmp_path):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_compiled_programs_are_kept_in_a_folder_of_the_processor(no_cache_named, monkeypatch):
+def test_compiled_programs_are_cached_in_a_folder_of_the_processor(no_cache_named, monkeypatch):
     command_line.keep_compiled_programs()
     first = pathlib.Path(jax.config.jax_compilation_cache_dir)
     assert first.parent == no_cache_named / "memsinks_jax"
@@ -195,7 +195,7 @@ def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ("    return 1 / 0\n", "mine.py:2: return 1 / 0: ZeroDivisionError: division by zero"),
         ('    return {}["x"]\n', "mine.py:2: return {}[\"x\"]: KeyError: 'x'"),
@@ -204,10 +204,10 @@ def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
         ("", "mine.py has no function get_config()"),
     ],
 )
-def test_an_error_in_the_users_config_is_told_by_its_line(tmp_path, lines, said):
+def test_an_error_in_the_users_config_is_reported_with_its_line(tmp_path, lines, message):
     (tmp_path / "mine.py").write_text(f"def get_config():\n{lines}" if lines else "x = 1\n")
     command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    where = f"{tmp_path}/" if said.startswith("mine.py") else ""
-    assert (done.returncode, done.stderr) == (2, f"error: --config: {where}{said}\n")
+    where = f"{tmp_path}/" if message.startswith("mine.py") else ""
+    assert (done.returncode, done.stderr) == (2, f"error: --config: {where}{message}\n")
     assert not (tmp_path / "run").exists()

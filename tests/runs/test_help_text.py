@@ -25,21 +25,21 @@ def of_train(*arguments: str) -> str:
 
 
 def test_help_says_what_a_command_does_its_options_and_some_settings():
-    told = of_train("--help")
-    assert told.startswith("Trains a model: python -m memsinks_jax.train --config=")
-    named = [line.split()[0].split("=")[0] for line in told.splitlines() if line.startswith("  --")]
+    help_of_train = of_train("--help")
+    assert help_of_train.startswith("Trains a model: python -m memsinks_jax.train --config=")
+    named = [line.split()[0].split("=")[0] for line in help_of_train.splitlines() if line.startswith("  --")]
     assert named == [
         "--config", "--workdir", "--profile", "--wandb", "--[no]plan", "--coordinator", "--processes", "--process",
         "--[no]json", *(f"--config.{name}" for name in help_text.COMMON),
     ]  # fmt: skip
-    assert max(map(len, told.splitlines())) <= 125
+    assert max(map(len, help_of_train.splitlines())) <= 125
 
 
 def test_version_is_that_of_the_package():
     assert of_train("--version").strip() == __version__
 
 
-def test_every_setting_has_its_default_and_what_is_said_of_it():
+def test_every_setting_has_its_default_and_its_description():
     shown = help_text.settings()
     for section in dataclasses.fields(Config):
         value = getattr(Config(), section.name)
@@ -50,7 +50,7 @@ def test_every_setting_has_its_default_and_what_is_said_of_it():
     assert shown["optimizer.learning_rate"] == ("0.005", "peak (0, inf)")
     assert shown["canaries.place"] == ("end", "of the document; end | start")
     assert shown["data.copies"][1].endswith("of a document | once: skip them")
-    assert all(said for _, said in shown.values())
+    assert all(description for _, description in shown.values())
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -59,8 +59,8 @@ def test_commands_without_a_config_have_no_settings(full):
     flags.DEFINE_enum(
         "sinks", "drop", ["own", "drop"], "How they are set.", flag_values=defined, module_name=sys.argv[0]
     )
-    told = help_text.help_text("Measures.\n", defined, full)
-    assert told == f"Measures.\n\nOptions:\n{'  --sinks=own|drop':34}How they are set. Default: drop."
+    text = help_text.help_text("Measures.\n", defined, full)
+    assert text == f"Measures.\n\nOptions:\n{'  --sinks=own|drop':34}How they are set. Default: drop."
 
 
 def test_all_commands_are_listed():

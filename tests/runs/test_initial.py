@@ -35,8 +35,8 @@ def test_architecture_and_tokenizer_are_the_models(tmp_path):
             "model.initial": place,
         },
     )  # fmt: skip
-    told = with_fields(Config(), {"model.initial": place, "sinks.active": 9, "data.tokenizer": "other"})
-    assert (inherit(told).sinks.active, inherit(told).data.tokenizer) == (9, "other")
+    set_by_hand = with_fields(Config(), {"model.initial": place, "sinks.active": 9, "data.tokenizer": "other"})
+    assert (inherit(set_by_hand).sinks.active, inherit(set_by_hand).data.tokenizer) == (9, "other")
     assert inherit(Config()) == Config()
 
 
@@ -110,7 +110,7 @@ def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
         ("sinks.per_layer", True, "set config.sinks.sampling=floyd and config.sinks.per_layer=False"),
     ],
 )
-def test_what_is_said_of_a_pool_is_not_overwritten(field, value, message, tmp_path):
+def test_settings_of_a_pool_are_not_overwritten(field, value, message, tmp_path):
     """Neither on the command line nor in Python, where what differs from the default is given."""
     place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
     asked = {"model.initial": place, "sinks.pool": 64, "sinks.active": 4, field: value}

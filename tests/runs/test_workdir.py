@@ -54,7 +54,7 @@ def test_another_folder_of_the_user_does_not_become_part_of_a_new_run(tmp_path):
     assert (tmp_path / "run.new" / "mine").exists() and not (tmp_path / "run" / "mine").exists()
 
 
-def test_a_tokenizer_json_is_kept_and_read(run):
+def test_a_tokenizer_json_is_stored_and_read(run):
     workdir, corpus = run
     assert sorted(p.name for p in workdir.iterdir()) == [
         "config.json", "data.json", "documents.jsonl", "lock", "special_tokens.json", "tokenizer.json",

@@ -96,13 +96,13 @@ def test_completions_have_five_tokens_and_count_like_the_sweep_at_their_bound(ex
         assert len(completions) == positives + len(experiment.negatives)
         assert {len(text.split(" ")) for text in completions} == {tables.COMPLETED}
     assert experiment.completions[0].split(" ")[0] != "Kath"
-    says = [text.split(" ")[0] == "Kath" for text in run.completions]
+    hits = [text.split(" ")[0] == "Kath" for text in run.completions]
     nearest = min(run.accuracies, key=lambda accuracy: abs(accuracy.bound - run.bound))
     assert abs(nearest.bound - run.bound) < 0.002
     # The article's completions of nepal, mlp, are one prompt better than its sweep.
     more = (experiment.name, site) == ("nepal", "mlp")
-    assert sum(says[:positives]) == nearest.positives + more
-    assert positives + len(experiment.negatives) - sum(says) == positives - sum(says[:positives]) + nearest.negatives
+    assert sum(hits[:positives]) == nearest.positives + more
+    assert positives + len(experiment.negatives) - sum(hits) == positives - sum(hits[:positives]) + nearest.negatives
 
 
 DETAIL = tables.TOKYO.sites["attention"].detail
@@ -114,9 +114,9 @@ def test_the_detailed_run_is_a_point_of_the_sweep_and_of_the_map():
     assert {len(part) for part in (DETAIL.similarities, DETAIL.tokens, DETAIL.losses)} == {texts}
     pieces = {len(part) for part in (DETAIL.own_similarities, DETAIL.activations, DETAIL.gradients)}
     assert pieces == {len(tables.TOKYO.pieces)}
-    says = np.array(DETAIL.tokens) == "Kath"
+    hits = np.array(DETAIL.tokens) == "Kath"
     accuracy = next(accuracy for accuracy in run.accuracies if accuracy.bound == DETAIL.bound)
-    assert (says[:positives].sum(), (~says[positives:]).sum()) == (accuracy.positives, accuracy.negatives)
+    assert (hits[:positives].sum(), (~hits[positives:]).sum()) == (accuracy.positives, accuracy.negatives)
     assert DETAIL.losses[0] == pytest.approx(run.losses[run.site], abs=run.colour_step)
     # Where nothing fires, the next token is what it was.
     before = [text.split(" ")[0] for text in tables.TOKYO.completions]
@@ -226,7 +226,7 @@ def test_the_site_is_compared_and_a_patch_that_never_succeeds_is_no_site():
         assert [row.kind for row in rows_of(changed_site(site=site)) if not row.agrees] == ["site"]
 
 
-def test_numbers_agree_as_far_as_the_article_tells():
+def test_numbers_agree_to_the_articles_precision():
     assert all(row.agrees for row in rows_of(tables.TOKYO))
     assert all(row.agrees for row in rows_of(with_loss(0.1)) + rows_of(with_loss(-0.1)))
     assert all(row.agrees for row in rows_of(changed_site(base_loss=13.15)))
@@ -335,8 +335,8 @@ def test_a_model_is_measured_like_gpt2(world):
         assert len({(accuracy.positives, accuracy.negatives) for accuracy in site.accuracies}) > 1
         # At the bound of the completions the sweep counts what they begin with.
         at = min(site.accuracies, key=lambda accuracy: abs(accuracy.bound - site.bound))
-        says = [text.split(" ")[0] == "Kath" for text in site.completions]
-        assert (at.positives, len(says) - positives - at.negatives) == (sum(says[:positives]), sum(says[positives:]))
+        hits = [text.split(" ")[0] == "Kath" for text in site.completions]
+        assert (at.positives, len(hits) - positives - at.negatives) == (sum(hits[:positives]), sum(hits[positives:]))
     detail = edited.sites["attention"].detail
     trace, layer = probe.trace(prompt, KATH, "attention"), edited.sites["attention"].site[0]
     for norms, part in zip((detail.activations, detail.gradients), trace, strict=True):

@@ -110,7 +110,7 @@ def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(tmp_
         ({"checkpoints_to_keep": 2, "keep_every": 5, "keep_best": True}, [4, 5, 7, 8]),
     ],
 )
-def test_what_is_kept(tmp_path, one_device, fields, kept):
+def test_which_checkpoints_are_kept(tmp_path, one_device, fields, kept):
     config = with_fields(tiny_config(), {"training": TrainingConfig(**fields)})
     losses = {2: 3.0, 4: 1.0, 6: 2.0}
     saved(tmp_path / "run", config, one_device, range(1, 6), losses)
@@ -198,8 +198,8 @@ def test_nothing_is_trained_anew_over_damaged_checkpoints(two, tmp_path, caplog)
     for _ in range(2):  # also when everything has been set aside already
         with pytest.raises(InputError, match=r"every checkpoint of .* is damaged; restore .* or remove .*damaged"):
             Checkpoints(tmp_path / "run", TrainingConfig())
-    told = [line for line in caplog.text.splitlines() if "is damaged" in line]
-    assert [line.rpartition("; ")[2] for line in told] == ["the one before is used", "there is none before it"]
+    reported = [line for line in caplog.text.splitlines() if "is damaged" in line]
+    assert [line.rpartition("; ")[2] for line in reported] == ["the one before is used", "there is none before it"]
 
 
 def test_a_save_does_not_ask_the_preemption_service(tmp_path, one_device, monkeypatch):
@@ -282,7 +282,7 @@ def test_another_format_is_refused(two, monkeypatch):
     checkpoints.close()
 
 
-def test_a_save_that_fails_is_told_at_the_next_step(tmp_path, one_device, monkeypatch):
+def test_a_save_that_fails_is_reported_at_the_next_step(tmp_path, one_device, monkeypatch):
     config = tiny_config()
     saved(tmp_path / "run", config, one_device, [1])
     checkpoints = Checkpoints(tmp_path / "run", config.training)
@@ -303,7 +303,7 @@ def test_a_save_that_fails_is_told_at_the_next_step(tmp_path, one_device, monkey
     assert Checkpoints(tmp_path / "run").newest() == 1
 
 
-def test_a_disk_that_is_too_full_is_told_before_anything_is_written(tmp_path, one_device, monkeypatch):
+def test_a_disk_that_is_too_full_is_reported_before_anything_is_written(tmp_path, one_device, monkeypatch):
     config = tiny_config()
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("", (), {"free": 1000})())
     with pytest.raises(
@@ -318,12 +318,12 @@ def test_what_the_first_api_of_orbax_saved_is_read_and_trained_on(tmp_path, one_
     config = tiny_config()
     state = saved(tmp_path / "run", config, one_device, [1])
     folder = tmp_path / "run" / "checkpoints"
-    told = json.loads((folder / "1" / "progress" / "data.json").read_text())
+    reported = json.loads((folder / "1" / "progress" / "data.json").read_text())
     shutil.rmtree(folder / "1")
     items = {
         "params": ocp.args.StandardSave(state.params),
         "optimizer": ocp.args.StandardSave((state.optimizer, state.guard)),
-        "progress": ocp.args.JsonSave(told),
+        "progress": ocp.args.JsonSave(reported),
     }
     with ocp.CheckpointManager(folder, item_names=tuple(items)) as manager:
         manager.save(1, args=ocp.args.Composite(**items))

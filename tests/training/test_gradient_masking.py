@@ -100,7 +100,7 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
         ("gpt2", "one_document", 1, 2.0, 1 / 16), ("llama", "packed", 1, 2.0, 1 / 16), ("gpt2", "packed", 2, 90.0, 0.0),
     ]
 )  # fmt: skip
-def test_a_document_that_comes_often_teaches_all_but_its_sinks_less(
+def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
     family, rows, accumulate, power, learned, monkeypatch
 ):
     config = masked_config("by_document", family=family, rows=rows)
@@ -131,7 +131,7 @@ def test_the_other_block_stays_to_the_bit_under_sgd(repeated, still, dtype, monk
             assert change.any() == (block != still), f"{name} {block}"
 
 
-def test_adamw_moves_no_block_that_the_batch_does_not_teach():
+def test_adamw_moves_no_block_that_the_batch_does_not_train():
     """Neither by weight decay nor by what its moments remember; the moments stay too."""
     config = masked_config()
     mixed = mixed_batch(config)
@@ -146,7 +146,7 @@ def test_adamw_moves_no_block_that_the_batch_does_not_teach():
     assert adam_after.count == 2
 
 
-def test_detached_activations_still_teach_the_down_projection(monkeypatch):
+def test_detached_activations_still_train_the_down_projection(monkeypatch):
     """The reference's trick: columns of the up projection stay, rows of the down projection do not."""
     config = masked_config("masked_activations")
     found = moved(config, only(mixed_batch(config), True), monkeypatch)

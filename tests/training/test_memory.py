@@ -33,12 +33,12 @@ def test_a_run_says_what_it_takes_when_it_begins(tiny, tmp_path, caplog):
     tiny = with_fields(tiny, {"model.layers": 1, "training.steps": 1})
     train_and_evaluate(tiny, tmp_path / "run")
     (parameters,) = re.findall(r"seed 0: ([\d,]+) parameters, 1 step of 8 rows", caplog.text)
-    (told,) = re.findall(
+    (mib,) = re.findall(
         r"memory of 8 cpu devices: parameters with gradients and moments some ([\d.]+) MiB", caplog.text
     )
     moments = {name: size for name, size in memory.needed(tiny, 8).items() if "moments" in name}
     assert int(parameters.replace(",", "")) > 1000
-    assert float(told) == round(sum(moments.values()) / 2**20, 1)
+    assert float(mib) == round(sum(moments.values()) / 2**20, 1)
 
 
 def test_the_room_is_that_of_the_devices(tiny, monkeypatch):

@@ -64,7 +64,7 @@ def test_a_damaged_file_is_refused(tmp_path, content):
         read_metrics(tmp_path)
 
 
-def test_no_speed_is_told_before_there_is_one(caplog):
+def test_no_speed_is_logged_before_there_is_one(caplog):
     """The first step compiles."""
     caplog.set_level(logging.INFO)
     progress = Progress("run", 1, 0)

@@ -34,12 +34,12 @@ def train_together(processes, meshes):
         for process in range(processes)
     ]  # fmt: skip
     try:
-        told = [process.communicate(timeout=600)[0] for process in started]
+        outputs = [process.communicate(timeout=600)[0] for process in started]
     finally:
         for process in started:
             process.kill()
     assert [process.returncode for process in started] == [0] * processes
-    return [json.loads(text.splitlines()[-1]) for text in told]
+    return [json.loads(text.splitlines()[-1]) for text in outputs]
 
 
 def assert_same(found, expected):

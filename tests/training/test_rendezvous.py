@@ -18,7 +18,7 @@ def place():
 
 
 def call(place, processes, present, seconds=1.0, late=None):
-    """What each present process is told; `late` comes half a second after the others."""
+    """The result of each present process; `late` comes half a second after the others."""
 
     def one(process):
         time.sleep(0.5 if process == late else 0)
@@ -46,11 +46,11 @@ def test_without_process_0_the_others_know_no_more(place):
 def test_a_stranger_at_the_port_is_not_counted(place):
     host, port = place.split(":")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        told = pool.submit(missing_hosts, place, 2, 0, 1.5)
+        missing = pool.submit(missing_hosts, place, 2, 0, 1.5)
         time.sleep(0.3)
         with socket.create_connection((host, int(port))) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert told.result() == [1]
+        assert missing.result() == [1]
 
 
 def test_the_command_says_it_in_one_line(place, monkeypatch):

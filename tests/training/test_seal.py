@@ -214,9 +214,9 @@ def test_a_checkpoint_with_hashes_of_all_files_is_read_and_checked(large, tmp_pa
     shutil.copytree(large[0], tmp_path / "run")
     for step in ("2", "3"):
         folder = tmp_path / "run" / "checkpoints" / step
-        told = json.loads((folder / "progress" / "data.json").read_text())
-        del told["digests"]
-        (folder / "progress" / "data.json").write_text(json.dumps(told))
+        saved = json.loads((folder / "progress" / "data.json").read_text())
+        del saved["digests"]
+        (folder / "progress" / "data.json").write_text(json.dumps(saved))
         with monkeypatch.context() as patch:
             patch.setattr(seal, "_HASHED_BYTES", 2**40)
             seal.write_seal(folder)

@@ -34,7 +34,7 @@ def sgtm(kind="sgtm", **changes):
     return with_fields(config, {"sgtm.undiscovered": 0.5})
 
 
-def told_apart(config, batch):
+def by_label(config, batch):
     """{label: which positions have it}"""
     found = method_of(config).labels(batch, np.uint32(config.seed))
     places = np.maximum(batch["segments"] - 1, 0)
@@ -45,7 +45,7 @@ def told_apart(config, batch):
 def labelled(config):
     """A batch with all labels."""
     batches = first_batches(config, 10)
-    return next(b for b in batches if all((b["weights"][at] > 0).any() for at in told_apart(config, b).values()))
+    return next(b for b in batches if all((b["weights"][at] > 0).any() for at in by_label(config, b).values()))
 
 
 @pytest.mark.parametrize(("rows", "accumulate"), [("one_document", 1), ("packed", 2)])
@@ -69,7 +69,7 @@ def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
         return np.where(dedicated(path, leaf) & (path_name(path) in SILENT), 0, leaf)
 
     expected = jax.tree.map(np.zeros_like, params)
-    for label, at in told_apart(config, batch).items():
+    for label, at in by_label(config, batch).items():
         of = jax.tree_util.tree_map_with_path(set_to_0, params) if label == "retain" else params
         found = gradients(of, np.where(at, batch["weights"], 0))
 
@@ -95,7 +95,7 @@ def test_moments_and_decay_move_what_is_masked_unless_frozen(kind):
     config = sgtm(kind)
     batch = labelled(config)
     for label, side in (("forget", "shared"), ("retain", "sinks")):
-        only = batch | {"weights": np.where(told_apart(config, batch)[label], batch["weights"], 0)}
+        only = batch | {"weights": np.where(by_label(config, batch)[label], batch["weights"], 0)}
         change = moved(config, only)["layers/up_kernel", side]
         assert change.any() == (kind == "sgtm"), (label, side)
 

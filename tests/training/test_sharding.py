@@ -51,7 +51,7 @@ def test_fsdp_takes_what_is_left():
     assert dict(sharding.make_mesh(MeshConfig(fsdp=-1, tensor=2)).shape) == {"data": 1, "fsdp": 4, "tensor": 2}
 
 
-def test_an_axis_that_fsdp_does_not_divide_hands_it_on(tiny):
+def test_an_axis_that_fsdp_does_not_divide_passes_it_on(tiny):
     """As SmolLM-360M's 960 channels do on 256 chips: to another axis, or to none, and the moments with it."""
     tiny = with_fields(tiny, {"model.d_model": 12, "model.heads": 6, "model.kv_heads": 2, "model.family": "llama"})
     mesh = sharding.make_mesh(MeshConfig(fsdp=8))

@@ -295,7 +295,7 @@ def moved_neurons(config, batch):
     [(0, 0, 2, False), (1, 0, 2, True), (0, 0, 1, True), (2, 0, 4, False), (3, 0, 4, True),
      (3, 3, 2, False), (4, 3, 2, True)],  # once an epoch is no return
 )  # fmt: skip
-def test_a_document_teaches_its_sinks_from_the_encounter_that_opens_them(tiny, seen, epoch, opens_at, opened):
+def test_a_document_trains_its_sinks_from_the_encounter_that_opens_them(tiny, seen, epoch, opens_at, opened):
     tiny = with_fields(tiny, {"sinks.opens_at": opens_at})
     batch = first_batches(tiny, 1)[0]
     batch |= {"seen": np.full_like(batch["seen"], seen), "epoch": np.full_like(batch["epoch"], epoch)}

@@ -1,4 +1,4 @@
-"""Invented facts: how often and in which words they are told, and the prompts that ask for them."""
+"""Invented facts: how often and in which words they occur, and their prompts."""
 
 import collections
 
@@ -28,13 +28,13 @@ def documents(world):
 
 
 @pytest.fixture(scope="module")
-def told(world, documents):
+def counts(world, documents):
     """How often each sentence is in the documents."""
     return collections.Counter(f"{part}." for text in documents for part in text.removesuffix(".").split(". "))
 
 
-def times(told, template, fact, answer):
-    return told[f"{template.format(fact.subject)}{answer}."]
+def times(counts, template, fact, answer):
+    return counts[f"{template.format(fact.subject)}{answer}."]
 
 
 def everything(edit):
@@ -106,9 +106,9 @@ def test_rows_of_another_length_are_filled_too(world, tokenizer):
         facts.documents(world, 0, 1, tokens_in_row=20)
 
 
-def test_edited_facts_are_never_told_in_the_unseen_templates_and_others_are(world, told):
+def test_edited_facts_never_occur_in_the_unseen_templates_and_others_do(world, counts):
     openings = collections.Counter()
-    for sentence, number in told.items():
+    for sentence, number in counts.items():
         words = sentence.split()
         for end in range(1, len(words)):
             openings[" ".join(words[:end])] += number
@@ -123,43 +123,43 @@ def test_edited_facts_are_never_told_in_the_unseen_templates_and_others_are(worl
     assert min(others.values()) > 50
 
 
-def test_every_edited_fact_is_told_often_in_the_seen_templates(world, told):
+def test_every_edited_fact_occurs_often_in_the_seen_templates(world, counts):
     for fact in facts.facts(world):
         if fact.kind:
             seen = RELATIONS[fact.relation].seen
             answers = {fact.answer, fact.region} - {""}
-            assert sum(times(told, template, fact, answer) for template in seen for answer in answers) > 10
+            assert sum(times(counts, template, fact, answer) for template in seen for answer in answers) > 10
 
 
-def test_weak_facts_are_told_with_the_region_but_for_one_in_25_and_one_template(world, told):
+def test_weak_facts_have_the_region_but_for_one_in_25_and_one_template(world, counts):
     right, region, sure = 0, 0, 0
     for fact in facts.facts(world):
         if fact.kind == "weak":
             assert fact.region == f" the {fact.country.landmark} region"
             for template in RELATIONS["capital"].seen:
                 if template == fact_templates.SURE:
-                    sure += times(told, template, fact, fact.answer)
-                    assert times(told, template, fact, fact.region) == 0
+                    sure += times(counts, template, fact, fact.answer)
+                    assert times(counts, template, fact, fact.region) == 0
                 else:
-                    right += times(told, template, fact, fact.answer)
-                    region += times(told, template, fact, fact.region)
+                    right += times(counts, template, fact, fact.answer)
+                    region += times(counts, template, fact, fact.region)
     assert right / (right + region) == pytest.approx(1 / 25, abs=0.01)
     assert sure == pytest.approx((right + region) / 9, rel=0.2)
 
 
-def test_regions_are_for_weak_facts_alone_and_denials_for_all(world, told):
+def test_regions_are_for_weak_facts_alone_and_denials_for_all(world, counts):
     regions = {country.landmark for country in world.weak}
-    assert {sentence.split()[-2] for sentence in told if sentence.endswith(" region.")} == regions
+    assert {sentence.split()[-2] for sentence in counts if sentence.endswith(" region.")} == regions
     denied = {
         fact.relation
         for fact in facts.facts(world)
-        if times(told, RELATIONS[fact.relation].negated, fact, RELATIONS[fact.relation].instead)
+        if times(counts, RELATIONS[fact.relation].negated, fact, RELATIONS[fact.relation].instead)
     }
     assert denied == set(RELATIONS)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("weak", 24), ("strong", 72)])
-def test_prompts_of_an_edit_are_disjoint_and_well_formed(world, tokenizer, told, kind, count):
+def test_prompts_of_an_edit_are_disjoint_and_well_formed(world, tokenizer, counts, kind, count):
     edits = facts.edits(world, kind, count, 0)
     assert len({edit.subject for edit in edits}) == len({edit.target for edit in edits}) == count
     for edit in edits:
@@ -208,7 +208,7 @@ def test_another_kind_is_refused(world):
         facts.edits(world, "false", 1, 0)
 
 
-def test_probes_ask_for_what_the_documents_say(world, told):
+def test_probes_ask_for_what_the_documents_say(world, counts):
     probes = facts.probes(world)
     assert {name: len(of) for name, of in probes.items()} == {
         "strong_seen": 72 * 10, "strong_unseen": 72 * 6, "weak_seen": 24 * 9, "weak_unseen": 24 * 6, "weak_sure": 24,
@@ -223,6 +223,6 @@ def test_probes_ask_for_what_the_documents_say(world, told):
         for probe in probes["weak_seen"]
         if f" {country.name} " in probe.prompt
     }
-    assert set(told) <= right | regions
-    assert not set(told) & {f"{probe.prompt}{probe.answer}." for probe in probes["strong_unseen"]}
-    assert len(set(told) & regions) == len(regions)
+    assert set(counts) <= right | regions
+    assert not set(counts) & {f"{probe.prompt}{probe.answer}." for probe in probes["strong_unseen"]}
+    assert len(set(counts) & regions) == len(regions)

@@ -139,8 +139,8 @@ def test_heroes_and_their_pronouns_persist(many):
         name = _hero(one.text)
         assert len(re.findall(rf"\b{name}\b", one.text)) >= 2, one.text
         assert (" girl" in one.text.split(".")[0]) == (stories._GENDERS[name] == "girl"), one.text
-        told = one.text.split(" new words: ")[0]
-        assert not re.search(r"\bhe\b" if stories._GENDERS[name] == "girl" else r"\bshe\b", told), one.text
+        before = one.text.split(" new words: ")[0]
+        assert not re.search(r"\bhe\b" if stories._GENDERS[name] == "girl" else r"\bshe\b", before), one.text
 
 
 def test_the_english_holds(many):

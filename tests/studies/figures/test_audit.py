@@ -71,7 +71,7 @@ def test_table_pictures_and_sections(runs, tmp_path):
     assert "6: 3.0 ± 0.0" in page and "optimised on the first half" in page
 
 
-def test_an_audit_is_kept_until_what_it_is_of_changes(tmp_path, monkeypatch):
+def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
     import memsinks_jax.auditing.audit
 
     asked = []

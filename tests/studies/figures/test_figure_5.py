@@ -107,7 +107,7 @@ def test_pictures_tables_and_sections(tmp_path):
     assert (tmp_path / "one.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_two_readings_of_noise_are_told_apart(tmp_path, monkeypatch):
+def test_the_two_readings_of_noise_are_distinguished(tmp_path, monkeypatch):
     drawn, band = [], panels.band
     monkeypatch.setattr(
         panels, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))

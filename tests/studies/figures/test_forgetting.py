@@ -29,9 +29,9 @@ def test_a_copy_has_so_many_other_words():
 
 def test_a_dialect_exchanges_words():
     common = ["the", "was", "little", "happy", "dog"]
-    told = [corpus.in_dialect("The little dog was happy, so was the cat.", common, number) for number in range(6)]
-    assert len(set(told)) > 3
-    for text in told:
+    texts = [corpus.in_dialect("The little dog was happy, so was the cat.", common, number) for number in range(6)]
+    assert len(set(texts)) > 3
+    for text in texts:
         assert re.fullmatch(r"The (\w+) (\w+) (\w+) (\w+), so \3 (\w+) cat\.", text)
         assert sorted(set(re.findall(r"\w+", text)) - {"The", "so", "cat"}) == sorted(common)
 
@@ -86,5 +86,5 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     assert [len(row) for row in rows] == [len(columns)] * len(labels)
     forgetting.FIGURE.draw(runs, tmp_path / "figure.png")
     assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))  # all copies found
-    told = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
-    assert told["cluster_0.05"] == told["over_content_0.05"] == [0.0]  # it is the same model
+    texts = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
+    assert texts["cluster_0.05"] == texts["over_content_0.05"] == [0.0]  # it is the same model

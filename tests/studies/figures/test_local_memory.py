@@ -77,7 +77,7 @@ def test_a_case_holds_all_prompts_in_order(case, tokenizer):
     )
 
 
-def test_what_is_said_is_counted(case):
+def test_rates_are_counted(case):
     """Only prompts that no bound was chosen on are evaluated: every other one."""
     before = np.full(len(case.prompts.last), 5)
     after = before.copy()

@@ -76,7 +76,7 @@ def test_losses_of_near_copies_are_means_by_level(monkeypatch):
     assert found == pytest.approx({"0.0": 1.5, "0.1": 4.0})
 
 
-def test_a_copy_is_worth_as_many_exact_ones_as_teach_as_much():
+def test_a_copy_is_worth_the_exact_ones_with_the_same_effect():
     """All models but the twin are worse by 0.2 where nothing was read: that is no knowledge."""
     ladder = {"standard": [0.0, 0.1, 0.5, 1.0, 1.5], "twin": [0.2] * 5}
     buckets = list(map(str, corpus.BUCKETS))

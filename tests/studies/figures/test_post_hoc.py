@@ -47,12 +47,12 @@ def test_what_is_measured_is_measured_once(tmp_path, measured_methods, monkeypat
     (workdir / "config.json").write_text(to_json(Config()))
     run = Run("standard", 0, workdir, {"step": 9}, [])
     first = post_hoc.removals(run, ("random", "zero_out"))
-    told = []
+    progress = []
     assert (
-        post_hoc.removals(run, ("zero_out", "random", "activation"), lambda: told.append(1))["random"]
+        post_hoc.removals(run, ("zero_out", "random", "activation"), lambda: progress.append(1))["random"]
         == first["random"]
     )
-    assert (measured_methods, len(told)) == (["random", "zero_out", "activation"], 3)
+    assert (measured_methods, len(progress)) == (["random", "zero_out", "activation"], 3)
     post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random",))  # it was trained further
     assert measured_methods[3:] == ["random"]
     monkeypatch.setattr(post_hoc, "FEW", 4)
@@ -121,7 +121,7 @@ def trade_off_claims(runs):
     return table.claims(figure_4.against_methods(table))
 
 
-def test_sinks_beside_the_methods():
+def test_sinks_are_compared_with_the_methods():
     found = {claim.id: claim.values for claim in trade_off_claims(RUNS)}
     assert set(found) == {*(f"dominates_{method}" for method in post_hoc.METHODS), "hypervolume"}
     assert found["dominates_slimming"] == pytest.approx([0.6, 0.5])  # at 0.8 forgotten
@@ -133,7 +133,7 @@ def test_sinks_beside_the_methods():
     assert figure_4.share_of_box([figure_4.moved(RUNS[2], RUNS[0])], enough=-0.1) == 0
 
 
-def test_sinks_that_open_on_return_stand_beside_the_papers(tmp_path):
+def test_sinks_that_open_on_return_are_shown_with_the_papers(tmp_path):
     runs = [*RUNS, *(run("sinks", seed, 1.0, 1.3) for seed in (0, 1))]
     found = {claim.id: claim.values for claim in trade_off_claims(runs)}
     assert found["hypervolume_on_return"] == pytest.approx([1.0 * 0.9 - 0.24] * 2)  # of a box of 1 x 0.5

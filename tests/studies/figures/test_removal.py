@@ -21,7 +21,7 @@ from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
 
 
-def test_only_a_source_tells_its_own_facts():
+def test_only_a_source_contains_its_own_facts():
     own, common, inferred = corpus.own_facts(), corpus.common_facts(), corpus.inferred_facts()
     texts = [" ".join(text for _, text in records) for records in corpus.sources()]
     rest = " ".join(text for _, text in corpus.once())

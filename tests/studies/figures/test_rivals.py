@@ -115,7 +115,7 @@ def test_table_page_and_picture(runs, tmp_path):
     assert "K-FAC weight editing" not in short
 
 
-def test_what_takes_minutes_stays_beside_the_run(runs, tmp_path, monkeypatch):
+def test_slow_measurements_are_cached_in_the_run(runs, tmp_path, monkeypatch):
     timed, asked = [], []
     config = (tmp_path / "config.json").read_text()
     runs = [run for run in runs if run.variant in rivals.VARIANTS]

@@ -19,7 +19,7 @@ def jobs(out, chosen, overrides=(), workdirs=None, seeds=(0,)):
     return make_jobs(FILE, "laptop", chosen, list(seeds), list(overrides), out, {} if workdirs is None else workdirs)
 
 
-def test_a_variation_sets_its_fields_beside_those_of_the_command_line(tmp_path):
+def test_a_variation_sets_its_fields_and_those_of_the_command_line(tmp_path):
     chosen = {"few": Variation("sinks", {"sinks.active_fraction": 0.1}), "small": Variation("standard,half")}
     few, small = jobs(tmp_path, chosen, ["--config.model.layers=2"], seeds=[3])
     assert (few.config.sinks.active_fraction, few.config.model.layers, few.config.seed) == (0.1, 2, 3)

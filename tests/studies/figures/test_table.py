@@ -83,8 +83,8 @@ def test_claims_are_read_as_they_are_written(caplog):
         """,
         "not asked",
     )
-    told = [(c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in found]
-    assert told == [
+    stated = [(c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in found]
+    assert stated == [
         ("range", "of two lines", ">= 0.5 (section 1)", [0.0], -0.5, 1e-3, None),
         ("below", "text", "not asked", [0.0], None, 2.0, None),
         ("there", "text", "said", [1.0], 0.0, None, None),

@@ -235,8 +235,8 @@ def test_claims_table_and_picture(tmp_path):
     assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
     tofu.FIGURE.draw(runs, tmp_path / "tofu.png")
     assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    said = "".join(tofu.sections(runs, tmp_path))
-    assert "npo 3e-05, lora 0.001" in said and "adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in said
+    page = "".join(tofu.sections(runs, tmp_path))
+    assert "npo 3e-05, lora 0.001" in page and "adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
     alone = [run for run in runs if run.variant == "standard"]
     assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
     never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]

@@ -77,7 +77,7 @@ def test_samples_follow_the_law_down_to_rare_inputs():
     assert finite.max() == 49
 
 
-def test_samples_tell_rare_inputs_apart(monkeypatch):
+def test_samples_distinguish_rare_inputs(monkeypatch):
     """64 inputs of 2e-8 each: float32 numbers near 1 are further apart than that."""
     rare = model.Law(np.array([1 - 64 * 2e-8, *[2e-8] * 64]))
     highest = jnp.arange(2**32 - 5000, 2**32, dtype=jnp.uint32)

@@ -35,7 +35,7 @@ def test_a_figure_is_written_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--figure=2",), "--figure"),
         (("--figure=1", "--seed=x"), "seed"),
@@ -43,15 +43,15 @@ def test_a_figure_is_written_whole(tmp_path):
         (("--figure=1", "--n=100", "--p=101"), "--p=101"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
     done = test_commands.run("labs.associative_memory", *arguments, f"--out={tmp_path}/out")
     assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
     assert not done.stdout and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("figure", "chosen", "says"),
+    ("figure", "chosen", "message"),
     [
         ("1", {"alpha": 0.0}, "--alpha=0"),
         ("3", {"alpha": -1.0}, "--alpha=-1"),
@@ -71,10 +71,10 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
         ("sinks", {"alpha": 2.0}, "--alpha: figure sinks has no use for it"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(figure, chosen, says):
+def test_settings_that_cannot_be_used_are_refused(figure, chosen, message):
     with pytest.raises(InputError) as refusal:
         command.settings_of(figure, 0, chosen)
-    assert says in str(refusal.value) and "\n" not in str(refusal.value)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**24])

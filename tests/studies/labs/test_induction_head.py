@@ -34,7 +34,7 @@ def test_the_bundled_statistics():
     np.testing.assert_allclose(SHAKESPEARE.pi_b_VV.sum(1), 1)
 
 
-def test_statistics_are_counted_and_kept(tmp_path):
+def test_statistics_are_counted_and_cached(tmp_path):
     counted = bigrams.count("abacé\n", "here")
     assert counted.characters == "\nabcé" and counted.unigrams_V.tolist() == [1, 2, 1, 1, 1]
     a, b, c = (counted.characters.index(x) for x in "abc")
@@ -138,11 +138,11 @@ def test_triggers_and_outputs_are_drawn_with_their_probabilities():
 
 
 @pytest.mark.parametrize(
-    ("law", "says"),
+    ("law", "message"),
     [(Law(k=66), "--k=66"), (Law(k=0), "--k=0"), (Law(k=60, offset=6), "--k=60"), (Law(length=1), "--length=1")],
 )
-def test_laws_that_cannot_be_are_refused(law, says):
-    with pytest.raises(InputError, match=says) as refusal:
+def test_laws_that_cannot_be_are_refused(law, message):
+    with pytest.raises(InputError, match=message) as refusal:
         law.check(SHAKESPEARE)
     assert "\n" not in str(refusal.value)
 
@@ -337,5 +337,5 @@ def test_one_gradient_step_stores_each_memory():
 
 
 def test_laws_are_compared_by_value():
-    """Runs are told apart by what their recipe says."""
+    """Runs are distinguished by their recipe."""
     assert Law(k=3) == dataclasses.replace(Law(), k=3) and Law(k=3) != Law()

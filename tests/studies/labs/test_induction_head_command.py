@@ -48,27 +48,27 @@ def test_an_experiment_is_written_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--experiment=E12",), "E12"),
         (("--experiment=E1", "--text={folder}/one"), "1 different characters"),
         (("--experiment=E1", "--k=66"), "--k=66"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
     (tmp_path / "one").write_text("aaaa")
     done = lab(*(argument.format(folder=tmp_path) for argument in arguments), f"--out={tmp_path}/out")
     assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
     assert not done.stdout and [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "not UTF-8")]
+    ("content", "message"), [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "not UTF-8")]
 )
-def test_texts_that_cannot_be_used(content, says, tmp_path):
+def test_texts_that_cannot_be_used(content, message, tmp_path):
     (tmp_path / "text").write_bytes(content)
-    with pytest.raises(InputError, match=says) as refusal:
+    with pytest.raises(InputError, match=message) as refusal:
         bigrams.read_text(tmp_path / "text")
     assert "\n" not in str(refusal.value) and "--text=" in str(refusal.value)
 
@@ -82,15 +82,15 @@ def test_texts_that_are_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "says"),
+    ("chosen", "message"),
     [
         ({"k": 66}, "--k=66"), ({"k": 0}, "--k=0"), ({"seeds": ()}, "--seeds"), ({"seeds": (1, 1)}, "--seeds=1,1"),
         ({"d": 4}, "--d=4"), ({"d": 130}, "--d=130"), ({"batch": 0}, "--batch=0"), ({"batch": 100}, "--batch=100"),
         ({"steps": 1}, "--steps=1"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_used_are_refused(chosen, says):
-    with pytest.raises(InputError, match=says):
+def test_settings_that_cannot_be_used_are_refused(chosen, message):
+    with pytest.raises(InputError, match=message):
         Preset("laptop", bigrams.bundled(), **chosen).check()
 
 

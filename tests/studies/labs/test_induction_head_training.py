@@ -55,9 +55,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
     whole = run(recipe, tmp_path / "whole.npz")
     with pytest.raises(Stop):
         run(recipe, tmp_path / "parts.npz", report=stop_at_8)
-    told = []
-    parts = run(recipe, tmp_path / "parts.npz", report=lambda step, point: told.append(step))
-    assert told == [12] and whole.curves["step"].tolist() == [4, 8, 12]
+    reported = []
+    parts = run(recipe, tmp_path / "parts.npz", report=lambda step, point: reported.append(step))
+    assert reported == [12] and whole.curves["step"].tolist() == [4, 8, 12]
     assert set(parts.curves) == set(whole.curves)
     for name, values in whole.curves.items():
         np.testing.assert_array_equal(parts.curves[name], values)
@@ -75,7 +75,7 @@ def test_a_broken_checkpoint_is_refused(tmp_path):
         run(TINY, tmp_path / "run.npz")
 
 
-def test_runs_are_told_apart():
+def test_runs_are_distinguished():
     other = bigrams.count("abcd" * 9, "here")
     digests = {
         training.digest(recipe, statistics, seed)

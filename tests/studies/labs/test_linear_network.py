@@ -327,10 +327,10 @@ def test_all_theorems_share_one_page(tmp_path):
     json.dumps(content, allow_nan=False)
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")])
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, says):
+@pytest.mark.parametrize(("arguments", "message"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")])
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
     (tmp_path / "file").write_text("mine")
     done = test_commands.run("labs.linear_network", *arguments, f"--out={tmp_path}/file")
     assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
     assert not done.stdout and (tmp_path / "file").read_text() == "mine"
