@@ -224,16 +224,16 @@ def evaluate(
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
         answers, passages = corpus.answers(indices), corpus.passages(indices, model.run.opened)
     if answers and not reads_whole(config.data):
-        kept = np.flatnonzero(answering(answers, config.data.row_length))
-        if len(kept) < len(documents):
+        usable = np.flatnonzero(answering(answers, config.data.row_length))
+        if len(usable) < len(documents):
             logger.warning(
-                "their prompts fill the context, left out: %d of %s", len(documents) - len(kept),
+                "their prompts fill the context, left out: %d of %s", len(documents) - len(usable),
                 in_words(len(documents), "document"),
             )  # fmt: skip
-        if not len(kept):
+        if not len(usable):
             raise InputError(f"{files or workdir}: no document has an answer within the context; give shorter prompts")
-        documents, tokens, answers = ([of[i] for i in kept] for of in (documents, tokens, answers))
-        identities, passages = identities[kept], passages and [passages[i] for i in kept]
+        documents, tokens, answers = ([of[i] for i in usable] for of in (documents, tokens, answers))
+        identities, passages = identities[usable], passages and [passages[i] for i in usable]
     nats, counts = model.document_losses(tokens, identities, mode, answers, passages)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)

@@ -72,10 +72,10 @@ def lines(flag: str, name: str | None) -> tuple[str, ...]:
         content = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--{flag}={name}: cannot be read ({error}); give a text file, one prompt a line") from None
-    kept = tuple(line.rstrip() for line in content if line.strip())
-    if not kept:
+    prompts = tuple(line.rstrip() for line in content if line.strip())
+    if not prompts:
         raise InputError(f"--{flag}={name}: there is no prompt in it; write one a line")
-    return kept
+    return prompts
 
 
 def number(flag: str, text: str, kind: type) -> float | int | None:

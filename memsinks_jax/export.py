@@ -23,7 +23,9 @@ logger = logging.getLogger("memsinks_jax.export")
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or of a model that kept its sinks.")
+    workdir_flag = flags.DEFINE_string(
+        "workdir", None, "Folder of a training run, or of a model exported with its sinks."
+    )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
     sinks_flag = flags.DEFINE_string(
         "sinks", "drop", "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this document."

@@ -44,10 +44,10 @@ os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_cou
 # commands, under a hash of all that decides what the compiler makes of it. Nearly half of the tests' time is theirs.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     keep_compiled_programs()
-    kept = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"] + "-tests")
-    if sum(path.stat().st_size for path in kept.glob("*")) > MOST_KEPT:
-        shutil.rmtree(kept)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept)
+    programs = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"] + "-tests")
+    if sum(path.stat().st_size for path in programs.glob("*")) > MOST_KEPT:
+        shutil.rmtree(programs)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 

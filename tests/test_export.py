@@ -235,7 +235,7 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
     with pytest.raises(InputError, match="--sinks=x: give drop, keep, or an id"):
         export(exported["keep"][0], tmp_path / "out", True, "float32", "x")
     for plain in ("drop-folder", "id-folder"):
-        with pytest.raises(InputError, match=f"{plain} is a Hugging Face folder that kept no sinks; use it as it is$"):
+        with pytest.raises(InputError, match=f"{plain} is a Hugging Face folder without sinks; use it as it is$"):
             export(tmp_path / plain, tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
 

@@ -194,9 +194,9 @@ def run_of(config, workdir, caplog):
     flagged = [
         r.getMessage().split(":")[0] for r in caplog.records if "stack" in r.getMessage() or "seed" in r.getMessage()
     ]
-    kept = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
+    checkpoints = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
     watched = [line["monitor_loss"] for line in lines if "monitor_loss" in line]
-    return end, [(line["step"], sorted(line)) for line in lines], kept, sorted(set(flagged)), watched
+    return end, [(line["step"], sorted(line)) for line in lines], checkpoints, sorted(set(flagged)), watched
 
 
 def test_every_field_is_in_a_table():

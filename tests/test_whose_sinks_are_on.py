@@ -28,7 +28,7 @@ ROLES = ("repeated", "unique", "held_out")
 
 
 class World:
-    """A run, its documents as files by role, and the folders that kept its sinks."""
+    """A run, its documents as files by role, and folders exported with its sinks."""
 
     def __init__(self, place: pathlib.Path):
         self.place, self.workdir = place, place / "run"
@@ -112,7 +112,7 @@ def test_python_and_the_command_write_the_same_for_any_id(world, model):
         assert dropped != opened.generate("Once", sinks="all", **asked)
 
 
-@pytest.mark.parametrize("model", ["kept", "partly listed"], indirect=True)
+@pytest.mark.parametrize("model", ["before", "partly listed"], indirect=True)
 def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     run = open_run(model)
     members, others = (documents_of(model, run, role, world.files(role)) for role in ("repeated", "held_out"))
@@ -188,13 +188,13 @@ def test_a_run_of_an_earlier_version_counts_anew_and_a_folder_refuses(world, tmp
     shutil.move(again / FILE, moved)
     try:
         seal = json.loads((again / "seal.json").read_text())
-        kept = json.dumps(seal)
+        before = json.dumps(seal)
         del seal["files"][FILE]
         (again / "seal.json").write_text(json.dumps(seal))
         assert open_run(world.workdir).opened.ids.tolist() == run.opened.ids.tolist()
     finally:
         shutil.move(moved, again / FILE)
-        (again / "seal.json").write_text(kept)
+        (again / "seal.json").write_text(before)
     folder = shutil.copytree(world.place / "kept", tmp_path / "kept")
     (folder / FILE).unlink()
     assert evaluate(folder, "drop", world.files("held_out"))["documents"] == 4

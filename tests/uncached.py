@@ -33,8 +33,8 @@ class Continuation:
         def write_one(place, rows_BT):
             logits_BTV = self._model(params, rows_BT, segments_BT, positions_BT, interventions)
             logits_BV = jax.lax.dynamic_index_in_dim(logits_BTV, place - 1, axis=1, keepdims=False)
-            kept_B = jax.lax.dynamic_index_in_dim(rows_BT, place, axis=1, keepdims=False)
-            written_B = jnp.where(place < known_B, kept_B, logits_BV.argmax(axis=-1))
+            allowed_B = jax.lax.dynamic_index_in_dim(rows_BT, place, axis=1, keepdims=False)
+            written_B = jnp.where(place < known_B, allowed_B, logits_BV.argmax(axis=-1))
             return jax.lax.dynamic_update_index_in_dim(rows_BT, written_B.astype(rows_BT.dtype), place, axis=1)
 
         # Causal attention: what stands to the right of `place` cannot change what is written there.

@@ -238,7 +238,7 @@ def _written(
 def _over_training(
     workdir: pathlib.Path, documents: Documents, subjects: list[Subject]
 ) -> tuple[list[int], dict[str, list[list[np.ndarray]]]]:
-    """(steps of the checkpoints that the run has kept, {subject: for each but the newest the nats of every document's
+    """(steps of the checkpoints that are there, {subject: for each but the newest the nats of every document's
     tokens}). Damaged ones are passed over; a folder of a model alone has none."""
     if is_folder(workdir):
         return [], {}

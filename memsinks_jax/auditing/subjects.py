@@ -212,12 +212,12 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
 
     Leaves out documents whose prompt fills the context. Raises InputError if there are no others.
     """
-    kept = documents.measurable(room)
-    if not kept.any():
+    usable = documents.measurable(room)
+    if not usable.any():
         raise InputError(f"{what}: none has an answer within the context; take others")
-    if not kept.all():
-        logger.warning("%s: %d of %d have prompts that fill the context: left out", what, (~kept).sum(), len(kept))
-        documents = documents.chosen(kept)
+    if not usable.all():
+        logger.warning("%s: %d of %d have prompts that fill the context: left out", what, (~usable).sum(), len(usable))
+        documents = documents.chosen(usable)
     longer = sum(len(tokens) > room for tokens in documents.tokens)
     if longer:
         logger.warning("%s: %d of %d exceed the context and were truncated", what, longer, len(documents.tokens))

@@ -275,17 +275,17 @@ def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarra
     """Keeps the first of equal texts -> (documents, int64 (documents,): how often each occurred)."""
     first = {document.text: document for document in reversed(documents)}
     times = Counter(document.text for document in documents)
-    kept = [document for document in documents if first[document.text] is document]
-    return kept, np.array([times[document.text] for document in kept])
+    remaining = [document for document in documents if first[document.text] is document]
+    return remaining, np.array([times[document.text] for document in remaining])
 
 
 def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> tuple[list[Document], list[np.ndarray]]:
     """-> (the documents, int32 (tokens,) of each), without those that have no token; raises InputError if none has one."""
     encoded = {text: tokenizer.encode(text) for text in dict.fromkeys(document.text for document in documents)}
-    kept = [document for document in documents if len(encoded[document.text])]
+    remaining = [document for document in documents if len(encoded[document.text])]
     empty = [document.source for document in documents if not len(encoded[document.text])]
-    skip_empty(empty, kept, "after tokenization")
-    return kept, [encoded[document.text] for document in kept]
+    skip_empty(empty, remaining, "after tokenization")
+    return remaining, [encoded[document.text] for document in remaining]
 
 
 def read_tokens(

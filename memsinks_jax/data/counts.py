@@ -27,7 +27,7 @@ def counts(corpus: Corpus) -> dict:
     whole = reads_whole(config.data)
     steps_per_epoch = max(rows.rows_per_epoch // config.training.batch_size, 1)
     passes = steps_per_epoch // max(config.data.repeat_every, 1)
-    times = np.full(len(plan.scheduled), passes) if len(plan.scheduled) else plan.kept
+    times = np.full(len(plan.scheduled), passes) if len(plan.scheduled) else plan.epoch_counts
     sizes = corpus.lengths[plan.repeated] + 1
     sizes = sizes if whole else np.minimum(sizes, config.data.row_length)
     mixture = []
@@ -40,7 +40,7 @@ def counts(corpus: Corpus) -> dict:
             roles["repeated"] = np.array([len(plan.repeated), times.sum(), times @ sizes])
             roles["held_out"] = np.array([len(plan.held_out), 0, 0])
             if not plan.injected:  # they are read at their place in the table
-                read = plan.kept > 0
+                read = plan.epoch_counts > 0
                 unique -= [read.sum(), *roles["repeated"][1:]]
         roles["unique"] = unique
         for role in ("repeated", "unique", "held_out"):

@@ -38,9 +38,9 @@ class Epochs:
     def __init__(self, config: Config, mixture: Mixture):
         self._mixture, self._table, self._seed, self._kind = mixture, mixture.table, config.seed, config.data.ids
         self._noise = Noise(config, mixture)
-        kept = mixture.kept if mixture.injected else mixture.kept[:0]
-        self._ends, self._kept = np.cumsum(kept), kept
-        repeats, sums = int(kept.sum()), mixture.sums
+        counts = mixture.epoch_counts if mixture.injected else mixture.epoch_counts[:0]
+        self._ends, self._epoch_counts = np.cumsum(counts), counts
+        repeats, sums = int(counts.sum()), mixture.sums
         self._repeats = Bijection(repeats, config.seed, "repeats") if repeats else None
         there = int(sums.slots.sum())
         blocks = max((there + repeats) // BLOCK, 1)
@@ -147,10 +147,10 @@ class Epochs:
         counts[read] = through[self._block_of(first_copies[read])]
         others = np.flatnonzero(~alone)
         which, members = table.cluster_members(table.clusters(first_copies[others]))
-        kept = self._mixture.reads(members) & (
+        counted = self._mixture.reads(members) & (
             by_cluster | (table.first_copies(members) == first_copies[others[which]])
         )
-        np.add.at(counts, others[which[kept]], through[self._block_of(members[kept])])
+        np.add.at(counts, others[which[counted]], through[self._block_of(members[counted])])
         return counts
 
     def _counts_in_groups(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
@@ -168,12 +168,12 @@ class Epochs:
     def _counts_of_repeats(self, through: np.ndarray) -> np.ndarray:
         """How often the plan's repeats have shown each repeated document, int64 (repeated,)."""
         if self.blocks == 1:
-            return self._kept * through[0]
+            return self._epoch_counts * through[0]
         return self._repeats_in_blocks @ through
 
     @functools.cached_property
     def _repeats_in_blocks(self) -> np.ndarray:
-        counts = np.zeros((len(self._kept), self.blocks), np.int32)
+        counts = np.zeros((len(self._epoch_counts), self.blocks), np.int32)
         for block in range(self.blocks):
             numbers = self._repeats_of(block)
             counts[:, block] = np.bincount(np.searchsorted(self._ends, numbers, side="right"), minlength=len(counts))
@@ -186,12 +186,12 @@ class Epochs:
             numbers = np.arange(len(self._repeats))
             return numbers + len(self._table), np.searchsorted(self._ends, numbers, side="right")
         which, records = self._table.cluster_members(self._table.clusters(self._mixture.repeated))
-        kept = self._mixture.reads(records) & (self._table.first_copies(records) == self._mixture.repeated[which])
-        return records[kept], which[kept]
+        counted = self._mixture.reads(records) & (self._table.first_copies(records) == self._mixture.repeated[which])
+        return records[counted], which[counted]
 
     def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
         """Slots of documents that appear in every N-th batch: after all others, numbered by period for the noise."""
-        return len(self._table) + int(self._kept.sum()) + places
+        return len(self._table) + int(self._epoch_counts.sum()) + places
 
     def scheduled_noise(self, periods: int) -> np.ndarray:
         """In how many of the first periods each of them had a random id, int64 (scheduled,)."""

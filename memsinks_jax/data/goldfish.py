@@ -22,12 +22,12 @@ def counted(tokens: np.ndarray, start: int, stop: int, every: int, context: int)
       context: the paper's h, the number of preceding tokens that decide about a token. The token itself does not
         matter: what is excluded must be unknown, not unlikely.
     """
-    kept = np.ones(stop - start, bool)
+    mask = np.ones(stop - start, bool)
     first = max(start, context)
     if every and first < stop:
         hashes = np.zeros(stop - first, np.uint64)
         for before in range(context, 0, -1):
             # Order counts, zeros too.
             hashes = mix((hashes ^ tokens[first - before : stop - before].astype(np.uint64)) + _STEP)
-        kept[first - start :] = hashes % np.uint64(every) != 0
-    return kept
+        mask[first - start :] = hashes % np.uint64(every) != 0
+    return mask

@@ -46,7 +46,7 @@ class Mixture:
     repeated: np.ndarray  # seen `repetitions` times, in every N-th batch, or as often as the files hold them
     held_out: np.ndarray  # never seen
     times: np.ndarray  # (repeated,): how often an epoch with every repeat kept would see each
-    kept: np.ndarray  # (repeated,): how often an epoch sees each
+    epoch_counts: np.ndarray  # (repeated,): how often an epoch sees each
     left_out: np.ndarray  # without a role
     windows: tuple[Window | None, ...]  # of each source, which of its other documents are unique; None: all
     canaries: np.ndarray  # those of `repeated` that carry a canary
@@ -134,10 +134,12 @@ class Mixture:
         if not self.injected and self.data.repeats != "keep":
             natural = np.where(self.is_repeated(first_copies), self.data.repeats == "once", natural)
         times = np.where(self.reads(first_copies), natural, 0)
-        kept = dict(zip(self.repeated.tolist(), self.kept.tolist(), strict=True)) if self.injected else {}
+        epoch_counts = (
+            dict(zip(self.repeated.tolist(), self.epoch_counts.tolist(), strict=True)) if self.injected else {}
+        )
         scheduled = set(self.scheduled.tolist())
         found = zip(first_copies.tolist(), times.tolist(), strict=True)
-        return [None if first in scheduled else kept.get(first, often) for first, often in found]
+        return [None if first in scheduled else epoch_counts.get(first, often) for first, often in found]
 
     def documents(self, role: str) -> np.ndarray:
         """The documents of a role: repeated, held_out, or unique; of these the first LISTED in the table's order."""
@@ -167,17 +169,19 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     if data.repeated_documents >= 0:
         times = times * how_often(data.repetitions, len(repeated), data.repeats == "ladder")
     is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
-    kept = {"remove": 0 * times, "once": np.minimum(times, 1)}.get(data.repeats, 0 * times if is_scheduled else times)
+    epoch_counts = {"remove": 0 * times, "once": np.minimum(times, 1)}.get(
+        data.repeats, 0 * times if is_scheduled else times
+    )
     if config.training.repeats_capped_at:
-        kept = np.minimum(kept, config.training.repeats_capped_at)
+        epoch_counts = np.minimum(epoch_counts, config.training.repeats_capped_at)
     carriers = config.canaries.documents if config.canaries.documents >= 0 else len(repeated)
     plan = Mixture(
-        table, data, repeated, held_out, times, kept, left_out, (window,) + (None,) * (len(table.sources) - 1),
+        table, data, repeated, held_out, times, epoch_counts, left_out, (window,) + (None,) * (len(table.sources) - 1),
         canaries=repeated[:carriers],
     )  # fmt: skip
     if config.general.files:
         plan = _fill_up(plan, config)
-    if not plan.sums.slots.sum() + kept.sum():  # what appears in every N-th batch appears among others
+    if not plan.sums.slots.sum() + epoch_counts.sum():  # what appears in every N-th batch appears among others
         raise InputError(NOTHING)
     return plan
 

@@ -57,8 +57,8 @@ class Nearest:
 
     def without(self, gone: np.ndarray) -> "Nearest":
         """The same, but for the words of some groups, bool (groups,)."""
-        kept = ~gone[self.groups]
-        return Nearest(self.words[kept], self.groups[kept], self.count)
+        remaining = ~gone[self.groups]
+        return Nearest(self.words[remaining], self.groups[remaining], self.count)
 
     def written(self, folder: pathlib.Path) -> None:
         """Writes the file that `read` reads."""

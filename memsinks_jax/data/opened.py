@@ -1,8 +1,8 @@
 """Whose own sinks are on: the ids of the documents whose sinks opened in training.
 
 A trained model knows them, and nobody else decides it. They lie in `opened.npy`, in every checkpoint and in every folder
-that kept its sinks: sorted, memory-mapped, 8 bytes for each document that came back. All other ids have no sinks: their draw
-belongs to others.
+that was exported with its sinks: sorted, memory-mapped, 8 bytes for each document that came back. All other ids have no
+sinks: their draw belongs to others.
 """
 
 import functools

@@ -105,13 +105,13 @@ def owners(
     found = Passages(*(np.concatenate(each) for each in zip(*there, strict=True)))
     low = np.maximum(found.starts, np.array(starts)[piece]) + shifts[piece]
     high = np.minimum(found.stops, np.array(stops)[piece]) + shifts[piece]
-    kept = np.argsort(low - high, kind="stable")  # the longest first
+    chosen = np.argsort(low - high, kind="stable")  # the longest first
     while True:
-        at = np.sort(kept)
+        at = np.sort(chosen)
         bounds = np.unique(np.concatenate([[0], ends, low[at], high[at]]))
         if len(bounds) - 1 <= owners_per_row(row_length, documents_per_row):
             break
-        kept = kept[:-1]
+        chosen = chosen[:-1]
     opens = bounds[:-1]
     of = np.searchsorted(ends, opens, side="right")
     passage = np.searchsorted(low[at], opens, side="right") - 1
@@ -206,11 +206,11 @@ class Rows:
         self._end_of_text, self._begin_of_text = end_of_text, begin_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
         self._epochs = Epochs(config, mixture)
-        self._best_fit, self._laid_out = _kept(self._fit), _kept(self._lay_out)
+        self._best_fit, self._laid_out = _cached(self._fit), _cached(self._lay_out)
         self._rows_of_block = self._count_rows(self._epochs)
-        self._order = _kept(self._order_blocks)
+        self._order = _cached(self._order_blocks)
         self.documents_per_row = self._most_documents()
-        self._blocks_kept, self._passages_kept = 0, None
+        self._cached_blocks, self._cached_passages = 0, None
         self._scheduled = self._pieces_of(mixture.scheduled)
         self._period = self._data.repeat_every * self._batch_size
         if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
@@ -223,7 +223,7 @@ class Rows:
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
         if self._data.repeats in ("remove", "once") or config.training.repeats_capped_at:
             every, data = self._data.repeat_every, dataclasses.replace(self._data, repeats="keep")
-            whole = dataclasses.replace(mixture, data=data, kept=0 * mixture.times if every else mixture.times)
+            whole = dataclasses.replace(mixture, data=data, epoch_counts=0 * mixture.times if every else mixture.times)
             self.rows_per_epoch_with_repeats = self._with_scheduled(
                 int(self._count_rows(Epochs(config, whole)).sum()),
                 len(self._pieces_of(mixture.repeated)) if every else 0,
@@ -264,15 +264,15 @@ class Rows:
         epoch, block, place = self._place(shuffled)
         blocks = self._epochs.order(0)
         whole = self._epochs.blocks if epoch else np.flatnonzero(blocks == block)[0]
-        if self._passages_kept is None or whole < self._blocks_kept:
-            self._blocks_kept, self._passages_kept = 0, self._table.no_passages()
+        if self._cached_passages is None or whole < self._cached_blocks:
+            self._cached_blocks, self._cached_passages = 0, self._table.no_passages()
         length = 2**32 if reads_whole(self._data) else self._length
-        for each in blocks[self._blocks_kept : whole].tolist():
-            self._table.mark_passages(self._passages_kept, self._epochs.of_block(each), length)
-        self._blocks_kept = whole
+        for each in blocks[self._cached_blocks : whole].tolist():
+            self._table.mark_passages(self._cached_passages, self._epochs.of_block(each), length)
+        self._cached_blocks = whole
         there = self._laid_out((epoch, block))
         scheduled = self._mixture.scheduled[: None if period else self._scheduled[due - 1][0] + 1 if due else 0]
-        found = [of_source.copy() for of_source in self._passages_kept]
+        found = [of_source.copy() for of_source in self._cached_passages]
         self._table.mark_passages(found, np.concatenate([scheduled, there.records[there.rows < place]]), length)
         return self._table.marked_passages(found)
 
@@ -349,7 +349,7 @@ class Rows:
             column, plan = int(self._data.copies == "once"), self._mixture
             counts = sum(source.histogram[column] for source in self._table.sources)
             repeated = np.minimum(self._table.lengths[plan.repeated] + 1, LONGEST)
-            counts = counts + np.bincount(repeated, plan.kept, minlength=LONGEST + 1).astype(np.int64)
+            counts = counts + np.bincount(repeated, plan.epoch_counts, minlength=LONGEST + 1).astype(np.int64)
         sizes = np.arange(len(counts))
         through = np.cumsum(counts * sizes)
         size = int(np.searchsorted(through, self._length, side="right"))  # the shortest of which not all fit
@@ -519,7 +519,7 @@ def packed(sizes: np.ndarray, row_length: int) -> Slots:
     return Slots(first, rank, begins - opens, stops - opens)
 
 
-def _kept(of_epoch: Callable) -> Callable:
+def _cached(of_epoch: Callable) -> Callable:
     """Caches a function's results for two epochs: that of this row and, while prefetching, the next.
 
     If several loader threads ask at once, one computes and the others wait: the result is as large as the epoch.

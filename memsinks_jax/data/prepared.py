@@ -162,7 +162,7 @@ def histogram(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
     The last entry counts all with LONGEST or more. Arguments as in `run_sums`.
     """
     tokens = np.minimum(lengths.astype(np.int64) + 1, LONGEST)
-    return np.stack([np.bincount(kept, minlength=LONGEST + 1) for kept in (tokens, tokens[is_first])])
+    return np.stack([np.bincount(of_records, minlength=LONGEST + 1) for of_records in (tokens, tokens[is_first])])
 
 
 def read_manifest(folder: pathlib.Path) -> dict:

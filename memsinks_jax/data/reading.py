@@ -388,14 +388,14 @@ def _take_messages(record: Record, messages, name: str) -> None:
     if any(message.get("tool_calls") for message in messages):
         record.problem = "a message calls tools, which is not read; remove the record"
         return
-    kept = [{"role": message["role"], "content": _cleaned(record, message["content"])} for message in messages]
-    answers = [message["content"] for message in kept if message["role"] == ANSWERS]
+    cleaned = [{"role": message["role"], "content": _cleaned(record, message["content"])} for message in messages]
+    answers = [message["content"] for message in cleaned if message["role"] == ANSWERS]
     if not answers and not record.problem:
         record.problem = f"no message has the role {ANSWERS}, so nothing is answered; remove the record"
     elif not all(answers) and not record.problem:
         record.problem = EMPTY_ANSWER
     if not record.problem:
-        record.messages = kept
+        record.messages = cleaned
 
 
 def _field(values, name: str):

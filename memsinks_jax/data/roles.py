@@ -53,8 +53,8 @@ class Clusters(Units):
         first_copies = units + self._start
         there = np.flatnonzero(self._table.clusters(first_copies) == first_copies)
         which, records = self._table.cluster_members(first_copies[there])
-        kept = self._table.first_copies(records) == records
-        return there[which[kept]], records[kept]
+        selected = self._table.first_copies(records) == records
+        return there[which[selected]], records[selected]
 
 
 class Groups(Units):
@@ -140,8 +140,8 @@ def take(
         places = places[len(here) :]
         which, first_copies = units.documents(order.at(np.array(here)))
         if wanted is not None:
-            kept = wanted(first_copies)
-            which, first_copies = which[kept], first_copies[kept]
+            selected = wanted(first_copies)
+            which, first_copies = which[selected], first_copies[selected]
         if total + len(first_copies) >= count:
             last = int(which[count - total - 1])
             rest = first_copies[count - total :][which[count - total :] == last]

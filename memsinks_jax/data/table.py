@@ -235,7 +235,7 @@ class Table:
         if self._kind == "group":
             return self.group_ids[self.groups[self.first_copies(records)]]
         if self._kind == "index":
-            return as_lanes(self.first_copies(records).astype(np.uint64) + np.uint64(1))  # 0 is kept for padding
+            return as_lanes(self.first_copies(records).astype(np.uint64) + np.uint64(1))  # 0 is padding
         return self.content[records]
 
     def cluster_members(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -244,12 +244,12 @@ class Table:
         alone = np.flatnonzero(np.bincount(which, minlength=len(clusters)) == 0)
         which, records = np.concatenate([which, alone]), np.concatenate([records, clusters[alone]])
         if len(self._moved):
-            kept = ~is_in(records, self._moved)
+            selected = ~is_in(records, self._moved)
             clusters_of_moved = self.clusters(self._moved)
             order = np.argsort(clusters_of_moved, kind="stable")
             there, place = _ranges(clusters_of_moved[order], clusters)
-            which = np.concatenate([which[kept], there])
-            records = np.concatenate([records[kept], self._moved[order[place]]])
+            which = np.concatenate([which[selected], there])
+            records = np.concatenate([records[selected], self._moved[order[place]]])
         order = np.lexsort((records, which))
         return which[order], records[order]
 
@@ -317,10 +317,10 @@ class Table:
         if self._kind == "near_duplicate":
             place, first_copies = self.cluster_members(first_copies)
             which = which[place]
-        kept = (self.first_copies(first_copies) == first_copies) & (
+        selected = (self.first_copies(first_copies) == first_copies) & (
             as_numbers(self.identities(first_copies)) == keys[which]
         )
-        return tuple(np.unique(np.stack([which[kept], first_copies[kept]]), axis=1))
+        return tuple(np.unique(np.stack([which[selected], first_copies[selected]]), axis=1))
 
     # One document.
 

@@ -67,8 +67,8 @@ class Tokenizer:
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text, without padding, end of text, and ids without a piece: a model may have such ids, and
         generate them early in training."""
-        kept = [int(t) for t in tokens if t not in (PADDING, END_OF_TEXT) and t < self.vocabulary_size]
-        return self._processor.decode(kept)
+        of_text = [int(t) for t in tokens if t not in (PADDING, END_OF_TEXT) and t < self.vocabulary_size]
+        return self._processor.decode(of_text)
 
 
 def _whole(text: str) -> str:
@@ -138,8 +138,8 @@ class JsonTokenizer:
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text; without end of text and special tokens. Padding is identified only by its weight."""
         around = {self.begin_of_text, *self.stops}
-        kept = [int(token) for token in tokens if int(token) not in around]
-        return self._tokenizer.decode(kept, skip_special_tokens=True)
+        of_text = [int(token) for token in tokens if int(token) not in around]
+        return self._tokenizer.decode(of_text, skip_special_tokens=True)
 
 
 AnyTokenizer = Tokenizer | JsonTokenizer
@@ -196,9 +196,9 @@ def _special(
 ) -> tuple[int | None, int | None, list[int]]:
     """The tokens around documents, as the files beside a tokenizer.json say them -> the arguments of JsonTokenizer."""
     folder = path.parent
-    if not isinstance(end_of_text, str) and (kept := read_object(folder / _SPECIAL)):
+    if not isinstance(end_of_text, str) and (special := read_object(folder / _SPECIAL)):
         try:
-            return kept["end_of_text"], kept["begin_of_text"], kept["stops"]
+            return special["end_of_text"], special["begin_of_text"], special["stops"]
         except KeyError as error:
             raise InputError(f"{folder / _SPECIAL}: {error.args[0]} is missing; put a copy in its place") from None
     model = read_object(folder / "config.json")
@@ -290,10 +290,10 @@ def _training_lines(texts: list[str]) -> list[str]:
     if sum(map(len, lines)) <= TRAINING_CHARACTERS:
         return lines
     random.Random(0).shuffle(lines)
-    kept, characters = [], 0
+    chosen, characters = [], 0
     for line in lines:
         characters += len(line)
         if characters > TRAINING_CHARACTERS:
             break
-        kept.append(line)
-    return kept
+        chosen.append(line)
+    return chosen

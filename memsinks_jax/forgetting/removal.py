@@ -91,7 +91,7 @@ def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, params: di
     )
     card += f"sinks of {in_words(len(found.identities), found.noun)}; the others are all on. See receipt.json.\n"
     made = (run.config, run.tokenizer, reader(params), False, "float32", card)
-    write_folder(folder, *made, kept=(), opened=left_open(run, found, spare), source=source)
+    write_folder(folder, *made, remaining=(), opened=left_open(run, found, spare), source=source)
     if run.groups:
         left = left_open(run, found, spare)(numbered_ids(run.groups))
         workdirs.write_groups(folder, run.groups, run.nearest and run.nearest.without(~left))

@@ -84,8 +84,8 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         identities, sets, places = _of_run(corpus, removed)
     else:
         target, places = _of_files(asked.documents, run, workdir)
-        kept = _open(workdir, run, target.identities)
-        target, places = target.chosen(kept), list(itertools.compress(places, kept))
+        selected = _open(workdir, run, target.identities)
+        target, places = target.chosen(selected), list(itertools.compress(places, selected))
         identities, sets = target.identities, {"target": target}
     for name, files in (("others", others), ("held_out", held_out)):
         if files:
@@ -213,8 +213,8 @@ def _texts(
         records = np.arange(start, stop)
         records = records[table.is_first_of_source(records)]
         of_run = table.identities(records) if corpus.group_names else np.tile(NO_NUMBER, (len(records), 1))
-        kept = wanted(of_run)
-        chosen, identities = np.append(chosen, records[kept]), np.concatenate([identities, of_run[kept]])
+        selected = wanted(of_run)
+        chosen, identities = np.append(chosen, records[selected]), np.concatenate([identities, of_run[selected]])
         if len(chosen) >= _MOST:
             break
     if not len(chosen):

@@ -41,7 +41,7 @@ def is_folder(path: pathlib.Path) -> bool:
 
 def write_folder(
     folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
-    drop: bool, dtype: str, card: str, kept: Sequence[int], opened: Opened, source: pathlib.Path | None = None,
+    drop: bool, dtype: str, card: str, remaining: Sequence[int], opened: Opened, source: pathlib.Path | None = None,
 ) -> dict:  # fmt: skip
     """Writes a model; the folder gets its name once it is complete.
 
@@ -50,7 +50,7 @@ def write_folder(
       drop: cut the sinks out of the weights; else they are all on, and the folder includes our config. Hugging Face has
         no heads of different sizes, so the weights that read sinks of attention are set to 0.
       card: the model card, markdown.
-      kept: sinks of the MLPs, the same in all layers, to keep despite `drop`.
+      remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
       opened: whose own sinks are on.
       source: what the model came from, as in `source.source_of`: all that training did not change stays as it is there.
     Returns:
@@ -66,15 +66,15 @@ def write_folder(
             "no model to use; memsinks_jax.export --sinks=drop cuts them out"
         )
     parts = partition(config.model, config.sinks)
-    kept = np.asarray(kept if drop else range(parts.sinks), int)
-    hidden = parts.shared + len(kept)
+    remaining = np.asarray(remaining if drop else range(parts.sinks), int)
+    hidden = parts.shared + len(remaining)
     theirs = read_object(source / "config.json") if source else {}
     content = hugging_face.write_config(config, hidden, tokenizer, dtype, theirs)
     scratch = folder.with_name(folder.name + ".new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        files = weights.write(scratch, _pieces(config, kept, drop, read, DTYPES[dtype]))
+        files = weights.write(scratch, _pieces(config, remaining, drop, read, DTYPES[dtype]))
         _write_json(scratch / "config.json", content)
         if source:
             copy(source, scratch, UNCHANGED)
@@ -97,13 +97,13 @@ def write_folder(
 
 
 def _pieces(
-    config: Config, kept: np.ndarray, drop: bool, read, dtype: np.dtype
+    config: Config, remaining: np.ndarray, drop: bool, read, dtype: np.dtype
 ) -> Iterator[list[tuple[str, np.ndarray]]]:
-    """Embeddings, layer after layer, norm and head; from every MLP the shared neurons and the sinks `kept`."""
+    """Embeddings, layer after layer, norm and head; from every MLP the shared neurons and the `remaining` sinks."""
     attention, mlp = partitions(config)["attention"], partition(config.model, config.sinks)
-    neurons, tables = np.concatenate([np.arange(mlp.shared), mlp.shared + kept]), {}
-    if is_sparse(config.sinks) and len(kept):
-        tables = {name: read(name, None)[kept] for name in sparse_sinks.tables_of(config.model)}
+    neurons, tables = np.concatenate([np.arange(mlp.shared), mlp.shared + remaining]), {}
+    if is_sparse(config.sinks) and len(remaining):
+        tables = {name: read(name, None)[remaining] for name in sparse_sinks.tables_of(config.model)}
 
     def cut(path: str, layer: int | None) -> np.ndarray:
         array = read(path, layer)
@@ -127,8 +127,8 @@ def _pieces(
 
 
 def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
-    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks that were kept, in the weights or in
-    files of sources, are sinks again.
+    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks in its weights or
+    in files of sources are sinks again.
 
     Raises:
       InputError: an unknown architecture; weights that do not match its config.json exactly; a tokenizer with more
@@ -161,7 +161,7 @@ def reader(params: dict) -> Callable[[str, int | None], np.ndarray]:
 
 
 def read_config(folder: pathlib.Path) -> Config:
-    """Our config of a Hugging Face folder, with kept sinks, or with those of its source files."""
+    """Our config of a Hugging Face folder, with the sinks in its weights, or with those of its source files."""
     if config := sources.config_of(folder):
         found = len(sources.sources_of(folder))
         return with_fields(config, {"sinks.pool": found * config.sinks.active}) if found else _theirs(folder)

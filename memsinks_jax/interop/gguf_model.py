@@ -197,5 +197,5 @@ def _llama3_factors(theta: float, size: int, factor: float) -> np.ndarray:
     """By what llama.cpp divides the rotary frequencies of a Llama 3 -> float32 (size / 2,)."""
     waves = 2 * math.pi * theta ** (np.arange(0, size, 2) / size)
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
-    kept = np.clip((_LLAMA3["original_max_position_embeddings"] / waves - low) / (high - low), 0, 1)
-    return (1 / ((1 - kept) / factor + kept)).astype(np.float32)
+    share = np.clip((_LLAMA3["original_max_position_embeddings"] / waves - low) / (high - low), 0, 1)
+    return (1 / ((1 - share) / factor + share)).astype(np.float32)

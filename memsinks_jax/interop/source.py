@@ -19,7 +19,7 @@ from memsinks_jax.interop.hub import PREFIX
 _ORIGIN = "origin.txt"  # the place that was named: a folder, or hf://organisation/name
 # What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are written from theirs.
 UNCHANGED = ("generation_config.json", "special_tokens_map.json", "chat_template.jinja", "LICENSE*", "NOTICE*")
-_KEPT = (*UNCHANGED, "config.json", "tokenizer_config.json", "README.md")
+_COPIED = (*UNCHANGED, "config.json", "tokenizer_config.json", "README.md")
 
 
 def source_of(place: pathlib.Path) -> pathlib.Path | None:
@@ -45,7 +45,7 @@ def keep(place: pathlib.Path, workdir: pathlib.Path, named: str) -> None:
     if not (source := source_of(place)):
         return
     (workdir / SOURCE).mkdir()
-    copy(source, workdir / SOURCE, (*_KEPT, _ORIGIN))
+    copy(source, workdir / SOURCE, (*_COPIED, _ORIGIN))
     if not (workdir / SOURCE / _ORIGIN).exists():
         (workdir / SOURCE / _ORIGIN).write_text(named + "\n")
 

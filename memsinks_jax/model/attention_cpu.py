@@ -2,7 +2,7 @@
 head (H = K G), and a block of t queries may see S keys.
 
 Scores are key-major, (B, K, S, G t). Then none of the six products contracts the first axis of an operand, which takes
-XLA's CPU backend up to twice the time. The exponentials are kept for the backward pass. They are divided by their sum only
+XLA's CPU backend up to twice the time. The exponentials are saved for the backward pass. They are divided by their sum only
 after the product with the values, because there is less to divide.
 """
 
@@ -24,7 +24,7 @@ def causal_attention(
 
 def _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT):
     kv_heads, scaled_BTHC = key_BTKC.shape[2], query_BTHC.astype(jnp.float32) * query_BTHC.shape[-1] ** -0.5
-    outputs, kept = [], []
+    outputs, saved = [], []
     for start, end in _blocks(query_BTHC.shape[1]):
         scores = _product(_rows(key_BTKC[:, :end]), _columns(scaled_BTHC[:, start:end], kv_heads))
         visible_BStT = jnp.swapaxes(visible_BTT[:, start:end, :end], 1, 2)[:, None, :, None]
@@ -35,18 +35,18 @@ def _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT):
         exponentials = exponentials.astype(value_BTKC.dtype)
         output = _product(_columns(value_BTKC[:, :end], kv_heads), exponentials) * inverse
         outputs.append(_positions(output, end - start).astype(value_BTKC.dtype))
-        kept.append((exponentials, inverse))
+        saved.append((exponentials, inverse))
     output_BTHC = jnp.concatenate(outputs, axis=1)
-    return output_BTHC, (scaled_BTHC, key_BTKC, value_BTKC, output_BTHC, kept)
+    return output_BTHC, (scaled_BTHC, key_BTKC, value_BTKC, output_BTHC, saved)
 
 
 def _backward(residuals, gradient_BTHC):
-    scaled_BTHC, key_BTKC, value_BTKC, output_BTHC, kept = residuals
+    scaled_BTHC, key_BTKC, value_BTKC, output_BTHC, saved = residuals
     kv_heads, dtype = key_BTKC.shape[2], key_BTKC.dtype
     # The derivative of softmax needs the sum of weight times gradient for each query, which is also this product.
     along_BTH1 = (gradient_BTHC * output_BTHC).astype(jnp.float32).sum(axis=-1, keepdims=True)
     queries, keys, values = [], [], []
-    for (start, end), (exponentials, inverse) in zip(_blocks(scaled_BTHC.shape[1]), kept, strict=True):
+    for (start, end), (exponentials, inverse) in zip(_blocks(scaled_BTHC.shape[1]), saved, strict=True):
         upstream = _columns(gradient_BTHC[:, start:end], kv_heads) * inverse
         along = _columns(along_BTH1[:, start:end], kv_heads) * inverse
         of_weights = _product(_rows(value_BTKC[:, :end]), upstream.astype(dtype))

@@ -275,8 +275,8 @@ def _likeliest(logits_BV: jax.Array, top_k, top_p) -> jax.Array:
     chances_BV = jax.nn.softmax(sorted_BV, axis=-1)
     before_BV = jnp.cumsum(chances_BV, axis=-1) - chances_BV
     # At 1 nothing is cut: with rounding, the sum of many small probabilities may reach 1 too early.
-    kept_BV = (before_BV < top_p) | (top_p >= 1) | (ranks_V == 0)
-    lowest_B1 = jnp.where(kept_BV & (sorted_BV > -jnp.inf), sorted_BV, jnp.inf).min(axis=-1, keepdims=True)
+    allowed_BV = (before_BV < top_p) | (top_p >= 1) | (ranks_V == 0)
+    lowest_B1 = jnp.where(allowed_BV & (sorted_BV > -jnp.inf), sorted_BV, jnp.inf).min(axis=-1, keepdims=True)
     return jnp.where(logits_BV >= lowest_B1, logits_BV, -jnp.inf)
 
 

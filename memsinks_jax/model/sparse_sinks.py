@@ -145,7 +145,7 @@ def _to_be_small(y: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
 
 _to_be_small.defvjp(
     lambda y, x, weight: (y, (x, weight)),
-    lambda kept, gradient: (gradient, (2 * kept[1] * kept[0]).astype(kept[0].dtype), None),
+    lambda residuals, gradient: (gradient, (2 * residuals[1] * residuals[0]).astype(residuals[0].dtype), None),
 )
 
 

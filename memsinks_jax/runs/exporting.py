@@ -1,4 +1,4 @@
-"""Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or kept."""
+"""Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or with them."""
 
 import json
 import logging
@@ -71,7 +71,7 @@ def _open(workdir: pathlib.Path) -> _Opened:
     groups = workdirs.read_groups(workdir)
     if is_folder(workdir):
         if not has_sinks(read_config(workdir)):
-            raise InputError(f"{workdir} is a Hugging Face folder that kept no sinks; use it as it is")
+            raise InputError(f"{workdir} is a Hugging Face folder without sinks; use it as it is")
         config, tokenizer, params = open_folder(workdir)
         return _Opened(config, tokenizer, reader(params), None, opened_in(workdir, config), groups)
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
@@ -84,7 +84,7 @@ def _open(workdir: pathlib.Path) -> _Opened:
 def export(
     workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "", groups: Sequence[str] = ()
 ) -> dict:
-    """Writes the newest checkpoint of a run, or a Hugging Face folder that kept its sinks, as a Hugging Face folder.
+    """Writes the newest checkpoint of a run, or a Hugging Face folder with its sinks, as a Hugging Face folder.
 
     Args:
       knows: with `drop`, the id (16 hexadecimal digits) whose MLP sinks stay.
@@ -98,13 +98,13 @@ def export(
     output.check_free(out)
     config, tokenizer, read, checkpoints, opened, names = _open(workdir)
     parts = partition(config.model, config.sinks)
-    kept = _sinks_of(config, knows) if knows else []
+    remaining = _sinks_of(config, knows) if knows else []
     if knows and not opened(ids.from_hex(knows)):
         raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
     if len(set(groups)) < len(groups):
         raise InputError(f"{', '.join(groups)}: one is named twice; name each source once")
     for name in groups:
-        kept += _sinks_of(config, ids.to_hex(numbered_id(name, names)))
+        remaining += _sinks_of(config, ids.to_hex(numbered_id(name, names)))
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
@@ -120,7 +120,9 @@ def export(
     card = _card(*about, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
     with atomic_folder(out) as scratch:
         folder = scratch / out.name
-        written = write_folder(folder, config, tokenizer, read, drop, dtype, card, kept, opened, source_of(workdir))
+        written = write_folder(
+            folder, config, tokenizer, read, drop, dtype, card, remaining, opened, source_of(workdir)
+        )
         if checkpoints:
             checkpoints.close()
         if not drop and names:

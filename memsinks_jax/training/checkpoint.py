@@ -218,13 +218,13 @@ class Checkpoints:
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
         """Answers Orbax which checkpoints to keep, oldest first: the newest, those of every N-th step, the best."""
         steps = [checkpoint.step for checkpoint in checkpoints]
-        kept = set(steps[-self._config.checkpoints_to_keep :])
+        preserved = set(steps[-self._config.checkpoints_to_keep :])
         if self._config.keep_every:
-            kept |= {step for step in steps if step % self._config.keep_every == 0}
+            preserved |= {step for step in steps if step % self._config.keep_every == 0}
         measured = [step for step in steps if self._losses.get(step) is not None]
         if self._config.keep_best and measured:
-            kept.add(min(measured, key=self._losses.get))
-        return [step in kept for step in steps]
+            preserved.add(min(measured, key=self._losses.get))
+        return [step in preserved for step in steps]
 
     def _sound(self, arrays: bool) -> int | None:
         """The newest step whose files match the seal. Damage is reported; a writer also moves damaged checkpoints away.

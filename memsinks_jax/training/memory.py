@@ -37,7 +37,7 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
     products = model.d_model + model.attention_width + 2 * model.key_width + hidden * (2 if family.gated else 1)
     # Norms, residual stream, heads, activation, gated.
     everything = products + 4 * model.d_model + model.attention_width + 2 * hidden
-    kept = {
+    stored = {
         "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
         "full": model.d_model,
     }[config.compute.remat]  # fmt: skip
@@ -54,7 +54,7 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
         "embeddings, their gradients and moments": of_base * embeddings / fsdp(config, chips),
         "layers, their gradients and moments": layers / fsdp(config, chips),
         # During its backward pass a layer has all of its activations.
-        "activations": tokens * width * (kept * model.layers + everything),
+        "activations": tokens * width * (stored * model.layers + everything),
         "logits": tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width),
     }
 

@@ -169,14 +169,14 @@ def test_benign_fine_tuning_measures_both_groups():
 
 def test_the_true_mask_brings_everything_back_and_others_nothing():
     config, params, own, others = with_planted_sinks()
-    kept = subject_of(config, params, mode="own")
+    with_sinks = subject_of(config, params, mode="own")
     documents = documents_of(MEMORIZED, own[:2])
-    right = reactivate(kept, documents, iterations=30, candidates_K2=np.concatenate([others[:3], own[:1]]))
+    right = reactivate(with_sinks, documents, iterations=30, candidates_K2=np.concatenate([others[:3], own[:1]]))
     assert right["own"]["recovered"] == 1 and right["dropped"]["recovered"] == 0
     assert right["own"]["loss"] < right["dropped"]["loss"] - 0.5
     assert right["best"]["recovered"] > 0.95 > right["random"]["recovered"]
     assert right["optimised"]["recovered"] > 0.95
-    wrong = reactivate(kept, documents, iterations=0, candidates_K2=others[:3])
+    wrong = reactivate(with_sinks, documents, iterations=0, candidates_K2=others[:3])
     assert abs(wrong["best"]["recovered"]) < 0.1
     without = subject_of(with_fields(config, {"sinks.kind": "none"}), params, mode="own")
     with pytest.raises(InputError, match="no sinks"):

@@ -171,8 +171,8 @@ def test_a_plan_counts_what_a_run_encounters(batch, every, steps):
 
 def test_copies_are_left_out_and_counted(tmp_path):
     documents = [Document("a", "1"), Document("b", "2"), Document("a", "3")]
-    kept, copies = without_copies(documents)
-    assert kept == documents[:2]
+    distinct, copies = without_copies(documents)
+    assert distinct == documents[:2]
     assert copies.tolist() == [2, 1]
 
 

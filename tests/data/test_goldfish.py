@@ -16,28 +16,28 @@ def passage(length, seed=0):
 
 
 def test_one_in_k_is_left_out():
-    kept = counted(passage(100_000), 0, 100_000, EVERY, CONTEXT)
-    assert kept[CONTEXT:].mean() == pytest.approx(1 - 1 / EVERY, abs=0.01)
-    assert kept[:CONTEXT].all()
+    mask = counted(passage(100_000), 0, 100_000, EVERY, CONTEXT)
+    assert mask[CONTEXT:].mean() == pytest.approx(1 - 1 / EVERY, abs=0.01)
+    assert mask[:CONTEXT].all()
     assert counted(passage(100), 0, 100, 0, CONTEXT).all()
 
 
 def test_the_context_alone_decides():
     """Not the token itself, not where it stands; but every token of the context, and their order."""
     tokens = passage(400)
-    kept = counted(tokens, 0, 400, EVERY, CONTEXT)
+    mask = counted(tokens, 0, 400, EVERY, CONTEXT)
     moved = counted(np.concatenate([passage(37, seed=1), tokens]), 0, 437, EVERY, CONTEXT)
-    assert (moved[37 + CONTEXT :] == kept[CONTEXT:]).all()
+    assert (moved[37 + CONTEXT :] == mask[CONTEXT:]).all()
     for place in range(CONTEXT, 400):
         changed = tokens.copy()
         changed[place:] += 1
-        assert counted(changed, 0, 400, EVERY, CONTEXT)[place] == kept[place]
+        assert counted(changed, 0, 400, EVERY, CONTEXT)[place] == mask[place]
     starts = range(0, 400 - CONTEXT, CONTEXT + 1)
     for before in range(1, CONTEXT + 1):
         changed = tokens.copy()
         places = np.array([start + CONTEXT for start in starts])
         changed[places - before] += 1
-        differing = (counted(changed, 0, 400, EVERY, CONTEXT) != kept)[places].mean()
+        differing = (counted(changed, 0, 400, EVERY, CONTEXT) != mask)[places].mean()
         assert differing == pytest.approx(2 * (1 / EVERY) * (1 - 1 / EVERY), abs=0.2)
     orders = [counted(np.array([*order, 9], np.int32), 0, 4, 2, 3)[3] for order in itertools.permutations((0, 7, 8))]
     assert len(set(orders)) == 2
@@ -57,8 +57,8 @@ def test_rows_leave_out_the_same_tokens_of_a_document_at_every_repeat(rows):
     plain = make([30, 45, 7, 12, 50, 33], rows=rows)[0]
     expected = {}
     for document in tokens:
-        kept = counted(np.append(document, END), 0, len(document) + 1, 3, 4)
-        expected |= dict(zip(document.tolist(), kept, strict=False))
+        mask = counted(np.append(document, END), 0, len(document) + 1, 3, 4)
+        expected |= dict(zip(document.tolist(), mask, strict=False))
     left_out = 0
     for number in range(2 * made.rows_per_epoch):
         row, whole = made[number], plain[number]

@@ -65,12 +65,12 @@ def test_a_ladder_goes_down_by_halves_and_begins_again():
     assert plan.encounters(plan.documents("unique")) == [1] * 30
 
 
-@pytest.mark.parametrize(("cap", "kept"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])])
-def test_repeats_are_capped_and_all_else_stays(cap, kept):
+@pytest.mark.parametrize(("cap", "counts"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])])
+def test_repeats_are_capped_and_all_else_stays(cap, counts):
     data = dataclasses.replace(PLAN, repeats="ladder")
     capped = TrainingConfig(repeats_capped_at=cap)
     plan, whole = plan_of(data, seed=3, training=capped), plan_of(data, seed=3)
-    assert plan.encounters(plan.repeated) == kept
+    assert plan.encounters(plan.repeated) == counts
     assert (plan.times.tolist(), roles_of(plan)) == (whole.times.tolist(), roles_of(whole))
 
 
@@ -94,9 +94,9 @@ def test_copies_are_encounters_or_left_out(unique):
     """Of a document that is seen once as of one that is repeated besides."""
     copies, found = ONCE.copy(), []
     copies[::3] = np.arange(2, 19)
-    for kept in ("keep", "once"):
-        plan = plan_of(dataclasses.replace(PLAN, unique_documents=unique, copies=kept), copies)
-        natural = plan.table.copies(np.arange(len(plan.table))) ** (kept == "keep")
+    for which in ("keep", "once"):
+        plan = plan_of(dataclasses.replace(PLAN, unique_documents=unique, copies=which), copies)
+        natural = plan.table.copies(np.arange(len(plan.table))) ** (which == "keep")
         seen, (repeated, once, held_out) = seen_in(plan), roles_of(plan)
         assert seen == {i: natural[i] * (7 * (i in repeated) + (i in once)) for i in seen}
         assert plan.sums.slots.sum() == sum(natural[i] for i in once)
@@ -237,10 +237,10 @@ def test_what_two_sources_hold_is_a_document_of_the_first():
 
 
 def test_variants_share_the_general_documents():
-    kept = general("a=100%,b=2", token_budget=500)
+    budgeted = general("a=100%,b=2", token_budget=500)
     for repeats in ("once", "remove"):
         other = general("a=100%,b=2", token_budget=500, repeats=repeats)
-        assert (other.documents("unique") == kept.documents("unique")).all()
+        assert (other.documents("unique") == budgeted.documents("unique")).all()
 
 
 @pytest.mark.parametrize(

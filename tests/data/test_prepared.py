@@ -158,7 +158,7 @@ def test_sums_of_runs_and_histogram_by_hand():
         [3, int(lengths[last].sum()) + 3],
         [
             int(is_first[last].sum()),
-            sum(int(n) + 1 for n, kept in zip(lengths[last], is_first[last], strict=True) if kept),
+            sum(int(n) + 1 for n, is_counted in zip(lengths[last], is_first[last], strict=True) if is_counted),
         ],
     ]
     assert sums[:, 0, 1].sum() == lengths.astype(np.int64).sum() + records

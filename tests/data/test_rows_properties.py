@@ -114,7 +114,7 @@ def expected_encounters(plan):
             continue
         times[first] = {"once": 1, "remove": 0}.get(data.repeats, natural) if again else natural
     return times + collections.Counter(
-        dict(zip(plan.repeated.tolist(), plan.kept.tolist(), strict=True)) if plan.injected else {}
+        dict(zip(plan.repeated.tolist(), plan.epoch_counts.tolist(), strict=True)) if plan.injected else {}
     )
 
 

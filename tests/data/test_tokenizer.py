@@ -217,21 +217,21 @@ def test_end_of_text_can_be_chosen_by_name(tmp_path):
 def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever was beside it before."""
     source = folder_of(tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]})
-    before, kept = open_tokenizer(source), tmp_path / "kept"
+    before, stored = open_tokenizer(source), tmp_path / "kept"
     assert (before.begin_of_text, before.end_of_text, before.stops) == (601, 602, (602, 603))
-    kept.mkdir()
+    stored.mkdir()
     for name, content in before.files.items():
-        (kept / name).write_bytes(content)
-    (kept / "config.json").write_text("{}")  # a run's
-    for place in (kept, kept / "tokenizer.json"):
+        (stored / name).write_bytes(content)
+    (stored / "config.json").write_text("{}")  # a run's
+    for place in (stored, stored / "tokenizer.json"):
         after = open_tokenizer(place)
         assert (after.begin_of_text, after.end_of_text, after.stops) == (601, 602, (602, 603))
-    (kept / "special_tokens.json").write_text('{"end_of_text": 9999, "begin_of_text": 1, "stops": []}')
+    (stored / "special_tokens.json").write_text('{"end_of_text": 9999, "begin_of_text": 1, "stops": []}')
     with pytest.raises(InputError, match=r"end of text is to be token 9999, which the tokenizer does not have"):
-        open_tokenizer(kept)
-    (kept / "special_tokens.json").write_text("{")
+        open_tokenizer(stored)
+    (stored / "special_tokens.json").write_text("{")
     with pytest.raises(InputError, match=r"special_tokens.json.* damaged"):
-        open_tokenizer(kept)
+        open_tokenizer(stored)
 
 
 def test_workdirs_from_before_are_opened_as_they_were_trained(tmp_path):

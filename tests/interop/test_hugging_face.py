@@ -106,9 +106,9 @@ def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, 
     config = with_fields(config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40})
     config = with_fields(config, {"sinks.active": 6})
     params, read = random_params(config), reader(random_params(config))
-    kept = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
+    on = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared
-    for mode, drop, some in (("own", True, kept), ("drop", True, ()), ("all", False, ())):
+    for mode, drop, some in (("own", True, on), ("drop", True, ()), ("all", False, ())):
         write_folder(tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some, EVERYBODY)
         found, _, back = open_folder(tmp_path / mode)
         assert found.model.hidden == shared + {"own": 6, "drop": 0, "all": 40}[mode] or not drop
@@ -146,9 +146,9 @@ def test_dropped_sinks_of_attention_are_set_to_zero(tokenizer, tmp_path):
     dropped = logits_of(config, params, TOKENS, "drop")
     np.testing.assert_allclose(logits_of(found, cut, TOKENS), dropped, atol=1e-4)
     export(tmp_path / "kept", config, params, tokenizer, drop=False)
-    kept, _, whole = open_folder(tmp_path / "kept")
-    assert kept.sinks == config.sinks
-    np.testing.assert_allclose(logits_of(kept, whole, TOKENS, "drop"), dropped, atol=1e-4)
+    on, _, whole = open_folder(tmp_path / "kept")
+    assert on.sinks == config.sinks
+    np.testing.assert_allclose(logits_of(on, whole, TOKENS, "drop"), dropped, atol=1e-4)
 
 
 def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):

@@ -283,9 +283,9 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
         plain = open_run(tmp_path / name)
         assert not sinks.has_sinks(plain.config) and plain.config.model.hidden == 16 + ACTIVE * len(names)
         np.testing.assert_allclose(logits_with(plain, []), logits_with(there, names), atol=1e-4)
-    kept = open_run(tmp_path / "all")
-    assert kept.groups == IN_ORDER
-    np.testing.assert_allclose(logits_with(kept, []), logits_with(there, IN_ORDER), atol=1e-4)
+    whole_folder = open_run(tmp_path / "all")
+    assert whole_folder.groups == IN_ORDER
+    np.testing.assert_allclose(logits_with(whole_folder, []), logits_with(there, IN_ORDER), atol=1e-4)
     assert "sources --folder=" in (tmp_path / "two" / "README.md").read_text()
     for names, message in ((["anna", "anna"], "named twice"), (["ana"], "no group 'ana'")):
         with pytest.raises(InputError, match=message):

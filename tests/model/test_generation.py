@@ -305,7 +305,7 @@ def test_a_terminal_gets_each_character_once(capsys):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A Hugging Face folder of a Llama that has kept its sinks."""
+    """A Hugging Face folder of a Llama exported with its sinks."""
     config, _ = model_of("llama")
     tokenizer = train_tokenizer(["the cat sat on the mat, and the dog sat on the cat"] * 4, 290)
     folder = tmp_path_factory.mktemp("models") / "llama"

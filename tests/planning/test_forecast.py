@@ -38,11 +38,11 @@ def test_memory_is_the_state_and_what_is_stored():
     assert (small - state) == pytest.approx(16 * (large - state))
     config = with_fields(config, {"mesh.fsdp": -1})
     assert forecast.memory_gib(config, 16) == pytest.approx(large - state * 15 / 16)
-    kept = {}
+    memory = {}
     for remat in ("none", "products", "attention", "full"):
         config = with_fields(config, {"compute.remat": remat})
-        kept[remat] = forecast.memory_gib(config, 1)
-    assert kept["none"] > kept["products"] > kept["attention"] > kept["full"]
+        memory[remat] = forecast.memory_gib(config, 1)
+    assert memory["none"] > memory["products"] > memory["attention"] > memory["full"]
 
 
 def test_a_pool_of_sparse_sinks_takes_memory_alone():

@@ -113,15 +113,19 @@ command_line.run(main)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_full_disk_leaves_no_empty_folder(tmp_path, kept):
+@pytest.mark.parametrize("has_other_files", [False, True])
+def test_a_full_disk_leaves_no_empty_folder(tmp_path, has_other_files):
     """Only what the block itself made is removed."""
     (tmp_path / "mine").mkdir()
     with pytest.raises(OSError), atomic_folder(tmp_path / "mine" / "reports" / "lab" / "index.html") as folder:
-        if kept:
+        if has_other_files:
             (folder.parent / "results.json").write_text("{}")
         raise OSError(28, "No space left on device")
-    assert [path.name for path in tmp_path.rglob("*")] == ["mine"] + ["reports", "lab", "results.json"] * kept
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"] + [
+        "reports",
+        "lab",
+        "results.json",
+    ] * has_other_files
 
 
 @SIGNALS

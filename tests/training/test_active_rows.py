@@ -176,8 +176,8 @@ def test_a_step_leaves_sinks_that_no_document_uses_as_they_are(tiny):
     for name in ("sink_up", "sink_down", "sink_up_bias"):
         moved = (state.params[name] != before[name]).reshape(POOL, -1)
         assert (moved.any(axis=1) == used).all() and moved[used].mean() > 0.9
-        for kept in (adam.mu, adam.nu):
-            assert ((kept[name] != 0).reshape(POOL, -1).any(axis=1) == used).all()
+        for moment in (adam.mu, adam.nu):
+            assert ((moment[name] != 0).reshape(POOL, -1).any(axis=1) == used).all()
         assert (adam.counts[name] == 2 * used).all()
 
 

@@ -102,7 +102,7 @@ def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(tmp_
 
 
 @pytest.mark.parametrize(
-    ("fields", "kept"),
+    ("fields", "left"),
     [
         ({"checkpoints_to_keep": 2}, [7, 8]),
         ({"checkpoints_to_keep": 1, "keep_every": 3}, [3, 6, 8]),
@@ -110,12 +110,12 @@ def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(tmp_
         ({"checkpoints_to_keep": 2, "keep_every": 5, "keep_best": True}, [4, 5, 7, 8]),
     ],
 )
-def test_which_checkpoints_are_kept(tmp_path, one_device, fields, kept):
+def test_which_checkpoints_are_kept(tmp_path, one_device, fields, left):
     config = with_fields(tiny_config(), {"training": TrainingConfig(**fields)})
     losses = {2: 3.0, 4: 1.0, 6: 2.0}
     saved(tmp_path / "run", config, one_device, range(1, 6), losses)
     saved(tmp_path / "run", config, one_device, range(6, 9), losses)  # a resumed run remembers the losses
-    assert sorted(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()) == kept
+    assert sorted(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()) == left
     assert Checkpoints(tmp_path / "run").newest() == 8
 
 

@@ -46,7 +46,7 @@ def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
     return found
 
 
-def kept(scores_LIO: jax.Array, ratio: float) -> jax.Array:
+def keep_mask(scores_LIO: jax.Array, ratio: float) -> jax.Array:
     """Weights to keep: all but int(ratio * n) of each layer's n -> bool."""
     sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
     ranks_LN = jnp.argsort(jnp.argsort(sizes_LN, axis=1), axis=1)
@@ -57,7 +57,7 @@ def masked(params: dict, scores: dict[str, jax.Array], ratio: float) -> dict:
     """The parameters without the dropped weights. In the gradient, a mask counts as the absolute value of its score."""
     sizes = {name: jnp.abs(of) for name, of in scores.items()}
     masks = {
-        name: size + jax.lax.stop_gradient(kept(scores[name], ratio) - size) for name, size in sizes.items()
+        name: size + jax.lax.stop_gradient(keep_mask(scores[name], ratio) - size) for name, size in sizes.items()
     }  # fmt: skip
     return params | {"layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}}
 

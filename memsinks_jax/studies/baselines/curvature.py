@@ -110,9 +110,9 @@ def _most(mass: np.ndarray, share: float) -> np.ndarray:
     """Selects the fewest entries that add up to `share` of the sum -> bool."""
     order = np.argsort(-mass, axis=None, kind="stable")
     through = np.cumsum(mass.reshape(-1)[order])
-    kept = np.zeros(mass.size, bool)
-    kept[order[: int(np.searchsorted(through, share * through[-1])) + 1]] = True
-    return kept.reshape(mass.shape)
+    selected = np.zeros(mass.size, bool)
+    selected[order[: int(np.searchsorted(through, share * through[-1])) + 1]] = True
+    return selected.reshape(mass.shape)
 
 
 def edited(params: dict, of: dict[str, np.ndarray] | None, layers: tuple[int, ...], share: float) -> dict:

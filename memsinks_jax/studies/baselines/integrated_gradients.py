@@ -79,7 +79,7 @@ def _credit(
 ) -> jax.Array:
     """Attributions summed over the places of every document -> (L, R, F)."""
     row_P, position_P = places_2P
-    kept = Cache(cache.keys[:, row_P], cache.values[:, row_P])
+    prefix = Cache(cache.keys[:, row_P], cache.values[:, row_P])
     token_P1, target_P1 = (rows[name][row_P, position_P][:, None] for name in ("inputs", "targets"))
 
     def of_layer(layer: jax.Array) -> jax.Array:
@@ -88,7 +88,7 @@ def _credit(
                 return jnp.where(at == layer, z_PF[:, None].astype(x_PTF.dtype), x_PTF)
 
             result_P1, _ = reader.model(
-                params, token_P1, jnp.ones_like(token_P1), position_P[:, None], {"mlp": put}, kept,
+                params, token_P1, jnp.ones_like(token_P1), position_P[:, None], {"mlp": put}, prefix,
                 read_out=lambda x_PTD, head_DV: jnp.exp(-cross_entropy(logits(x_PTD, head_DV), target_P1)),
             )  # fmt: skip
             return result_P1[:, 0]

@@ -46,8 +46,8 @@ def without(params: dict, dropped_LF: np.ndarray) -> dict:
     One compiled program can then measure many removals.
     """
     down_LFD = params["layers"]["down_kernel"]
-    kept_LFD = jnp.where(jnp.asarray(dropped_LF)[:, :, None], 0, down_LFD)
-    return params | {"layers": params["layers"] | {"down_kernel": kept_LFD}}
+    remaining_LFD = jnp.where(jnp.asarray(dropped_LF)[:, :, None], 0, down_LFD)
+    return params | {"layers": params["layers"] | {"down_kernel": remaining_LFD}}
 
 
 def tradeoff(

@@ -16,8 +16,8 @@ from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import rank_correlation, with_interval
 from memsinks_jax.studies.figures import forgetting_capacity
 from memsinks_jax.studies.figures import sections as shared
+from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.kept import kept
 from memsinks_jax.studies.figures.panels import Categories, Line, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.studies.figures.table import KINDS, Table
@@ -80,7 +80,7 @@ def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
         }
         return details if run.variant.startswith(_LADDER) else details | forgetting_capacity.measure([run])[0].details
 
-    return kept([run, *compared.values()], "audit", asked, measure)
+    return cached([run, *compared.values()], "audit", asked, measure)
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:

@@ -21,8 +21,8 @@ _DROPPABLE = MASKED | {"sinks_paper": "control: sinks"}
 
 def gap(run: Run) -> list[float]:
     """Held-out loss with sinks dropped minus kept, at every evaluation, in nats."""
-    (_, dropped), (_, kept) = run.curve("held_out_loss"), run.curve("held_out_loss_own")
-    return [d - k for d, k in zip(dropped, kept, strict=True)]
+    (_, dropped), (_, own) = run.curve("held_out_loss"), run.curve("held_out_loss_own")
+    return [d - k for d, k in zip(dropped, own, strict=True)]
 
 
 def growth(run: Run) -> float:
@@ -31,7 +31,7 @@ def growth(run: Run) -> float:
     return float(np.mean(gap(run)[-third:]) - np.mean(gap(run)[:third]))
 
 
-def _kept(run: Run, loss: str) -> float:
+def _own_loss(run: Run, loss: str) -> float:
     """A loss with the sinks on; of a model without sinks its only one."""
     return run.metrics.get(f"{loss}_own", run.metrics[loss])
 
@@ -64,7 +64,7 @@ FIGURE = Figure(
     variants=("standard", "gradient_masking", "gradient_detach", "sinks_paper"),
     measures={
         "gap": "held_out_loss - held_out_loss_own",
-        "growth": growth, "kept": _kept, "dropped": _dropped,
+        "growth": growth, "kept": _own_loss, "dropped": _dropped,
     },
     columns={
         "held-out, kept": "kept(run, 'held_out_loss')", "held-out, dropped": "dropped(run, 'held_out_loss')", "gap": "gap",

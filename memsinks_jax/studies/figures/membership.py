@@ -14,8 +14,8 @@ from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import corpora
 from memsinks_jax.studies.figures import membership_corpus as corpus
 from memsinks_jax.studies.figures import sections as shared
+from memsinks_jax.studies.figures.cached import of_seeds
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.kept import of_seeds
 from memsinks_jax.studies.figures.panels import Categories, Line, Matrix, Panel, draw
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.studies.figures.table import Table

@@ -16,8 +16,8 @@ from memsinks_jax.auditing import intervals
 from memsinks_jax.config import InputError
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.studies.figures import passages_corpus as corpus
+from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.kept import kept
 from memsinks_jax.studies.figures.panels import Categories
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.variants import CONFIGS, open_config
@@ -96,7 +96,7 @@ def measure(runs: list[Run]) -> list[Run]:
         for name, (said, variant, *how) in VIEWS.items():
             if run := groups.get(variant, {}).get(seed):
                 asked = {"texts": corpus.digest(corpus.folder_of(run.workdir)), "how": how}
-                views[name] = kept([run], f"passages_{name}", asked, functools.partial(measures.of_view, run, *how))
+                views[name] = cached([run], f"passages_{name}", asked, functools.partial(measures.of_view, run, *how))
                 logger.info("measured seed %d: %s", seed, said)
         for name, view in views.items():
             numbers = _numbers(view, views.get("oracle"))

@@ -1,6 +1,6 @@
 """The trade-off curves of post-hoc methods, which find memorization in a finished model, on a run.
 
-Measuring takes minutes, so results are kept beside the run, in NAME-seedN.post_hoc.METHOD.json.
+Measuring takes minutes, so results are cached next to the run, in NAME-seedN.post_hoc.METHOD.json.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import tqdm
 
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.panels import Curve
 from memsinks_jax.studies.figures.runs import Run
 
@@ -71,7 +71,9 @@ def removals(run: Run, methods: Iterable[str], progress: Callable[[], object] = 
     there = {}
     for method in methods:
         asked = _asked(method)
-        there[method] = {"asked": asked} | kept([run], f"post_hoc.{method}", asked, functools.partial(measure, method))
+        there[method] = {"asked": asked} | cached(
+            [run], f"post_hoc.{method}", asked, functools.partial(measure, method)
+        )
         progress()
     return there
 

@@ -17,8 +17,8 @@ from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import pool, post_hoc, step_times
 from memsinks_jax.studies.figures import sections as shared
+from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.kept import kept
 from memsinks_jax.studies.figures.panels import AnyPanel, Curve, Scatter
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.studies.figures.table import LOSSES, Table
@@ -199,7 +199,7 @@ def measure(runs: list[Run]) -> list[Run]:
         for run in asked
     }
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
-    milliseconds = kept(timed, "step_times", {}, lambda: {
+    milliseconds = cached(timed, "step_times", {}, lambda: {
         run.variant: run.details["step_ms"] for run in step_times.measure(timed)
     })  # fmt: skip
     more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
@@ -288,16 +288,16 @@ def _costs(groups: dict[str, dict[int, Run]]) -> str:
     standard, rows = next(iter(groups.get("standard", {}).values()), None), []
     for method in METHODS.values():
         mine = [next(iter(groups[name].values())) for name in method.points if name in groups]
-        taken = kept = "–"
+        time_ratio = memory_ratio = "–"
         if standard and mine:
             configs = [workdirs.read_config(run.workdir) for run in (mine[-1], standard)]
-            kept = f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
+            memory_ratio = f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
             timed = [run for run in mine if "step_ms" in run.details]
             if timed and "step_ms" in standard.details:
-                taken = f"{np.median(np.divide(timed[-1].details['step_ms'], standard.details['step_ms'])):.2f}"
+                time_ratio = f"{np.median(np.divide(timed[-1].details['step_ms'], standard.details['step_ms'])):.2f}"
             elif (configs[0].sinks, configs[0].optimizer) == (configs[1].sinks, configs[1].optimizer):
-                taken = "1"  # the same program
-        rows.append([*map(report.text, (method.label, taken, kept, method.knows))])
+                time_ratio = "1"  # the same program
+        rows.append([*map(report.text, (method.label, time_ratio, memory_ratio, method.knows))])
     rows.append([*map(report.text, ("post hoc methods", "1", "1", LATER))])
     columns = ["method", "time of a step over standard's", "memory of a step over standard's", "must know beforehand"]
     return report.table(columns, rows, ["", "number", "number", ""])
@@ -362,8 +362,8 @@ FIGURE = Figure(
     table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed:
         share of the standard model's gap between held-out and repeated loss that is gone. The main setting is in
         brackets: the encounter from which a document trains the shared neurons less, the size of the pool, the share of
-        sinks that are on, the encounters kept, k if one token in k is left out, the noise relative to the clipping norm
-        of a row's gradient, the share of repeated documents without a label.""",
+        sinks that are on, the encounters that are left, k if one token in k is left out, the noise relative to the
+        clipping norm of a row's gradient, the share of repeated documents without a label.""",
     statements=statements,
     paper="not in the paper",
     panels=panels,

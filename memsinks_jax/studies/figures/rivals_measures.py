@@ -8,7 +8,7 @@ from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.baselines import rescaling
-from memsinks_jax.studies.figures.kept import kept
+from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.rivals import GIVEN, LEAKS
 from memsinks_jax.studies.figures.runs import Run
 
@@ -24,7 +24,9 @@ def rescaled(run: Run, name: str) -> Run:
         )
         return {loss: found[loss] for loss in ("held_out_loss", "repeated_loss")}
 
-    return dataclasses.replace(run, variant=name, metrics=run.metrics | kept([run], "rescaled", {}, evaluate), lines=[])
+    return dataclasses.replace(
+        run, variant=name, metrics=run.metrics | cached([run], "rescaled", {}, evaluate), lines=[]
+    )
 
 
 def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
@@ -49,4 +51,4 @@ def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
             leaks |= {"relearned": read / unread} if read is not None and unread else {}
         return leaks
 
-    return kept(models, "leaks", {"given": GIVEN, "attacks": attacks}, ask)
+    return cached(models, "leaks", {"given": GIVEN, "attacks": attacks}, ask)

@@ -20,8 +20,8 @@ from memsinks_jax.config import InputError
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
-from memsinks_jax.studies.figures.kept import kept
 from memsinks_jax.studies.figures.panels import Categories
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 
@@ -101,7 +101,7 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds to the `details` of `sinks` the "numbers" of every view, and what `costs` and `relearned` of `tofu_measures` say,
-    if all variants were run -> the same runs. Every view is kept beside its run."""
+    if all variants were run -> the same runs. Every view is cached next to its run."""
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
         return runs
@@ -125,12 +125,12 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
     for name, view in VIEWS.items():
         if not view.rival:
             run, *about = of[view.variant], view.mode, view.removed, view.sets
-            views[name] = kept(
+            views[name] = cached(
                 [run], f"tofu_{name}", asked | {"view": about}, functools.partial(measures.of_view, run, *about)
             )
             logger.info("measured seed %d: %s", sunk.seed, view.label)
-    again = kept([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
-    costs = kept([sunk, standard], "tofu_costs", asked, functools.partial(measures.costs, sunk, standard))
+    again = cached([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
+    costs = cached([sunk, standard], "tofu_costs", asked, functools.partial(measures.costs, sunk, standard))
     for name, view in VIEWS.items():
         if view.rival:
             run, tried = of[view.variant], {}
@@ -138,7 +138,7 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
                 about = view.rival, rate, view.mode, view.removed, view.sets
                 question = asked | {"view": about, "recipe": rivals.RECIPE}
                 make = functools.partial(rivals.of_view, run, *about)
-                tried[rate] = kept([run], f"tofu_{name}_{rate:g}", question, make)
+                tried[rate] = cached([run], f"tofu_{name}_{rate:g}", question, make)
                 logger.info("measured seed %d: %s, rate %g", sunk.seed, view.label, rate)
             best = max(tried, key=lambda rate: _fitness(tried[rate], views))
             views[name], rates[view.rival] = tried[best], (best,)
@@ -147,7 +147,7 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
         (rate,) = rates[rival]
         question = attack | {"rival": [rival, rate], "recipe": rivals.RECIPE}
         make = functools.partial(rivals.relearned, standard, retrained, rival, rate)
-        back[rival] = kept([standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make)["relearning"]
+        back[rival] = cached([standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make)["relearning"]
     for name, ratio in back.items():
         found[name] |= {} if ratio is None else {"relearning": ratio}
     chosen = {"rates": {rival: rate for rival, (rate,) in rates.items()}, "adapter_bytes": rivals.adapter_bytes(sunk)}

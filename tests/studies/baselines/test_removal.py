@@ -42,8 +42,8 @@ def test_parameters_without_the_neurons_are_as_if_these_were_zero(family):
     scores_LF = np.random.default_rng(0).normal(size=(2, 11))
     batches = batches_of(OTHERS)
     dropped_LF = top_neurons(scores_LF, 0.3)
-    kept_LF = jax.numpy.asarray(~dropped_LF)
-    drop = {"mlp": lambda x_BTF, layer: jax.numpy.where(kept_LF[layer], x_BTF, 0)}
+    remaining_LF = jax.numpy.asarray(~dropped_LF)
+    drop = {"mlp": lambda x_BTF, layer: jax.numpy.where(remaining_LF[layer], x_BTF, 0)}
     changed = DocumentLoss(config, change=lambda real_BT, asked_BT: drop)(params, batches, "all")
     loss = DocumentLoss(config)
     zeroed = loss(without(params, dropped_LF), batches, "all")

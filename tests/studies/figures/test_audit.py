@@ -46,8 +46,8 @@ def test_claims_say_what_was_measured(runs):
     assert found["int8"].values == pytest.approx([0, 0]) and found["int4"].values == pytest.approx([0.3, 0.3])
     assert found["reactivated_best"].values == [0.25, 0.25]
     assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
-    kept = [run for run in runs if not run.variant.startswith("ladder_")]
-    assert {claim.id for claim in audit.FIGURE.claims(kept)} == set(found) - {
+    compared = [run for run in runs if not run.variant.startswith("ladder_")]
+    assert {claim.id for claim in audit.FIGURE.claims(compared)} == set(found) - {
         "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_told", "not_exposed",
     }  # fmt: skip
 

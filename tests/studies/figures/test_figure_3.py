@@ -8,16 +8,16 @@ import pytest
 from memsinks_jax.studies.figures.figure_3 import FIGURE, MASKED, gap, growth
 from memsinks_jax.studies.figures.runs import Run
 
-KEPT = [3.0, 2.0, 1.9, 1.8, 1.7, 1.6]
+LOSSES = [3.0, 2.0, 1.9, 1.8, 1.7, 1.6]
 
 
 def run(variant, seed, gaps=None):
-    """A run whose held-out loss falls as KEPT, and rises by `gaps` when dropped; without them nothing can be dropped."""
+    """A run whose held-out loss falls as LOSSES, and rises by `gaps` when dropped; without them nothing can be dropped."""
     lines = []
-    for number, kept in enumerate(KEPT):
-        line = {"step": 100 * (number + 1), "held_out_loss": kept - 0.5, "repeated_loss": 0.1}
+    for number, loss in enumerate(LOSSES):
+        line = {"step": 100 * (number + 1), "held_out_loss": loss - 0.5, "repeated_loss": 0.1}
         if gaps:
-            line |= {"held_out_loss": kept + gaps[number], "held_out_loss_own": kept, "repeated_loss_own": 0.2}
+            line |= {"held_out_loss": loss + gaps[number], "held_out_loss_own": loss, "repeated_loss_own": 0.2}
         lines.append(line)
     return Run(variant, seed, pathlib.Path(), lines[-1], lines)
 

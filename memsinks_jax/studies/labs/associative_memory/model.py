@@ -192,8 +192,8 @@ def finite_data(seeds, draws: int, law: Law, m: int, ds: tuple[int, ...], times:
         q_TN = power(counts_TN / jnp.asarray(times, jnp.float32)[:, None], rho)
 
         def at(d, stored):
-            kept_TN = jnp.where(ranks_TN < stored, q_TN, 0.0)
-            return error(scores(*draw(of_memory, n, m, d, width), kept_TN, y_N), y_N, law)
+            weights_TN = jnp.where(ranks_TN < stored, q_TN, 0.0)
+            return error(scores(*draw(of_memory, n, m, d, width), weights_TN, y_N), y_N, law)
 
         return jax.lax.map(lambda pair: at(*pair), (jnp.asarray(ds, jnp.float32), jnp.asarray(stored_D)))
 

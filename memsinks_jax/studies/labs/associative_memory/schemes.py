@@ -51,12 +51,12 @@ def figure_1(settings: Settings) -> Study:
               {f"d = {value}": (TIMES, errors_GDT[:, place], sum_DT[place]) for place, value in enumerate(d)},
               legend=4, log="xy", ordered=True),
     ]  # fmt: skip
-    kept = f"P = {settings.p}" if settings.p else "P = d/8"
+    scheme = f"P = {settings.p}" if settings.p else "P = d/8"
     return Study(
         "1", "Figure 1: capacity and data",
         "The error is the sum of what the memory has no room for and of what the samples have not shown: each curve follows "
         "one law down to the plateau that the other sets.",
-        f"Scheme q_0,[P] (12) with {kept}, alpha = {alpha:g}, N = {settings.n} simulated of infinitely many, M = {m}, "
+        f"Scheme q_0,[P] (12) with {scheme}, alpha = {alpha:g}, N = {settings.n} simulated of infinitely many, M = {m}, "
         f"{settings.runs} runs; bands from the lowest to the highest of {len(settings.seeds)} groups. Dashed: "
         "d^(1-alpha) + T^(-1+1/alpha) with the constants of the two tails, (1-1/M) C P^(1-alpha)/(alpha-1) and "
         "(1-1/M) Gamma(1-1/alpha) C^(1/alpha)/alpha T^(-1+1/alpha); nothing is fitted. "

@@ -95,16 +95,16 @@ def figure_5(settings: Settings) -> Study:
     runs, claims, stored, schemes = [], [], {}, {}
     for gamma, rho in CLOSEST.items():
         weights = np.asarray(optimization.iterates(gamma, m, int(max(seen_N[0], STEPS))))
-        q_N, kept = weights[seen_N] / weights[seen_N[0]], weights[: STEPS + 1]
+        q_N, steps_shown = weights[seen_N] / weights[seen_N[0]], weights[: STEPS + 1]
 
         def distance(rho, q_N=q_N):
             """Of p^rho from q in least squares, both with the largest weight 1."""
             return ((q_N - p_N**rho) ** 2).sum()
 
         fitted = float(scipy.optimize.minimize_scalar(distance, bounds=(0, 2)).x)
-        curves = {"f_n": ("n", times, kept[None]), "q": ("x", inputs, q_N[None])}
+        curves = {"f_n": ("n", times, steps_shown[None]), "q": ("x", inputs, q_N[None])}
         runs += record(f"gamma={gamma:g}", seeds, {"rho": [fitted]}, curves)
-        stored[f"step size {gamma:g}"] = times, kept
+        stored[f"step size {gamma:g}"] = times, steps_shown
         schemes[f"step size {gamma:g}, $\\rho={fitted:.2f}$"] = inputs, q_N, p_N**fitted
         if alpha == 2 and rho is not None:
             statement = f"rho of the q_rho closest to q_gamma, gamma = {gamma:g}"

@@ -129,12 +129,12 @@ def train(
 
     start = (trained, _rule(world).init(trained))
     carry, curves = resumable(path, world.steps, world.log_every, start, advance, report)
-    kept = [" ".join(names) for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))]
-    ends, test = {name: float(np.mean(curves[name][-3:])) for name in kept}, {}
+    shown = [" ".join(names) for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))]
+    ends, test = {name: float(np.mean(curves[name][-3:])) for name in shown}, {}
     for mode in MODES:
         test |= {
             f"accuracy {mode}": ends[f"fresh {mode} acc_clean"],
             f"global {mode}": ends[f"fresh {mode} loss_bigram"],
         }
         test[f"by heart {mode}"] = ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
-    return Run(world, seed, {name: curves[name] for name in ("step", *kept)}, {**others, **carry[0]}, test)
+    return Run(world, seed, {name: curves[name] for name in ("step", *shown)}, {**others, **carry[0]}, test)

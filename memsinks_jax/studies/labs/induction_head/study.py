@@ -115,9 +115,9 @@ def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str,
     """One run of results.json, without numbers that are not finite. `axis` names the curve of the other curves' places."""
     shortened = {}
     for name in [name for name in curves if name != axis]:
-        kept_X = np.isfinite(curves[name])
-        if kept_X.any():
-            places, values = curves[axis][kept_X].astype(int), curves[name][kept_X]
+        finite_X = np.isfinite(curves[name])
+        if finite_X.any():
+            places, values = curves[axis][finite_X].astype(int), curves[name][finite_X]
             shortened[name] = {axis: places.tolist(), "value": values.round(5).tolist()}
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     return {"variant": variant, "seed": seed, "metrics": finite, "curves": shortened}

@@ -94,8 +94,8 @@ def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
 
 def limit(opens_at: int, returning: float = RETURNING) -> float:
     """The limit of s before an encounter."""
-    kept = retained(opens_at, returning)
-    gain = RATE * SHARES * kept / (1 - kept)
+    retention = retained(opens_at, returning)
+    gain = RATE * SHARES * retention / (1 - retention)
     return float(gain[0] / (1 + gain.sum()))
 
 
@@ -105,15 +105,15 @@ def study(seeds: tuple[int, ...]) -> Study:
         where, several = f"sinks open at {opens_at}", [train(seed, opens_at) for seed in seeds]
         parts = parts_SNLP[opens_at] = np.array([one[0] for one in several])
         written_S = [one[1] for one in several]
-        kept_SP, of_s = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1), expected(opens_at)[-1, 1, 0]
+        retained_SP, of_s = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1), expected(opens_at)[-1, 1, 0]
         (k_s, k_m), gap = retained(opens_at), written(opens_at)
         claims += [
             near(f"accumulated_{opens_at}", f"s before encounter {ENCOUNTERS + 1}, {where}", f"{of_s:.3f} derived",
                  parts[:, -1, 1, 0], round(of_s, 3), REACH),
             near(f"retained_{opens_at}", f"share of m that is left at the next encounter, {where}",
-                 f"{k_m:.3f} derived", kept_SP[:, 1], round(k_m, 3), 0.005),
+                 f"{k_m:.3f} derived", retained_SP[:, 1], round(k_m, 3), 0.005),
             near(f"retained_shared_{opens_at}", f"share of s that is left, {where}", f"{k_s:.3f} derived",
-                 kept_SP[:, 0], round(k_s, 3), REACH),
+                 retained_SP[:, 0], round(k_s, 3), REACH),
             near(f"written_{opens_at}", f"others that write into a sink between two encounters, {where}",
                  f"{gap:g} derived", written_S, gap, 0.1),
         ]  # fmt: skip

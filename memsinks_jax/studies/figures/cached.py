@@ -1,4 +1,4 @@
-"""Caches slow measurements beside their run, and repeats them if a run they read or the question has changed."""
+"""Caches slow measurements next to their run, and repeats them if a run they read or the question has changed."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from memsinks_jax.studies.figures.runs import Run, by_variant
 logger = logging.getLogger(__name__)
 
 
-def kept(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict]) -> dict:
+def cached(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict]) -> dict:
     """The result of `measure`, or that in RUN.NAME.json if runs and question are the same.
 
     Args:
@@ -45,6 +45,6 @@ def of_seeds(
     groups, found = by_variant(runs), {}
     for seed in groups[variants[0]]:
         models = {variant: groups[variant][seed] for variant in variants}
-        found[seed] = kept(list(models.values()), name, asked, functools.partial(measure, models))
+        found[seed] = cached(list(models.values()), name, asked, functools.partial(measure, models))
         logger.info("measured seed %d", seed)
     return [dataclasses.replace(r, details=found[r.seed]) if r.variant == variants[0] else r for r in runs]
