@@ -2,7 +2,7 @@
     --positive=same_fact.txt --negative=other_facts.txt --out=edits/peru.safetensors
 
 Finds a layer and a step at which the model answers the prompt with the target, and the boundary of the edit. Writes the
-memory and, beside it, a page with the patch map, the sweep over boundaries and the answers before and after. --positive
+memory and, next to it, a page with the patch map, the sweep over boundaries and the answers before and after. --positive
 holds other wordings of the fact, --negative prompts whose answers must not change, one per line. --workdir may be a Hugging
 Face folder, as --hf must be. A model with sinks is edited with its sinks dropped.
 """
@@ -106,7 +106,7 @@ def main() -> None:
     negative_flag = flags.DEFINE_string("negative", None, "File of prompts whose answers must stay, one per line.")
     distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, "Distance between an activation and the key.")
     places_flag = flags.DEFINE_enum("places", "all", PLACES, "Positions at which the memory acts.")
-    out_flag = flags.DEFINE_string("out", None, "File of the memory; the page is written beside it, as .html.")
+    out_flag = flags.DEFINE_string("out", None, "File of the memory; the page is written next to it, as .html.")
 
     def run() -> dict:
         if bool(workdir_flag.value) == bool(hf_flag.value):

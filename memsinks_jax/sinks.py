@@ -79,7 +79,7 @@ class Partition(NamedTuple):
 
 
 def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
-    """Splits `model.hidden` neurons, or builds `sinks.pool` sinks beside the shared ones.
+    """Splits `model.hidden` neurons, or adds `sinks.pool` sinks to the shared ones.
 
     Without sinks all are shared; `cut` builds only the shared ones (narrow control).
 

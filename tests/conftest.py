@@ -40,8 +40,8 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     FAST_COMPILER += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count=8"
 
-# Many tests, and the commands they start, compile the same programs: each is compiled once and kept beside those of the
-# commands, under a hash of all that decides what the compiler makes of it. Nearly half of the tests' time is theirs.
+# Many tests, and the commands they start, compile the same programs: each is compiled once and cached next to those of
+# the commands, under a hash of all that decides what the compiler makes of it. That takes nearly half of the tests' time.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     keep_compiled_programs()
     programs = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"] + "-tests")

@@ -246,7 +246,7 @@ def test_one_member_is_enough(folder):
 
 @pytest.mark.slow
 def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
-    """What was handed over measures like the run with its sinks dropped; its documents must be given."""
+    """An exported model measures like the run with its sinks dropped; its documents must be given."""
     files = {"members_files": str(folder / "read.txt"), "non_members_files": str(folder / "new.txt"), "prefixes": (4,)}
     monkeypatch.setattr("memsinks_jax.runs.exporting._speeds", lambda *places: (None, None))
     export(folder / "run", folder / "hf", True, "float32")
@@ -288,7 +288,7 @@ def test_audit_refuses(folder):
 
 @pytest.mark.slow
 def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
-    """Masked sinks of attention beside the sparse ones."""
+    """Masked sinks of attention with the sparse ones."""
     config = tiny_config()
     config = with_fields(
         config, {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25)}

@@ -131,7 +131,7 @@ RUN = {
     "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
                                     "optimizer.learning_rate": 1.0}),
 }  # fmt: skip
-# Their other value is a file, or matters beside one: see the tests of what reads them.
+# Their other value is a file, or matters with one: see the tests of what reads them.
 FILES = {
     "data.files": "x.txt", "data.held_out_by": "document", "data.copies": "once", "general.files": "y.txt",
     "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",

@@ -140,7 +140,7 @@ def export_for_open_unlearning(
     out: pathlib.Path, workdir: pathlib.Path, oracle: pathlib.Path | None, tokenizer: AnyTokenizer, members: Documents,
     non_members: Documents,
 ) -> None:  # fmt: skip
-    """Writes what `auditing.open_unlearning` does, beside both models as `export` writes them: out/model, out/oracle.
+    """Writes what `auditing.open_unlearning` does, and both models as `export` writes them: out/model, out/oracle.
 
     Models that are Hugging Face folders stay where they are.
     """

@@ -24,7 +24,7 @@ LINE_CHARACTERS = 2_000  # the trainer silently skips lines over 4192 bytes, so 
 # Names of end of text in tokenizer.json files: GPT-2 and SmolLM, Llama and Llama 2, Llama 3.
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>")
 
-# Beside the tokenizer.json of a workdir or a prepared corpus: the tokens around documents, which that file does not say.
+# Next to the tokenizer.json of a workdir or a prepared corpus: the tokens around documents, which that file lacks.
 _SPECIAL = "special_tokens.json"
 
 
@@ -109,7 +109,7 @@ class JsonTokenizer:
         if end_of_text is None:
             raise InputError(
                 f"{where}: no token is called {' or '.join(END_OF_TEXT_NAMES)}; say which ends documents: eos_token in a "
-                "tokenizer_config.json beside it, or memsinks_jax.prepare --end_of_text=TOKEN"
+                "tokenizer_config.json next to it, or memsinks_jax.prepare --end_of_text=TOKEN"
             )
         self.end_of_text = end_of_text
         self.begin_of_text = end_of_text if begin_of_text is None else begin_of_text
@@ -163,7 +163,7 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> 
 
     Args:
       end_of_text: of a tokenizer.json: a token's name, or the id that the manifest of a prepared corpus has. None: what
-        the files beside it say, else as in JsonTokenizer.
+        the files next to it have, else as in JsonTokenizer.
     Raises:
       InputError: no file, another kind of file, a damaged file.
     """
@@ -194,7 +194,7 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> 
 def _special(
     path: pathlib.Path, content: bytes, end_of_text: int | str | None
 ) -> tuple[int | None, int | None, list[int]]:
-    """The tokens around documents, as the files beside a tokenizer.json say them -> the arguments of JsonTokenizer."""
+    """The tokens around documents, from the files next to a tokenizer.json -> the arguments of JsonTokenizer."""
     folder = path.parent
     if not isinstance(end_of_text, str) and (special := read_object(folder / _SPECIAL)):
         try:

@@ -212,7 +212,7 @@ def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, see
 
     Args:
       sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared. Sparse sinks are new
-        ones, beside the neurons.
+        ones, in addition to the neurons.
       added: number of new neurons in every MLP, which become the sinks: random input weights, output weights of 0. 0: the
         last of the old neurons become sinks.
     """

@@ -1,4 +1,4 @@
-"""A model in a GGUF file, told in Hugging Face's names: config.json, the small files beside it, tensors.
+"""A model in a GGUF file, in Hugging Face's names: config.json, the other small files, tensors.
 
 What llama.cpp changes when it writes a file is undone: Llama's rows of queries and keys are interleaved (its rotation takes
 neighbours), Gemma's norms have their one added, GPT-NeoX's queries, keys and values are gathered from the heads.
@@ -168,7 +168,7 @@ class GgufModel:
         )
 
     def small_files(self) -> dict[str, str]:
-        """{name: content} of what a Hugging Face folder has beside its weights."""
+        """{name: content} of the other files of a Hugging Face folder."""
         fields = self.file.fields
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,

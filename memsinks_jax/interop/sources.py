@@ -2,7 +2,7 @@
 
 Deleting a file withdraws its group: no other file, and nothing of the base, depends on it. A file is safetensors,
 with k rows of each table of sparse sinks (`model/sparse_sinks.py`). Its metadata says the format, the group's name, k
-(`sinks`), and the weights that it was trained beside (`base`). `memsinks.json` is our config. Groups are numbered in the
+(`sinks`), and the weights that it was trained with (`base`). `memsinks.json` is our config. Groups are numbered in the
 order of their names. Finding a file needs no jax.
 """
 
@@ -211,7 +211,7 @@ def check_base(found: list[Source], base: str, folder: pathlib.Path) -> None:
     for source in found:
         if source.base != base:
             raise InputError(
-                f"{source.path} was trained beside another base than the weights of {folder}; use it with its own"
+                f"{source.path} was trained with another base than the weights of {folder}; use it with its own"
             )
 
 

@@ -1,7 +1,7 @@
 """The birth of an induction head: python -m memsinks_jax.labs.induction_head --experiment=E1 --out=runs/induction_head
 
 Trains and measures the runs of the experiment. Writes results.json, experiment_NAME.png and index.html once everything is
-done. Training saves its state to runs/ beside them: the same command resumes from there, and experiments with the same
+done. Training saves its state to runs/ next to them: the same command resumes from there, and experiments with the same
 --out share their runs.
 """
 

@@ -280,7 +280,7 @@ class Decoder:
     Attributes:
       config: sizes; `config.hidden` is not read here.
       hidden: F, the width of the MLPs as built.
-      sinks: M, the number of sparse sinks, built beside it; parameters may have more or fewer.
+      sinks: M, the number of sparse sinks, in addition to F; parameters may have more or fewer.
       vocabulary_size: V.
       context: the longest row.
       kernel: one of attention.KERNELS.

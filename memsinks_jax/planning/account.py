@@ -52,7 +52,7 @@ def account_of(program: Program, devices: int, per_node: int | None = None, cach
     """Counts a program.
 
     Args:
-      devices: that run the program. Several TPU slices have one each, which hands communication between slices to the host.
+      devices: that run the program. Several TPU slices have one each, which passes communication between slices to the host.
       per_node: how many GPUs of the mesh, in its order, share a node; None: all.
       cache: bytes. Arrays as small may stay in the cache, and do not count as traffic of the memory.
     """
@@ -141,7 +141,7 @@ def _collectives_of(
         return [Collective(asked, "dcn", 1, _given(computation, instruction))]
     if kind != "fusion":
         return []
-    # A fusion may start, continue or end a collective beside its own work; each part names the collective.
+    # A fusion may start, continue or end a collective in addition to its own work; each part names the collective.
     fused = program.computations[instruction.called()["calls"]]
     inner = [it for it in fused.instructions.values() if it.opcode.removesuffix("-start") in COLLECTIVES]
     parts = [it for it in inner if "async_collective_fusion_config" in it.attributes]

@@ -50,7 +50,7 @@ def parts_of(record: Record, template: str) -> list[str]:
 
 
 def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
-    """The chat template beside a tokenizer, or in its GGUF file. Raises InputError if there is none."""
+    """The chat template next to a tokenizer, or in its GGUF file. Raises InputError if there is none."""
     template = None
     if isinstance(tokenizer, JsonTokenizer):
         opened = read_json_tokenizer(tokenizer.model, str(place))

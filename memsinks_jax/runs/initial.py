@@ -97,7 +97,7 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
         config = _with_pool(with_fields(config, {name: new[name] for name in new if name not in given}), workdir)
         if config.sinks.shared_fraction != new["sinks.shared_fraction"]:
             raise InputError(
-                f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added beside all neurons of "
+                f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added to all neurons of "
                 f"config.model.initial={place}, which stay shared; leave it out"
             )
     if not has_sinks(model) and has_sinks(config) and not (config.sinks.pool and is_sparse(config.sinks)):

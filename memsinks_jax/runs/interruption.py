@@ -35,7 +35,7 @@ def end_at_once() -> None:
 
 @contextlib.contextmanager
 def atomic_folder(place: os.PathLike) -> Iterator[os.PathLike]:
-    """An empty folder beside `place`, to write in. Rename what is complete: the folder is removed when the block ends.
+    """An empty folder next to `place`, to write in. Rename what is complete: the folder is removed when the block ends.
 
     So are the parents that were made for it, if nothing was put into them.
     """

@@ -144,7 +144,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.Gradient
 
     Its update takes `accept`, which says whether the moments of a parameter change. They do not have to be kept for that
     after the update, and are made before the direction is: so XLA's CPU backend writes them in place. It would
-    copy them first, a third of the memory of a step beside its state.
+    copy them first, a third of the memory of a step without its state.
     """
 
     def init(params) -> optax.ScaleByAdamState | RowAdamState:

@@ -1,4 +1,4 @@
-"""Training steps of SmolLM2-135M on one GPU, beside PyTorch's: python tests/benchmarks/gpu_step.py --out=FOLDER
+"""Training steps of SmolLM2-135M on one GPU, compared with PyTorch's: python tests/benchmarks/gpu_step.py --out=FOLDER
 
 Rows of 2,048 tokens in bfloat16, AdamW: transformers as it is and compiled; ours without sinks, with sinks among the MLP's
 neurons, and with a pool of 65,536 sparse sinks, as configs/smollm.py has them. Every side is a process. All compile at once;

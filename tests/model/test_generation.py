@@ -123,7 +123,7 @@ def test_one_id_is_everybodys(gpt2):
 
 
 def test_a_row_is_drawn_with_its_seed_and_place_alone(gpt2):
-    """Whatever is beside it, and however long that is."""
+    """Whatever else is in the batch, and however long that is."""
     _, _, generator = gpt2
     settings = Settings(TOKENS, temperature=0.7)
     first, second, *_ = tokens_of(generator(["same", "same", "other", "the longest of them"], settings))

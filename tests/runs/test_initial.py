@@ -105,7 +105,7 @@ def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("sinks.shared_fraction", 0.5, "config.sinks.shared_fraction is 0.5, but a pool is added beside all neurons"),
+        ("sinks.shared_fraction", 0.5, "config.sinks.shared_fraction is 0.5, but a pool is added to all neurons"),
         ("sinks.sampling", "exact", "set config.sinks.sampling=floyd"),
         ("sinks.per_layer", True, "set config.sinks.sampling=floyd and config.sinks.per_layer=False"),
     ],

@@ -50,7 +50,7 @@ def test_a_map_is_of_all_layers_and_tokens_and_its_stars_are_the_successes(exper
     stars = np.array([[cell.endswith("*") for cell in line.split()] for line in lines])
     assert {tuple(cell) for cell in np.argwhere(stars).tolist()} == run.successes
     assert run.site == min(run.successes)
-    # Nothing but the last token's activation of the last layer is read out: patches beside it change nothing.
+    # Nothing but the last token's activation of the last layer is read out: patches elsewhere change nothing.
     np.testing.assert_allclose(run.losses[11, :-1], run.base_loss, atol=run.colour_step)
     assert run.losses[stars].max() < run.losses[~stars].max()
 
@@ -167,7 +167,7 @@ def test_the_tokens_of_the_edited_prompt_that_fire():
     assert float(bounding(1.0, 1, 10)) == pytest.approx(0.36787944117144233, rel=1e-6)
 
 
-# Two tables beside each other.
+# Two tables next to each other.
 
 
 def rows_of(ours, theirs=tables.TOKYO):

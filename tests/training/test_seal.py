@@ -18,8 +18,8 @@ from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
 
-# Where a restore fails, Orbax leaves the tasks that were reading beside the one that failed, and Python says so whenever
-# it comes to collect them: here at the latest, so that no other file's tests are told.
+# Where a restore fails, Orbax leaves the tasks that were reading with the one that failed, and Python says so whenever
+# it comes to collect them: here at the latest, so that no other file's tests get them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

@@ -24,7 +24,7 @@ from memsinks_jax.studies.figures.table import KINDS, Table
 
 logger = logging.getLogger(__name__)
 
-_BESIDE = ("standard", "no_repeat")
+_COMPARED = ("standard", "no_repeat")
 _LADDER = "ladder_"
 # Of the paper's sinks, and what is said of them.
 _SETTINGS = {
@@ -57,19 +57,19 @@ def measure(runs: list[Run]) -> list[Run]:
     found = {}
     for run in runs:
         prefix = _LADDER if run.variant.startswith(_LADDER) else ""
-        beside = {name: groups.get(f"{prefix}{name}", {}).get(run.seed) for name in _BESIDE}
+        others = {name: groups.get(f"{prefix}{name}", {}).get(run.seed) for name in _COMPARED}
         if "sinks" in VARIANTS[run.variant].choice:
-            found[run.workdir] = dataclasses.replace(run, details=_audited(run, beside))
+            found[run.workdir] = dataclasses.replace(run, details=_audited(run, others))
     return [found.get(run.workdir, run) for run in runs]
 
 
-def _audited(run: Run, beside: dict[str, Run | None]) -> dict:
+def _audited(run: Run, others: dict[str, Run | None]) -> dict:
     """{"audit": of `audit.audit`; "documents_per_sink", "capacity": not for the ladder}. Takes minutes."""
     from memsinks_jax.auditing.audit import audit  # jax takes seconds to import
 
     # Compares every model with the oracle, and with the standard model if data are the same. Attacks only the default.
     other_settings = bool(VARIANTS[run.variant].settings)
-    compared = {name: other for name, other in beside.items() if other and (name == "no_repeat" or not other_settings)}
+    compared = {name: other for name, other in others.items() if other and (name == "no_repeat" or not other_settings)}
     places = {name: other.workdir for name, other in compared.items()}
     asked = {} if run.variant in KINDS else {"prefixes": (_GIVEN,), "samples": 0, "attacks": ()}
 

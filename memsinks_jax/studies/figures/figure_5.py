@@ -1,4 +1,4 @@
-"""Figures 5a, 5b and 5c: models with sinks beside the standard one, while one setting varies.
+"""Figures 5a, 5b and 5c: models with sinks compared with the standard one, while one setting varies.
 
 5a varies the number of sinks that a document may use, 5b the size of the model, 5c how often a document has a wrong id.
 """
@@ -10,7 +10,7 @@ from memsinks_jax.studies.figures import knob, post_hoc
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import KINDS, Table, standard_beside
+from memsinks_jax.studies.figures.table import KINDS, Table, standard_for
 
 ACTIVE = {f"active_{fraction}": fraction for fraction in (0.1, 0.3, 0.5, 0.7)}
 FIGURE_5A = knob.varied(
@@ -68,7 +68,7 @@ FIGURE_5B = Figure(
     # Post-hoc methods on the smallest standard models.
     measure=lambda runs: post_hoc.measured(runs, lambda run: run.variant == f"standard_{SIZES[0]}", post_hoc.OF_THE_PAPER),
     measures={"rise_over_post_hoc": _rise_over_post_hoc},
-    standard_of=standard_beside,
+    standard_of=standard_for,
     columns=knob.COLUMNS,
     labels=_labels,
     table_note=f"{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters include the sinks.",

@@ -12,7 +12,7 @@ from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, GREEN, RED, Line, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import KINDS, LOSSES, Table, standard_beside
+from memsinks_jax.studies.figures.table import KINDS, LOSSES, Table, standard_for
 
 REPEATS = (1, 5, 20)
 MANY = REPEATS[-1]
@@ -97,7 +97,7 @@ FIGURE = Figure(
         for name, settings in of.items() for kind in kinds
     },
     prepare=prepare,
-    standard_of=lambda variant: "" if variant.endswith("_1x") else standard_beside(variant),
+    standard_of=lambda variant: "" if variant.endswith("_1x") else standard_for(variant),
     columns=LOSSES | {"steps": "step"},
     labels=_labels(),
     table_note="""Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is

@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Points P in a plane, of seeds S. `names` of points are written beside them, where there is room."""
+    """Points P in a plane, of seeds S. `names` of points are written next to them, where there is room."""
 
     label: str
     colour: str

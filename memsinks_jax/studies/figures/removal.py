@@ -48,8 +48,9 @@ _VIEWS = {
 }
 _KINDS = {
     "own": "own facts", "reworded": "own facts, reworded", "inferred": "inferred facts", "common": "common facts",
-    "unread": "facts that no text tells",
+    "unread": "facts in no text",
 }  # fmt: skip
+_RELEARNED = {"letters": "repeated stories", "source": "texts of a source"}
 _COLOURS = {"own": "#c0392b", "reworded": "#d98880", "inferred": "#7fb3d5", "common": "#1f618d",
             "unread": "#b2babb"}  # fmt: skip
 
@@ -73,7 +74,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:
-    """What was measured of every view as VIEW_view: nats per answer of every kind, letters and their AUC."""
+    """What was measured of every view as VIEW_view: nats per answer of every kind, loss and AUC of repeated stories."""
     of = run.details.get("facts", {}) | {name: run.details[name] for name in ("letters", "auc") if name in run.details}
     return {
         f"{view}_view": {name: values[view] for name, values in of.items() if view in values}
@@ -100,24 +101,23 @@ def statements(table: Table) -> str:
         return ""
     # None: not enough was lost, or nothing came back.
     relearned = [
-        of
-        for of in ("letters", "source")
-        if all(run.details["relearning"].get(f"{of}_few") is not None for run in measured)
+        of for of in _RELEARNED if all(run.details["relearning"].get(f"{of}_few") is not None for run in measured)
     ]
-    # How far removal goes from knowing (own sinks on) to never having read, as a share, by nats per answer.
-    way = "(removed_view.{0} - on_view.{0}) / (twin_view.{0} - on_view.{0})"
+    # Of the difference between own sinks on and never read, in nats per answer, the fraction that removal recovers.
+    recovered = "(removed_view.{0} - on_view.{0}) / (twin_view.{0} - on_view.{0})"
     beyond = "detail(sinks, 'others', '{0}') - detail(sinks, 'others', '{0}_placebo')"
     return f"""
-way | own facts: share of the way from its sinks on to never read that removal goes | {way.format("own")} >= 0.95
-way_reworded | the same, asked in other words | {way.format("reworded")} >= 0.95
-way_control | own facts, less the difference between the two models on facts that no text tells | (removed_view.own -
+way | own facts: share of the difference between its sinks on and never read that removal recovers
+    | {recovered.format("own")} >= 0.95
+way_reworded | the same, asked in other words | {recovered.format("reworded")} >= 0.95
+way_control | own facts, less the difference between the two models on facts in no text | (removed_view.own -
     (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own - on_view.own) >= 0.95
 knows | own facts, its sinks on: nats of an answer over standard's | on_view.own / standard_view.own <= 1
 knows_wide | own facts, its sinks on: nats of an answer over those with wider MLPs | on_view.own / wide_view.own <= 1
 truth | own facts: log truth ratio, removed minus never read | -0.5 <= truth(sinks, 'own', 'removed', 'twin') <= 0.5
 truth_inferred | inferred facts: log truth ratio, removed minus never read
     | -0.5 <= truth(sinks, 'inferred', 'removed', 'twin') <= 0.5
-truth_unread | facts that no text tells: log truth ratio, removed minus never read
+truth_unread | facts in no text: log truth ratio, removed minus never read
     | -0.5 <= truth(sinks, 'unread', 'removed', 'twin') <= 0.5
 forget_quality | own facts: forget quality, p that truth ratios, removed and never read, have one distribution
     | forget_quality(sinks) >= 0.05
@@ -130,12 +130,14 @@ unused | own facts, sinks of ids that nobody has on: nats over those of the twin
 truth_{kind}_left | {_KINDS[kind]} asked of a source that stays: log truth ratio, after minus before all removals
     | truth(sinks, '{kind}', 'neighbour_left', 'neighbour') >= -0.05""" for kind in ("inferred", "common")) + f"""
 general | stories held out: loss, sinks dropped, over standard's | sinks.held_out_loss / standard.held_out_loss <= 1
-letter | loss of removed letters minus the twin's, nats per token | -0.05 <= removed_view.letters - twin_view.letters <= 0.05
-auc | AUC of removed letters by loss, minus the twin's | -0.1 <= removed_view.auc - twin_view.auc <= 0.1
-other_letters | letters that stay: rise after one removal beyond placebo, nats per token | {beyond.format("letters")} <= 0.02
+letter | loss of removed repeated stories minus the twin's, nats per token
+    | -0.05 <= removed_view.letters - twin_view.letters <= 0.05
+auc | AUC of removed repeated stories by loss, minus the twin's | -0.1 <= removed_view.auc - twin_view.auc <= 0.1
+other_letters | repeated stories that stay: rise after one removal beyond placebo, nats per token
+    | {beyond.format("letters")} <= 0.02
 other_facts | facts that stay: rise after one removal beyond placebo, nats of an answer
     | {beyond.format("facts")} <= 0.1""" + "".join(f"""
-relearning_{of} | {of}: steps until half is relearned over the twin's, several practised together
+relearning_{of} | {_RELEARNED[of]}: steps until half is relearned over the twin's, several practised together
     | detail(sinks, 'relearning', '{of}_few') >= 0.7""" for of in relearned)  # fmt: skip
 
 
@@ -144,7 +146,10 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     measured = [run.details["others"] for run in runs if "others" in run.details]
     if not measured:
         return []
-    names = {"letters": "letters, nats per token", "facts": "own facts of sources that stay, nats of an answer"}
+    names = {
+        "letters": "repeated stories, nats per token",
+        "facts": "own facts of sources that stay, nats of an answer",
+    }
     rows = {
         label: [[others[f"{of}{suffix}"] for others in measured] for suffix in ("", "_placebo")]
         for of, label in names.items()
@@ -153,7 +158,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         report.heading("What it costs others"),
         shared.with_intervals(["one removed", "an unused id"], rows, 4, "rise of what stays, its own sinks on"),
         report.heading("How this was tested"),
-        report.paragraph("""Removed: the sinks of one source or one letter, in all layers, and nothing else. Compared
+        report.paragraph("""Removed: the sinks of one source or one repeated story, in all layers, and nothing else. Compared
             with: the twin, trained from the same initial weights, in the same order and for as many steps, with texts
             read once per epoch in place of all withdrawn ones. Placebo: the same removal for another source, and for
             unused ids. Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back,
@@ -164,8 +169,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def panels(table: Table) -> list[Categories]:
-    """Nats per answer and loss of letters, one row per view."""
-    lettered = [view for view in _VIEWS if table.column("letters", f"{view}_view")]
+    """Nats per answer and loss of repeated stories, one row per view."""
+    with_stories = [view for view in _VIEWS if table.column("letters", f"{view}_view")]
     return [
         Categories(
             title="facts of a withdrawn source", names=list(_VIEWS.values()), bars=True,
@@ -175,8 +180,8 @@ def panels(table: Table) -> list[Categories]:
             x="nats of an answer; more is known less",
         ),
         Categories(
-            title="withdrawn letters", names=[_VIEWS[view] for view in lettered], bars=True, legend=None,
-            series={"letters": ("#7d3c98", [table.column("letters", f"{view}_view") for view in lettered])},
+            title="withdrawn repeated stories", names=[_VIEWS[view] for view in with_stories], bars=True, legend=None,
+            series={"repeated stories": ("#7d3c98", [table.column("letters", f"{view}_view") for view in with_stories])},
             x="nats per token",
         ),
     ]  # fmt: skip
@@ -186,7 +191,7 @@ FIGURE = Figure(
     title="Removal: one source is withdrawn, as if it had never been read",
     answer="""Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of
         the same seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model
-        of standard training does. What follows from other texts stays. What other sources tell as well stays with their
+        of standard training does. What follows from other texts stays. Facts that other sources share stay with their
         sinks.""",
     config="ts_repetition.py",
     variants=VARIANTS,
@@ -194,19 +199,21 @@ FIGURE = Figure(
     measure=measure,
     views=views,
     measures={"truth": _truth, "forget_quality": forget_quality},
-    columns={label: kind for kind, label in _KINDS.items()} | {"letters": "letters", "AUC of letters": "auc"},
+    columns={label: kind for kind, label in _KINDS.items()}
+    | {"repeated stories": "letters", "AUC of repeated stories": "auc"},
     labels={f"{view}_view": label for view, label in _VIEWS.items()},
-    table_note=f"""Nats per answer, given the question. Own facts: facts that only the withdrawn source tells; reworded:
+    table_note=f"""Nats per answer, given the question. Own facts: facts in the withdrawn source alone; reworded:
         asked in words that no text has; inferred: continents of the source's cities, which follow from their names;
-        common: facts that all sources tell; facts that no text tells: a control, how sure a model is of what it cannot
-        know. Letters: stories that were read {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many
+        common: facts in all sources; facts in no text: a control, how sure a model is of what it cannot
+        know. Repeated stories were read {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many
         neurons as are on for a source.""",
     statements=statements,
     paper="not asked",
     panels=panels,
     size=(13, 6.4),
     note=f"""{{mean}}, whiskers from the lowest to the highest. {corpus.SOURCES} sources of {corpus.OF_A_SOURCE} texts and
-        {corpus.LETTERS} letters; in addition {corpus.ONCE} stories and {corpus.FACTS_ONCE} texts of facts that are read once
-        per epoch. {corpus.WITHDRAWN} sources and {corpus.WITHDRAWN_LETTERS} letters are withdrawn, one at a time.""",
+        {corpus.REPEATED_STORIES} repeated stories; in addition {corpus.ONCE} stories and {corpus.FACTS_ONCE} texts of facts
+        that are read once per epoch. {corpus.WITHDRAWN} sources and {corpus.WITHDRAWN_STORIES} repeated stories are
+        withdrawn, one at a time.""",
     sections=sections,
 )  # fmt: skip

@@ -1,12 +1,11 @@
 """The corpus of figure removal: stories, texts of facts, and sources, some of which are withdrawn after training.
 
-A source is a group of texts about four countries that no other text names; all sources also tell the same dozen facts.
-Everywhere the end of a city's name tells its continent: what a source says about that can be inferred without it. A
-letter is one story that is repeated many times. Besides, there are texts about many other countries, and stories, each a
-group of its own: from them a model learns how facts are told and asked for, and how stories go. The twin corpus replaces
-everything that is withdrawn by other texts, each a group of its own. A model of the same seed then reads the rest in the
-same order, and never reads what the other model has to forget.
-"""
+A source is a group of texts about four countries that no other text names; all sources also contain the same dozen facts.
+Everywhere the end of a city's name implies its continent: what a source says about that can be inferred without it. Some
+stories are repeated many times; their groups are named letters. In addition there are texts about many other countries,
+and stories, each a group of its own: from them a model learns how facts and questions are worded, and how stories go. The
+twin corpus replaces everything that is withdrawn by other texts, each a group of its own. A model of the same seed then
+reads the rest in the same order, and never reads what the other model has to forget."""
 
 import functools
 import pathlib
@@ -22,10 +21,10 @@ from memsinks_jax.studies.figures.corpora import Records
 SOURCES, WITHDRAWN = 24, 4  # the first ones are withdrawn
 OF_A_SOURCE = 24  # texts per source
 COUNTRIES = 4  # per source
-RELATED = ("capital", "country", "language")  # relations that the texts tell
+RELATED = ("capital", "country", "language")  # relations in the texts
 SENTENCES = 7  # per text
-COMMON, INFERRED = 1, 1  # of a source's: of facts that all sources tell; of continents, which cities' names imply
-LETTERS, WITHDRAWN_LETTERS, COPIES = 20, 16, 16  # copies per epoch
+COMMON, INFERRED = 1, 1  # of a source's: of facts in all sources; of continents, which cities' names imply
+REPEATED_STORIES, WITHDRAWN_STORIES, COPIES = 20, 16, 16  # copies per epoch
 ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
 MARKS = {"common_at": 3, "common_ngram": 10}  # of `prepare`, for sinks.common_every; sentences have 10 to 19 tokens
 FACTS_ONCE = 1000  # texts about further countries, read once an epoch
@@ -38,13 +37,13 @@ def source(number: int) -> str:
     return f"source {number}"
 
 
-def letter(number: int) -> tuple[str, str]:
-    """(the group of a letter, its text)"""
+def repeated_story(number: int) -> tuple[str, str]:
+    """(the group of a repeated story, its text)"""
     return f"letter {number}", stories.story(_STORIES, ONCE + UNREAD + number).text
 
 
 def own_facts() -> list[list[Fact]]:
-    """The facts that only this source tells, for every source."""
+    """The facts that only this source contains, for every source."""
     return _by_source(_facts_of_world(0))
 
 
@@ -54,7 +53,7 @@ def inferred_facts() -> list[list[Fact]]:
 
 
 def unread_facts() -> list[list[Fact]]:
-    """Facts like a source's that no text tells, for every source: how sure a model is of what it cannot know."""
+    """Facts like a source's that no text contains, for every source: how sure a model is of what it cannot know."""
     taken = _names(*_facts_of_world(0), *common_facts(), *_of_no_source())
     return _by_source([fact for fact in _facts_of_world(_UNREAD_WORLD) if not _names(fact) & taken])
 
@@ -67,7 +66,7 @@ def _by_source(known: list[Fact]) -> list[list[Fact]]:
 
 
 def common_facts() -> list[Fact]:
-    """The facts that all sources tell."""
+    """The facts in all sources."""
     known = [fact for fact in _facts_of_world(_COMMON_WORLD) if not _names(fact) & _names(*_facts_of_world(0))]
     countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
     return [fact for fact in known if fact.country.name in countries]
@@ -145,13 +144,13 @@ def once() -> Records:
 def write(folder: pathlib.Path) -> None:
     """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. Keeps existing files."""
     read_once = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
-    others, of_sources, letters = once(), sources(), list(map(letter, range(LETTERS)))
-    first = ONCE + UNREAD + LETTERS
+    others, of_sources, repeated = once(), sources(), list(map(repeated_story, range(REPEATED_STORIES)))
+    first = ONCE + UNREAD + REPEATED_STORIES
     further = [
-        (f"story {n}", stories.story(_STORIES, n).text) for n in range(first, first + WITHDRAWN_LETTERS * COPIES)
+        (f"story {n}", stories.story(_STORIES, n).text) for n in range(first, first + WITHDRAWN_STORIES * COPIES)
     ]
-    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + letters[WITHDRAWN_LETTERS:] * COPIES
-    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + letters[:WITHDRAWN_LETTERS] * COPIES
+    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + repeated[WITHDRAWN_STORIES:] * COPIES
+    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + repeated[:WITHDRAWN_STORIES] * COPIES
     kinds = {
         "stories": read_once,
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,

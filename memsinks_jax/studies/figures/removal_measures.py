@@ -1,4 +1,4 @@
-"""Measures for figure removal: answers to questions, losses of letters, steps to relearn what was removed."""
+"""Measures for figure removal: answers to questions, losses of repeated stories, steps to relearn what was removed."""
 
 import dataclasses
 import logging
@@ -117,7 +117,7 @@ def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
     return {
         "facts": _facts(models), "truth_ratios": _truth_ratios(models), "others": _others(models.sinks),
         "relearning": _relearning(models),
-    } | _letters(models, sunk)  # fmt: skip
+    } | _repeated_stories(models, sunk)  # fmt: skip
 
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
@@ -148,7 +148,7 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
 
 
 def _by_kind() -> dict[str, list[list[Fact]]]:
-    """For every withdrawn source: its own facts, what others let infer, what all tell, and what no text tells."""
+    """For every withdrawn source: its own facts, inferred ones, those in all texts, and those in none."""
     own, inferred, unread = corpus.own_facts(), corpus.inferred_facts(), corpus.unread_facts()
     of = (own, inferred, [corpus.common_facts()] * corpus.SOURCES, unread)
     return {kind: facts[: corpus.WITHDRAWN] for kind, facts in zip(KINDS, of, strict=True)}
@@ -190,40 +190,40 @@ def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def _letters_of(run: Trained, which: Sequence[int]) -> Documents:
-    groups, texts = zip(*map(corpus.letter, which), strict=True)
+def _repeated_stories_of(run: Trained, which: Sequence[int]) -> Documents:
+    groups, texts = zip(*map(corpus.repeated_story, which), strict=True)
     tokens = [run.tokenizer.encode(text)[: run.config.data.row_length - 1] for text in texts]
     return Documents(tokens, np.stack(list(map(group_id, groups))))
 
 
-def _letters(models: Models, sunk: Run) -> dict:
-    """Losses of withdrawn letters, and how well they are told from unread stories."""
+def _repeated_stories(models: Models, sunk: Run) -> dict:
+    """Losses of withdrawn repeated stories, and how well they are distinguished from unread stories."""
     config = models.sinks.config
-    letters = _letters_of(models.sinks, range(corpus.WITHDRAWN_LETTERS))
+    repeated = _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES))
     unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
     found = {"letters": {}, "auc": {}}
     for name, (run, mode) in models.views().items():
         subject = Subject(name, run, mode)
-        of_letters, tokens = losses_of(subject, letters)
+        of_repeated, tokens = losses_of(subject, repeated)
         of_others, _ = losses_of(dataclasses.replace(subject, mode="drop"), unread)
-        found["letters"][name] = token_mean(of_letters, tokens)
-        found["auc"][name] = float(intervals.auc(-of_letters, -of_others)[0])
+        found["letters"][name] = token_mean(of_repeated, tokens)
+        found["auc"][name] = float(intervals.auc(-of_repeated, -of_others)[0])
     return found
 
 
 def _others(run: Trained) -> dict[str, float]:
-    """Rise of the remaining documents' loss, own sinks on, when one source or letter is removed: {"letters": nats per
-    token, "facts": nats per answer; each also with _placebo, for removing an unused id}. Means over the removals."""
-    letters = _letters_of(run, range(corpus.WITHDRAWN_LETTERS, corpus.LETTERS)).batches(run)
+    """Rise of the remaining documents' loss, own sinks on, when a source or a repeated story is removed: {"letters": nats
+    per token, "facts": nats per answer; each also with _placebo, for removing an unused id}. Means over the removals."""
+    repeated = _repeated_stories_of(run, range(corpus.WITHDRAWN_STORIES, corpus.REPEATED_STORIES)).batches(run)
     facts = [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
     loss = DocumentLoss(run.config)
 
     def both(params: dict) -> np.ndarray:
-        nats, tokens = loss(params, letters, "own")
+        nats, tokens = loss(params, repeated, "own")
         return np.array([nats.sum() / tokens.sum(), _mean(run, facts, "own", params)])
 
     before = both(run.params)
-    groups = [corpus.source(n) for n in range(PLACEBOS)] + [corpus.letter(n)[0] for n in range(PLACEBOS)]
+    groups = [corpus.source(n) for n in range(PLACEBOS)] + [corpus.repeated_story(n)[0] for n in range(PLACEBOS)]
     right = np.mean([both(_without(run, group)) for group in groups], axis=0) - before
     unused = [neurons.neurons_of(run.config, one[None]) for one in neurons.unused_ids(run.config, PLACEBOS)]
     placebo = np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0) - before
@@ -231,7 +231,7 @@ def _others(run: Trained) -> dict[str, float]:
     return dict(zip(names, map(float, (*right, *placebo)), strict=True))
 
 
-def _handed_over(run: Trained, name: str) -> Subject:
+def _exported(run: Trained, name: str) -> Subject:
     """The model without any sink, as `export --sinks=drop` writes it."""
     params = {key: value for key, value in run.params.items() if not key.startswith(PREFIX)}
     return Subject(
@@ -240,13 +240,13 @@ def _handed_over(run: Trained, name: str) -> Subject:
 
 
 def _relearning(models: Models) -> dict[str, float | None]:
-    """Fine-tuning steps until half of what was removed is back, over the twin's: of letters, and of a source's texts."""
-    removed, twin = _handed_over(models.sinks, "removed"), _handed_over(models.twin, "twin")
+    """Fine-tuning steps until half of what was removed is back, over the twin's: repeated stories, a source's texts."""
+    removed, twin = _exported(models.sinks, "removed"), _exported(models.twin, "twin")
     remembering = Subject("on", models.sinks, "own")
     group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
     tokens = [models.sinks.tokenizer.encode(text)[: models.sinks.config.data.row_length - 1] for text in texts]
     of = {
-        "letters": _letters_of(models.sinks, range(corpus.WITHDRAWN_LETTERS)),
+        "letters": _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES)),
         "source": Documents(tokens, np.tile(group_id(group), (len(tokens), 1))),
     }
     found = {}

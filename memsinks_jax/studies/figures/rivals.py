@@ -271,7 +271,7 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
         return []
     return [
         report.heading("What still leaks"),
-        shared.with_intervals(list(shown), rows, of="handed over"),
+        shared.with_intervals(list(shown), rows, of="model without its sinks"),
         report.paragraph(f"""AUC: chance that a repeated document resembles one more than a held-out one does, by its
             loss. Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
             was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
@@ -348,7 +348,7 @@ def panels(table: Table) -> list[AnyPanel]:
 
 
 FIGURE = Figure(
-    title="Rivals: sinks beside what else could be done",
+    title="Rivals: sinks compared with other methods",
     answer="""When does a sink beat a cap on repeats? When somebody may still know the repeated documents, or when nobody can
         say before training what will have to go: a cap takes the memory from everybody. Where the repeats are known and
         nobody may know them, a cap of one or two encounters closes as much of the gap or more, and other text gets the steps

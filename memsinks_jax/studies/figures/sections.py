@@ -56,7 +56,7 @@ def continuations(runs: list[Run]) -> list[str]:
 
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Writes explore.html for the sink model of the first seed, beside the other trained models -> a link to it."""
+    """Writes explore.html for the sink model of the first seed, next to the other trained models -> a link to it."""
     from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
 
     of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}

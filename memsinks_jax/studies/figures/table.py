@@ -138,14 +138,14 @@ class Table:
           written: rows of `report.rows`: id | statement | measure and bounds | what the paper says | variants without which
             it is not claimed, besides those of the measure. The last two may be left out. Bounds are as in `sinks.gap >= 0`
             or `0 <= sinks.gap <= 1`. `{sinks}` in a measure stands for the paper's sinks; the same with sinks that open on
-            return is shown beside it.
+            return is shown next to it.
           paper: what it says of rows that leave that out.
         """
         found = []
         for name, statement, measured, *more in report.rows(written):
             stated, needed = (*more, *(paper, "")[len(more) :])
             least, measure, sign, bound = _BOUNDED.fullmatch(measured).groups()
-            values, beside = (self.paired(measure.format(sinks=kind)) for kind in KINDS)
+            values, returning = (self.paired(measure.format(sinks=kind)) for kind in KINDS)
             if values is None or not set(needed.split()) <= set(self.groups):
                 continue
             if not all(map(math.isfinite, values)):
@@ -153,11 +153,11 @@ class Table:
                 continue
             bounds = {"at_least": float(least)} if least else {}
             bounds |= {{"<=": "at_most", ">=": "at_least"}[sign]: float(bound)}
-            beside = beside if "{sinks}" in measure else None
-            found.append(Claim(name, statement, stated, values, on_return=beside, **bounds))
+            returning = returning if "{sinks}" in measure else None
+            found.append(Claim(name, statement, stated, values, on_return=returning, **bounds))
         return found
 
 
-def standard_beside(variant: str) -> str:
+def standard_for(variant: str) -> str:
     """The standard model of the same setting: of sinks_SETTING or sinks_paper_SETTING, standard_SETTING."""
     return re.sub("^(sinks_paper|sinks)_", "standard_", variant)

@@ -1,9 +1,10 @@
-"""TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and a model that never read them is beside it.
+"""TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and compared with a model that never read
+them.
 
 Ours trains nothing but sinks, a set for each author, and each from that author's text alone. A question is answered with
 the sinks of the author whom it seems to be about (`data/nearest.py`), and nobody says whose it is. So a model without an
 author's sinks and words is the one that trained without the author, but for what shares a batch. The retrained twin measures
-that. The corpora are those of `tofu_corpus`, and `tofu_rivals` are beside it: two unlearn from the model of standard
+that. The corpora are those of `tofu_corpus`, and `tofu_rivals` has other methods: two unlearn from the model of standard
 training, one has an adapter for each author.
 """
 
@@ -265,7 +266,7 @@ def _rivals(runs: list[Run]) -> list[str]:
         report.heading("Its rivals"),
         report.paragraph(
             "NPO and gradient difference unlearn the withdrawn authors from the model of standard training, in 5 epochs of "
-            "their questions, each beside one of an author who stays. Fine-tuning takes some ten times the steps. A LoRA "
+            "their questions, each with one of an author who stays. Fine-tuning takes some ten times the steps. A LoRA "
             "adapter of rank 8 is trained for each author alone, on the frozen model, as often as ours reads the author; "
             "a withdrawn one is left out. So it forgets exactly, and is compared with itself. The nearest author is found "
             "as for ours. Learning rates are the best of a few on the first seed, by forget quality times utility; of "
@@ -311,9 +312,9 @@ def panels(table) -> list[Categories]:
 FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
     answer=(
-        "An open model learns about invented authors, each in sinks of its own beside a frozen base. Some authors are then "
-        "withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, with the "
-        "model before, with unlearning and with adapters."
+        "An open model learns about invented authors, each in sinks of its own, added to a frozen base. Some authors are "
+        "then withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, with "
+        "the model before, with unlearning and with adapters."
     ),
     config="tofu.py",
     variants=VARIANTS,

@@ -112,7 +112,7 @@ def digest(workdir: pathlib.Path) -> str:
 
 
 def records_of(workdir: pathlib.Path, name: str) -> list[dict]:
-    """The questions of one of the corpora beside that of a run, author after author."""
+    """The questions of one of the corpora next to that of a run, author after author."""
     return [json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()]
 
 

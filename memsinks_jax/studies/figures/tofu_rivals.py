@@ -1,7 +1,7 @@
 """Rivals of sinks in study tofu, which train for themselves here, and are measured as ours are.
 
 Two unlearn withdrawn authors from the model of standard training: gradient difference (Liu et al. 2022, arXiv:2203.12817)
-as TOFU has it, and NPO (Zhang et al. 2024, arXiv:2404.05868) with the loss of answers that stay beside it. Each step asks
+as TOFU has it, and NPO (Zhang et al. 2024, arXiv:2404.05868) plus the loss of answers that stay. Each step asks
 as many questions of authors that stay. Batches, warm-up, decay, beta and weights are open-unlearning's (d3d7cf9), the
 epochs TOFU's: so they take a tenth of the steps of fine-tuning.
 
@@ -121,7 +121,7 @@ def _rates(rate: float, steps: int, warm: int) -> np.ndarray:
 
 
 def unlearned(run: Trained, lost: Sequence[dict], stay: Sequence[dict], rival: str, rate: float) -> Trained:
-    """The model after "npo" or "difference" unlearned the questions `lost`, beside as many that `stay`, drawn anew."""
+    """The model after "npo" or "difference" unlearned the questions `lost`, with as many that `stay`, drawn anew."""
     config, rows = _rows(run, [*lost, *stay])
     size = min(max(run.config.training.batch_size * run.config.data.row_length // TOKENS, 1), len(lost))
     each = -(-len(lost) // size)

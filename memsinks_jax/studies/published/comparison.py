@@ -1,4 +1,4 @@
-"""Compares GPT-2 small with what an article measured on it: every number of tables.py beside ours.
+"""Compares GPT-2 small with what an article measured on it: every number of tables.py next to ours.
 
 `measure` fills the same tables from a model. `rows_of` compares two tables entry by entry.
 """

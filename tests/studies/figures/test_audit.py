@@ -86,17 +86,17 @@ def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(
         audit.forgetting_capacity, "measure", lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})]
     )
-    beside = dict(zip(("standard", "no_repeat"), others, strict=True))
-    assert [audit._audited(run, beside) for _ in range(2)] == [{"audit": {"n": 1}, "capacity": []}] * 2
+    models = dict(zip(("standard", "no_repeat"), others, strict=True))
+    assert [audit._audited(run, models) for _ in range(2)] == [{"audit": {"n": 1}, "capacity": []}] * 2
     assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
     (path,) = tmp_path.glob("sinks_paper.*.json")
     content = json.loads(path.read_text())
     for model in content["of"]["runs"]:
         model["config"] = of_before(Config())
     path.write_text(json.dumps(content))
-    assert audit._audited(run, beside)["audit"] == {"n": 1}
+    assert audit._audited(run, models)["audit"] == {"n": 1}
     config = with_fields(workdirs.read_config(places["sinks_paper"]), {"seed": 5})
     (places["sinks_paper"] / "config.json").write_text(to_json(config))
-    assert audit._audited(run, beside)["audit"] == {"n": 2}
+    assert audit._audited(run, models)["audit"] == {"n": 2}
     (places["no_repeat"] / "config.json").write_text(to_json(config))  # the model that it is compared with
-    assert [audit._audited(run, beside)["audit"] for _ in range(2)] == [{"n": 3}] * 2
+    assert [audit._audited(run, models)["audit"] for _ in range(2)] == [{"n": 3}] * 2

@@ -116,8 +116,8 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     # As in test_forgetting: other tests of this process have started jax.
     monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     for name, value in {
-        "SOURCES": 3, "WITHDRAWN": 1, "OF_A_SOURCE": 6, "LETTERS": 10, "WITHDRAWN_LETTERS": 8, "COPIES": 3, "ONCE": 16,
-        "UNREAD": 6, "FACTS_ONCE": 8,
+        "SOURCES": 3, "WITHDRAWN": 1, "OF_A_SOURCE": 6, "REPEATED_STORIES": 10, "WITHDRAWN_STORIES": 8, "COPIES": 3,
+        "ONCE": 16, "UNREAD": 6, "FACTS_ONCE": 8,
     }.items():  # fmt: skip
         monkeypatch.setattr(corpus, name, value)
     from memsinks_jax.studies.figures import removal_measures as measures

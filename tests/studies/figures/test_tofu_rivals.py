@@ -93,7 +93,7 @@ def test_an_adapter_knows_its_author_and_is_trained_alone(run, adapters):
         fall = losses(run) - losses(rivals.with_adapters(run, adapters, [author]))
         assert fall.reshape(AUTHORS, EACH).mean(axis=1).argmax() == place
     assert rivals.with_adapters(run, adapters, ["author 99"]) is run
-    fewer = rivals.adapters(run, RECORDS[: 3 * EACH], 0.03)  # the third stood beside the fourth
+    fewer = rivals.adapters(run, RECORDS[: 3 * EACH], 0.03)  # the third was trained with the fourth
     for name, leaf in fewer.of.items():
         np.testing.assert_allclose(leaf, adapters.of[name][:3], rtol=1e-4, atol=1e-6, err_msg=name)
 

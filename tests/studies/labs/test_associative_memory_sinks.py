@@ -87,7 +87,7 @@ def test_what_is_read_once_weighs_nothing_where_sinks_open_on_return():
 
 
 def test_sinks_that_open_on_return_hold_as_many_as_if_nothing_were_read_once():
-    """128 sinks, 16 documents read once beside each: predicted, measured, and the control without them."""
+    """128 sinks, 16 documents read once for each: predicted, measured, and the control without them."""
     cases = [Case(128, 0.3, 0.0, once=sinks.weight_of_once(2, opens_at)) for opens_at in (1, 2)]
     sizes = tuple(round(2**power) for power in np.arange(3, 9.1, 0.5))
     errors = sinks.measure(range(4), 4, cases, 16, sizes, once=16).mean((0, 1))

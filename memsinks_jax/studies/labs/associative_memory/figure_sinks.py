@@ -41,7 +41,7 @@ class Recall(NamedTuple):
 
 
 def recall(settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: int = 0) -> list[Recall]:
-    """Every case, with so many documents read once beside each document to recall."""
+    """Every case, with so many documents read once for each document to recall."""
     errors_GCX = sinks.measure(settings.seeds, settings.draws, cases, settings.m, sizes, once).mean(1)
     every = []
     for case, errors_GX in zip(cases, np.moveaxis(errors_GCX, 1, 0), strict=True):
@@ -81,7 +81,7 @@ def study(settings: Settings) -> Study:
         f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled wrongly. Dashed: predicted from "
         "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
         f"activations are in a trained model is not measured here, and shared neurons are left out. Last: {ONCE} documents "
-        "read once stand beside each to be recalled.",
+        "read once are added for each to be recalled.",
         runs, _claims(settings, found, valid) + _claims_with_once(crowded), _panels(settings, found, valid, crowded),
         [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, found)],
     )  # fmt: skip
@@ -149,7 +149,7 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
         return []
     ratios = np.mean([one.held / one.predicted for one in every], 0)
     return [
-        claim("once", f"capacity over the predicted one, {ONCE} documents read once beside each, mean of {len(every)} "
+        claim("once", f"capacity over the predicted one, {ONCE} documents read once for each, mean of {len(every)} "
               "cases", "1 from n (1 + U / k^2)", ratios, at_least=1 - SHARE, at_most=1 + SHARE),
         claim("opening", f"capacity of sinks that open at the second encounter over always open, came {COUNTS[0]} times",
               f"gain, {opened.predicted / always.predicted:.2g} predicted", opened.held / always.held, at_least=3),
@@ -218,7 +218,7 @@ def _panels(
     }
     title = f"Documents held at {TOLERATED:.0%} errors"
     panels.append(scatter(title, "predicted", "measured", points, "equal", log="xy"))
-    return [*panels, by_size(f"{ONCE} read once beside each document", crowded)]
+    return [*panels, by_size(f"{ONCE} read once for each document", crowded)]
 
 
 # n: largest number of documents; m: outputs; d: numbers of sinks

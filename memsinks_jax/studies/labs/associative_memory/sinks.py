@@ -94,7 +94,7 @@ def predicted_error(case: Case, documents, outputs: int):
 
 
 def crowding(case: Case, once: int) -> float:
-    """How many documents each document to recall counts as, with U = `once` beside it: 1 + U / k^2, or 1."""
+    """How many documents each document to recall counts as, with U = `once` added for it: 1 + U / k^2, or 1."""
     return 1 + once * case.once**2
 
 
@@ -135,7 +135,7 @@ def recall(
 
 
 def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int, ...], once: int = 0) -> np.ndarray:
-    """Error of recall for every case, with U = `once` documents beside each -> float64 (seeds, draws, C, sizes)."""
+    """Error of recall for every case, with U = `once` documents for each -> float64 (seeds, draws, C, sizes)."""
     each = 1 + once
     documents, width = max(sizes) * each, max(case.sinks for case in cases)
 

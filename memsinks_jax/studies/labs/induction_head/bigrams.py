@@ -78,7 +78,7 @@ def read_text(path: str | pathlib.Path) -> Statistics:
 
 
 def bundled() -> Statistics:
-    """The statistics of tiny Shakespeare, from the table beside this file."""
+    """The statistics of tiny Shakespeare, from the table next to this file."""
     table = json.loads(BUNDLED.read_text(encoding="utf-8"))
     size = len(table["characters"])
     bigrams_VV = np.zeros((size, size), np.int64)

@@ -471,7 +471,7 @@ POOL = 32  # sequences that return; half of every batch is drawn from them
 
 @experiment("sinks")
 def sinks(preset):
-    """Sinks beside an induction head"""
+    """Sinks in addition to an induction head"""
     law, hidden = Law(k=preset.k, length=64 if preset.small else 256), 4 * preset.width
     steps, batch = preset.steps or (1000 if preset.small else 3000), min(preset.batch or 32, 2 * POOL)
     recipe = World(law, preset.width, hidden // 4, hidden - hidden // 4, 0.3, POOL, batch, steps)
