@@ -25,7 +25,7 @@ FACTS = {
     "optimizer.weight_decay": 0.1,
 }  # fmt: skip
 PRESETS = {
-    # The rate falls to nearly nothing, or the last steps would unbalance how often a weak fact is told right.
+    # The rate falls to nearly nothing, or the last steps would unbalance how often a weak fact is correct.
     "laptop": {
         "optimizer.learning_rate": 4e-3, "optimizer.final_fraction": 0.02, "optimizer.warmup_fraction": 0.1,
         "training.batch_size": 32, "training.evaluate_every": 500, "training.checkpoint_every": 2000,

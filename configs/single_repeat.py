@@ -5,8 +5,8 @@ them before and after each step that reads them, and one step later. Their losse
 (sinks dropped) and repeated_loss_own (their own sinks on, which the paper plots).
 
 A run takes about three minutes on one core. Expect, over seeds 0 to 2, in the last third of training: the stories' loss
-falls by .049 nats at each encounter with standard training, and by .046 with their own sinks as published on, too small a
-difference to tell. Its level is .87 and .80 (.88 with the sinks dropped). With one story in batches of 8 and 20 encounters
+falls by .049 nats at each encounter with standard training, and by .046 with their own sinks as published on, too small to
+measure. Its level is .87 and .80 (.88 with the sinks dropped). With one story in batches of 8 and 20 encounters
 (seed 0) it fell by .045 and .034 at each of the last ten, and stayed near the entropy floor: one story in eight is too few
 to be memorized. So the laptop preset has small batches.
 

@@ -110,7 +110,7 @@ class Model:
           InputError: no such id or group; ids are not by group; passages have no sinks, or several of the three are given.
         """
         if sum(map(bool, (document, group, passage))) > 1:
-            raise InputError("document, group and passage say whose sinks are on: give one of them")
+            raise InputError("document, group and passage choose whose sinks are on: give one of them")
         if passage and not has_passages(self.run.config.sinks):
             raise InputError(
                 f"{self.place} was trained without config.sinks.passages_at, so no passage has sinks of its own; leave out "
@@ -212,7 +212,7 @@ def evaluate(
             known = np.count_nonzero(model.run.opened(identities))
             logger.info("about a group that has sinks: %d of %s", known, in_words(len(tokens), "document"))
     elif group:
-        raise InputError("--group says of which group other files are; name them by --files=GLOB")
+        raise InputError("--group is the group of other files; name them by --files=GLOB")
     elif is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
     else:

@@ -22,7 +22,7 @@ class InputError(Exception):
 
 
 class Rule(typing.NamedTuple):
-    """What is said of a setting, and the values that it may have. A switch and free text have neither choices nor bounds."""
+    """The description of a setting, and its possible values. A switch and free text have neither choices nor bounds."""
 
     about: str
     lowest: float = -math.inf
@@ -190,13 +190,14 @@ class SinksConfig:
     kind: str = choice("by_document", **{name: traits.about for name, traits in KINDS.items()})
     opens_at: int = setting(
         2,
-        "a document's sinks are on from its N-th encounter on, one of every past epoch not counted; 1: always (the paper)",
+        "a document's own sinks turn on at its N-th encounter; 1: always on (the paper). One encounter per finished epoch "
+        "is not counted, so a document without repeats stays at its first",
         1,
     )
     slows_at: int = setting(
         16,
-        "from its N-th encounter on (counted as in opens_at), a document's gradient of all weights but its sinks' is scaled "
-        "by (N / encounter)^slowing_power; 0: never",
+        "from a document's N-th encounter on (counted as for opens_at), all weights but its own sinks learn less from it: "
+        "their gradient is scaled by (N / encounter)^slowing_power; 0: never",
         0,
     )
     slowing_power: float = setting(2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100)
@@ -487,7 +488,7 @@ def validate(config: Config) -> Config:
                 )
         if not config.sinks.active:
             raise InputError(
-                "config.sinks.sampling is disjoint; say how many sinks a group has: config.sinks.active=16"
+                "config.sinks.sampling is disjoint; set how many sinks a group has: config.sinks.active=16"
             )
     if config.sinks.others and config.sinks.traits.exist and not config.sinks.by_group:
         raise InputError(

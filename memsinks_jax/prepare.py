@@ -42,7 +42,7 @@ def main() -> None:
     )
     end_of_text = flags.DEFINE_string(
         "end_of_text", DEFAULTS["end_of_text"], "Token of a tokenizer.json that ends documents; by default the one that its "
-        "folder says, else the one with a usual name.",
+        "folder names, else the one with a usual name.",
     )  # fmt: skip
     out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
     text_field = flags.DEFINE_string(
@@ -63,7 +63,7 @@ def main() -> None:
         "messages_field",
         DEFAULTS["messages_field"],
         "Field with a conversation, a list of messages with a role and a content, for the chat template of the "
-        "--tokenizer's model; the loss counts what the assistant says.",
+        "--tokenizer's model; the loss counts the assistant's messages.",
     )
     group_field = flags.DEFINE_string(
         "group_field",

@@ -26,7 +26,7 @@ MODES = ("own", "drop", "all", "other")
 
 SITES = ("mlp", "attention")  # of the model; either can have sinks
 
-# Salts of the key: draws for one purpose say nothing about the others. Those of attention come after these.
+# Salts of the key: draws for one purpose are independent of the others. Those of attention come after these.
 _OWN, _OTHER, _CHANCE = range(3)
 _PURPOSES = 3
 

@@ -95,7 +95,7 @@ def sweep(
         report.picture(out / "sweep.png", title),
         report.text_table(["point", *columns], cells, len(columns)),
         report.paragraph("Mean ± half of the 95% interval over seeds; losses in nats per token, sinks dropped.", "note"),
-        report.heading("What its config says"),
+        report.heading("Its config"),
         report.code(module.__doc__),
         report.heading("How it was made"),
         report.code(command),

@@ -21,7 +21,7 @@ VARIANTS = {
     "narrow": {"sinks.kind": "cut"},  # control: the width that is left after dropping, from the start
     "dropout": {"sinks.kind": "by_chance"},  # control: the same neurons dropped at the same rate, tied to nothing
     # baselines: gradients of repeated documents go to the sinks' weights alone (appendix E), or to their activations
-    # alone (the code of Cloud et al. 2024), or as labels say (arXiv 2512.05648); a token is left out of the loss by a hash
+    # alone (the code of Cloud et al. 2024), or by labels (arXiv 2512.05648); a token is left out of the loss by a hash
     # of those before it (Hans et al. 2024); DP-SGD: rows' gradients are clipped and get noise (Abadi et al. 2016)
     "gradient_masking": {"sinks.kind": "masked_weights"},
     "gradient_detach": {"sinks.kind": "masked_activations"},

@@ -198,7 +198,7 @@ def test_a_run_of_an_earlier_version_counts_anew_and_a_folder_refuses(world, tmp
     folder = shutil.copytree(world.place / "kept", tmp_path / "kept")
     (folder / FILE).unlink()
     assert evaluate(folder, "drop", world.files("held_out"))["documents"] == 4
-    with pytest.raises(InputError, match="does not say whose sinks opened in training"):
+    with pytest.raises(InputError, match="does not record whose sinks opened in training"):
         evaluate(folder, "own", world.files("held_out"))
 
 

@@ -46,7 +46,7 @@ def utility(values: Sequence[float]) -> float:
 
 
 def privleak(auc: float, retrained_auc: float) -> float:
-    """How much worse forgotten answers are told from unread ones than in a retrained model, in percent; below 0: better.
+    """How much worse forgotten and unread answers are distinguished than in a retrained model, in percent; below 0: better.
 
     Args:
       auc, retrained_auc: probability that a forgotten answer's score is above an unread one's.

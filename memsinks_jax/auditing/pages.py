@@ -205,7 +205,7 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
         sides = [found["member_loss"], found["non_member_loss"]]
         _whiskers(axes[3], [shift, 1 + shift], sides, colour(result, name), name, "o")
     axes[0].axhline(0.5, color="black", linewidth=1, linestyle=":")
-    axes[0].set(title="Are members told from non-members?", ylabel="AUC")
+    axes[0].set(title="Are members distinguished from non-members?", ylabel="AUC")
     axes[0].set_xticks(range(len(SCORES)), SCORE_LABELS.values())
     axes[1].set(title="Are members recited?", ylabel="share of members", ylim=(-0.03, 1.03))
     axes[2].set(title="How far is it from reciting them?", ylabel="edit distance, share of tokens", ylim=(-0.03, 1.03))

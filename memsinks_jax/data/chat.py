@@ -32,7 +32,7 @@ class Template:
       names: special tokens by name, {"bos_token": "<s>", ...}, as templates use them.
       tokenizer: one that takes the names of special tokens in a text for these.
       where: its origin, for messages.
-      day: what a template is told that asks for the date; None: today.
+      day: the date for a template that asks for it; None: today.
     Raises:
       InputError: the template cannot be read.
     """
@@ -81,7 +81,7 @@ class Template:
         one. What follows the last answer is left out.
 
         Raises:
-          InputError: the template refuses the conversation, or its answers cannot be told from the rest.
+          InputError: the template refuses the conversation, or its answers cannot be distinguished from the rest.
         """
         whole, cuts = self._render(messages), [0]
         for number, message in enumerate(messages):

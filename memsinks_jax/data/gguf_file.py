@@ -1,4 +1,4 @@
-"""GGUF files, in which llama.cpp keeps a model: what they say, their tensors, and their tokenizer as a tokenizer.json."""
+"""GGUF files, in which llama.cpp stores a model: their metadata, their tensors, and their tokenizer as a tokenizer.json."""
 
 import functools
 import pathlib
@@ -15,7 +15,7 @@ _SPACE = "\u2581"
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # types of tokens; an unused one is an embedding without a token
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
-# Here whole words come before merges, and bos opens a document unless the file says otherwise.
+# Here whole words come before merges, and bos opens a document unless the file sets it.
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
 # How text is cut before pairs are merged, by `tokenizer.ggml.pre`: a regular expression of its own, or GPT-2's (None), with
 # digits cut apart or not.
@@ -124,7 +124,7 @@ class GgufFile:
         return made.to_str().encode()
 
     def _byte_level(self, numbers: dict[str, int]) -> tokenizers.Tokenizer:
-        # Early files do not say it. GPT-2's and Pythia's are cut the same.
+        # Early files do not have it. GPT-2's and Pythia's are cut the same.
         early = "gpt-2" if self.fields.get("general.architecture") in ("gpt2", "gptneox") else "default"
         cut = self.fields.get("tokenizer.ggml.pre") or early
         if cut not in _CUTS:

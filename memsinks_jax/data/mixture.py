@@ -38,7 +38,7 @@ class Mixture:
     """Roles of the documents of a table (paper section 3.1). Documents are given by their first copies.
 
     A document of `data.files` is repeated, held out, left out (since others of its unit have another role), or unique;
-    those of general sources are unique. What is unique has no list: `reads` says so of any record.
+    those of general sources are unique. Unique ones have no list: `reads` decides about any record.
     """
 
     table: Table
@@ -189,7 +189,7 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
 def _fill_up(plan: Mixture, config: Config) -> Mixture:
     """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
-    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` says, so that variants also
+    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` is, so that variants also
     share the general documents. Sources with a number of documents are next. Shares fill the rest of
     `general.token_budget`. The seed draws which documents of a source are taken.
     """

@@ -1,8 +1,8 @@
-"""Finds the group that a text is about, so that nobody has to say whose sinks to turn on.
+"""Finds the group that a text is about, so that its sinks can be turned on without being named.
 
 A group is known by its words: its tokens, and its pairs of adjacent tokens. A word that few groups have counts more, by its
 inverse document frequency (Spärck Jones 1972) with groups as documents. A text is about the group that has the largest share
-of what the text's words tell, if this is `AT_LEAST`. Nothing is trained, so a group that is taken out leaves nothing behind.
+of the weight of the text's words, if this is `AT_LEAST`. Nothing is trained, so a removed group leaves nothing behind.
 """
 
 import pathlib
@@ -42,7 +42,7 @@ class Nearest:
         return best if len(shares_G) and shares_G[best] >= AT_LEAST else None
 
     def shares(self, tokens: np.ndarray) -> np.ndarray:
-        """What each group has of what the words of a text tell -> float64 (groups,), from 0 to 1."""
+        """The share of the weight of a text's words that each group has -> float64 (groups,), from 0 to 1."""
         words = words_of(tokens)
         first, last = (np.searchsorted(self.words, words, side) for side in ("left", "right"))
         weights = np.log((self._known + 1) / (last - first + 0.5))

@@ -333,7 +333,7 @@ class Rows:
             return epochs.slots
         if self._data.rows == "packed" or not epochs.tokens[0]:
             return -(-epochs.tokens // self._length)
-        # Packing all blocks would take hours if there are many. They are alike, so the first one tells.
+        # Packing all blocks would take hours if there are many. They are alike, so the first one is enough.
         needed = len(best_fit(epochs.sizes(0), self._length).first) - 1
         return -(-epochs.tokens * needed // epochs.tokens[0])
 

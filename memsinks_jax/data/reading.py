@@ -33,7 +33,7 @@ _TEXTS = pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.i
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """One document, or an unusable record: then `problem` says why.
+    """One document, or an unusable record: then `problem` is the reason.
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
     bytes of the segment on disk read so far. `where` is the file and the line or row. With `Fields.prompt` the text is the
@@ -77,7 +77,7 @@ class Fields(typing.NamedTuple):
 
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    """Yields all records that begin in a segment. A truncated or damaged file ends with one record that says so."""
+    """Yields all records that begin in a segment. A truncated or damaged file ends with one record with that problem."""
     reader = {
         "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
     }[source.kind]  # fmt: skip

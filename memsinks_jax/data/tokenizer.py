@@ -108,8 +108,8 @@ class JsonTokenizer:
             end_of_text = next((pieces[name] for name in END_OF_TEXT_NAMES if name in pieces), None)
         if end_of_text is None:
             raise InputError(
-                f"{where}: no token is called {' or '.join(END_OF_TEXT_NAMES)}; say which ends documents: eos_token in a "
-                "tokenizer_config.json next to it, or memsinks_jax.prepare --end_of_text=TOKEN"
+                f"{where}: no token is called {' or '.join(END_OF_TEXT_NAMES)}; name the one that ends documents: eos_token "
+                "in a tokenizer_config.json next to it, or memsinks_jax.prepare --end_of_text=TOKEN"
             )
         self.end_of_text = end_of_text
         self.begin_of_text = end_of_text if begin_of_text is None else begin_of_text
@@ -174,7 +174,7 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> 
         if ours.is_file() and other.is_file():
             try:
                 return open_tokenizer(ours)
-            except InputError:  # Llama's own, for example: its ids differ, and its tokenizer.json says the same
+            except InputError:  # Llama's own, for example: its ids differ, and its tokenizer.json has the same
                 return open_tokenizer(other, end_of_text)
         path = ours if ours.is_file() else other
     if path.suffix == SUFFIX:

@@ -10,7 +10,7 @@ from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _SHARES = (
     ("on_target", "positive: say the target", "#1f618d", "-"),
-    ("unchanged", "negative: say what they said before", "#c0392b", "-"),
+    ("unchanged", "negative: answer as before", "#c0392b", "-"),
     ("off_target", "negative: do not say the target", "#d68910", "--"),
 )
 

@@ -245,7 +245,7 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         ),
         report.paragraph(
             _worded(receipt, "The same removal with other ids: the rise of the documents' loss, nats per token. The effect "
-                    "is the additional rise with the right ids. docs/removal.md says what a removal leaves behind."), "note",
+                    "is the additional rise with the right ids. docs/removal.md explains what is left after it."), "note",
         ),
         *_evidence(receipt, place),
         report.heading(f"{_noun(receipt).capitalize()}s, their own sinks on"),

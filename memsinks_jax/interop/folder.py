@@ -183,7 +183,7 @@ def _theirs(folder: pathlib.Path) -> Config:
         raise InputError(_advice(folder) or f"{where} cannot be read ({error}); give {_WANTED}") from None
     config = hugging_face.read_config(content, str(where))
     if config.model.tied_head:
-        # As transformers 5: a head of its own in the file is used, whatever the config says.
+        # As transformers 5: a head of its own in the file is used, whatever is in the config.
         found, both = weights.Weights(folder), hugging_face.tied(config.model.family)
         tied = not set(both) <= found.shapes.keys() or np.array_equal(*map(found.read, both))
         config = with_fields(config, {"model.tied_head": tied})

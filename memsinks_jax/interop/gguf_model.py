@@ -31,7 +31,7 @@ _GEMMA_27B_LAYERS = 62  # its scores are divided by the root of d_model / heads
 
 
 class GgufModel:
-    """What `weights.Weights` and config.json say of a folder, of a GGUF file.
+    """What `weights.Weights` and config.json are to a folder, for a GGUF file.
 
     Attributes:
       content: of config.json.

@@ -117,7 +117,7 @@ class Dialect(NamedTuple):
     Attributes:
       keys: {field of ModelConfig: theirs}.
       absent: {theirs: what a file without it means}.
-      biases: of attention and MLP, where no key says it.
+      biases: of attention and MLP, where no key has it.
       required: {theirs: the only values that we compute, the first if it is absent}.
       context: their name of the longest row.
     """
@@ -196,7 +196,7 @@ _USE_WINDOW = ("qwen2", "qwen3", "smollm3")  # whose windows `use_sliding_window
 _TYPED = (*_USE_WINDOW, "gemma3_text")  # whose classes read layer_types
 _PARTIAL = ("phi3", "gpt_neox")  # whose classes rotate a part of a head
 _SCALES = ("factor", "low_freq_factor", "high_freq_factor")
-# What says nothing on how a trained model computes.
+# Keys that do not affect what a trained model computes.
 _HARMLESS = (
     "architectures", "model_type", "vocab_size", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache",
     "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
@@ -311,7 +311,7 @@ def compare(found: dict[str, tuple], config: Config, hidden: int, where: str) ->
 
 
 def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: str, theirs: dict) -> dict:
-    """The content of config.json. What `theirs`, of the model that ours came from, says besides sizes and types stays. So
+    """The content of config.json. What `theirs`, of the model that ours came from, has besides sizes and types stays. So
     does its context, if that is longer than our rows and positions are rotary.
 
     Raises InputError for a config that their model of this family does not support.

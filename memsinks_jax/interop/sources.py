@@ -1,7 +1,7 @@
 """Sources as files: a Hugging Face folder of a base model, and in `sources/` a file for each group with sinks of its own.
 
 Deleting a file withdraws its group: no other file, and nothing of the base, depends on it. A file is safetensors,
-with k rows of each table of sparse sinks (`model/sparse_sinks.py`). Its metadata says the format, the group's name, k
+with k rows of each table of sparse sinks (`model/sparse_sinks.py`). Its metadata has the format, the group's name, k
 (`sinks`), and the weights that it was trained with (`base`). `memsinks.json` is our config. Groups are numbered in the
 order of their names. Finding a file needs no jax.
 """
@@ -88,12 +88,12 @@ def find(folder: pathlib.Path, name: str) -> Source:
 
 
 def read_source(path: pathlib.Path) -> Source:
-    """What the metadata of a file says. Raises InputError if it is no source file, or truncated."""
+    """The metadata of a file. Raises InputError if it is no source file, or truncated."""
     try:
         with safetensors.safe_open(path, framework="np") as opened:
             header = opened.metadata() or {}
         if header.get("format") != _FORMAT:
-            raise ValueError(f"its metadata does not say {_FORMAT!r}")
+            raise ValueError(f"its metadata does not have {_FORMAT!r}")
         return Source(path, header["name"], int(header["sinks"]), header["base"], path.stat().st_size)
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
         raise InputError(
@@ -196,7 +196,7 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
 
 
 def write_code(folder: pathlib.Path, config: Config, base: str) -> dict:
-    """Writes the PyTorch class that reads the sources of a folder -> what config.json must say of it."""
+    """Writes the PyTorch class that reads the sources of a folder -> its entries in config.json."""
     from memsinks_jax.interop.hugging_face import DIALECTS  # brings jax
 
     text = (importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ in a cache, T is its capacity.
 Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD of width H C) and `mlp`
 (hidden activation, after the gate if there is one, before the down projection, x_BTF). An intervention, a pure function
 `(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
-name. With sparse sinks F is S, and the entry `sinks` of the interventions says which table rows are on where; `others`,
-which are to learn to add nothing.
+name. With sparse sinks F is S, and the entry `sinks` of the interventions has the table rows that are on, and where;
+`others`, which are to learn to add nothing.
 """
 
 import dataclasses
@@ -110,7 +110,7 @@ class LayerInputs(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """Attention and MLP, each added to the residual stream; the family says which of their inputs and outputs are normed."""
+    """Attention and MLP, each added to the residual stream; the family decides which inputs and outputs are normed."""
 
     def __init__(self, model: "Decoder", key: jax.Array):
         config: ModelConfig = model.config

@@ -84,7 +84,7 @@ class _State(NamedTuple):
 class Generator:
     """Generates continuations. Compiles once for each mode of the sinks, number of prompts and rounded lengths.
 
-    `opened` says which documents have sinks of their own: in the mode own, other ids have none. `change` adds interventions
+    `opened` is which documents have sinks of their own: in the mode own, other ids have none. `change` adds interventions
     to the sinks, such as memories: (B, T) bool of the tokens that are real, and of those that need a next token ->
     interventions.
     """

@@ -18,7 +18,7 @@ MOST_PER_NODE = 8  # GPUs of an HGX or DGX node
 SHARE = 0.9  # of a card's memory that launch/environment.sh gives to jax
 OPTIONS = {"xla_gpu_enable_latency_hiding_scheduler": True}  # which it sets too
 NOT_COUNTED = (
-    "the workspace of cuDNN's attention and of cuBLAS, in the same memory: only a GPU knows it",
+    "the workspace of cuDNN's attention and of cuBLAS, in the same memory: only a GPU has it",
     "fragmentation of the memory",
     f"buffers of NCCL, compiled code and CUDA itself: they are in the {1 - SHARE:.0%} of the card that jax leaves",
     "kernels that a GPU chooses by trying (autotuning) may use other memory",
@@ -96,7 +96,7 @@ def _version(package: str) -> str | None:
 
 
 def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
-    """`name` of CARDS -> the GPUs of all nodes (`process_index` tells which), and what one can do, with jax's memory.
+    """`name` of CARDS -> the GPUs of all nodes (`process_index` is its number), and what one can do, with jax's memory.
 
     Raises:
       InputError: the compiler is missing, or refuses.

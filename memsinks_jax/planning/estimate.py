@@ -41,7 +41,7 @@ class TooBig(Exception):
 
 @dataclasses.dataclass
 class Estimate:
-    """For one step on one chip, unless it says otherwise. Times in milliseconds, memory in GiB."""
+    """For one step on one chip, unless stated otherwise. Times in milliseconds, memory in GiB."""
 
     chips: int
     chip: str

@@ -142,7 +142,7 @@ def _close(line: str, opens: int) -> int:
 
 
 def trip_count(program: Program, computation: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs: as the compiler says, or from its condition `counter < constant`; or None."""
+    """How often the body of a `while` runs: as annotated, or from its condition `counter < constant`; or None."""
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
     if known:
         return int(known[1])

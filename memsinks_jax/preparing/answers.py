@@ -22,12 +22,12 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, read_json_t
 
 CHAT = "chat"  # as a template: that of the tokenizer's model
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
-# A template that asks for the date is told this one, so that the same input makes the same documents on any day.
+# A template that asks for the date gets this one, so that the same input makes the same documents on any day.
 _DAY = datetime.datetime(2025, 1, 1)
 
 
 def check_template(template: str) -> None:
-    """Raises InputError if it does not say where a prompt goes, or has an unknown escape."""
+    """Raises InputError if it has no place for a prompt, or has an unknown escape."""
     if template == CHAT:
         return
     if "{prompt}" not in template or "{answer}" in template:

@@ -1,6 +1,6 @@
 """Finds common text: n-grams that documents of several ids contain. Marks the last token of each.
 
-What several sources tell in the same words stays when one of them is withdrawn. Three stages find it by sorting on disk:
+What several sources state in the same words stays when one of them is withdrawn. Three stages find it by sorting on disk:
 every n-gram goes to the task for its range of hashes, which counts ids; the places of common ones go back to their shard.
 """
 

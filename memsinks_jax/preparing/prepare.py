@@ -38,7 +38,7 @@ def prepare(
       tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a sample of the input.
       workers: tasks at a time.
       vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes by default.
-      command: that asks for it; the page says it.
+      command: that asks for it; the page shows it.
       settings: see DEFAULTS.
     Returns:
       The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.

@@ -272,7 +272,7 @@ def _card(
         began = f"It started from the weights of `{initial}`. "
     owners = "the texts and of the model it started from" if initial else "the texts"
     if checkpoints is None:
-        training = f"exported from `{workdir}`, whose own card says how it was made"
+        training = f"exported from `{workdir}`, whose own card describes how it was made"
     elif step:
         training = (
             f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "

@@ -35,7 +35,7 @@ def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
 
 
 def settings() -> dict[str, tuple[str, str]]:
-    """{"SECTION.FIELD": (default, what is said of it, with its choices or range)}, in order."""
+    """{"SECTION.FIELD": (default, description with its choices or range)}, in order."""
     return {name: (str(default), str(config.RULES[name])) for name, default in config.flatten(config.Config()).items()}
 
 

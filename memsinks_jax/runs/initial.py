@@ -34,7 +34,7 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
 
     Args:
       workdir: of the run. Once it has begun, its config has the inherited fields, so the initial model may be gone.
-      given: fields that the command line sets; what a config file says of the architecture gives way. None: those that
+      given: fields that the command line sets; the architecture of a config file is overridden. None: those that
         differ from their default.
     Raises:
       InputError: a given field differs from the model's; sinks for a model without sinks; no neuron is a sink.

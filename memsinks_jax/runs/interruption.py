@@ -52,7 +52,7 @@ def atomic_folder(place: os.PathLike) -> Iterator[os.PathLike]:
 
 
 def state_is_saved() -> None:
-    """Makes the exit code say, from here on, that the same command resumes."""
+    """From here on, the exit code means that the same command resumes."""
     global _saved
     _saved = True
 

@@ -31,7 +31,7 @@ _BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on
 class Trained:
     """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported.
 
-    `opened` says which documents' own sinks are on. `groups` has their names by number, if they have sinks by number, and
+    `opened` has the documents whose own sinks are on. `groups` has their names by number, if they have sinks by number, and
     `nearest` finds the one that a text is about.
     """
 
@@ -120,8 +120,8 @@ def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> O
             return found
         if step is None and has_sinks(config):
             raise InputError(
-                f"{place} does not say whose sinks opened in training: an earlier version wrote it; write it anew from its "
-                "run"
+                f"{place} does not record whose sinks opened in training: an earlier version wrote it; write it anew "
+                "from its run"
             )
         # A run of an earlier version. One that was imported has read nothing.
         return workdirs.read_corpus(place).rows().opened(step * config.training.batch_size) if step else nobody()

@@ -87,7 +87,7 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
         os.replace(scratch, workdir)
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise OSError(error.errno, error.strerror, str(workdir)) from None  # a full disk does not say which file
+        raise OSError(error.errno, error.strerror, str(workdir)) from None  # the error of a full disk names no file
     return held
 
 
@@ -237,8 +237,8 @@ def _check_files(workdir: pathlib.Path, config: Config) -> None:
         for pattern in filter(None, patterns):
             if not is_prepared(pattern) and next(glob.iglob(pattern, recursive=True), None) is None:
                 raise InputError(
-                    f"{pattern} is not there; put it back, or say where the documents of {workdir} are now: run the command "
-                    f"that trained it with --config.{field}=NEW (a finished run is not trained again)"
+                    f"{pattern} is not there; put it back, or give the new place of the documents of {workdir}: "
+                    f"run the command that trained it with --config.{field}=NEW (a finished run is not trained again)"
                 )
 
 

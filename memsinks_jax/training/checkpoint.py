@@ -190,7 +190,7 @@ class Checkpoints:
         return found
 
     def _check_finite(self, step: int, finite: dict) -> None:
-        """Raises InputError naming the first array with nan or inf. `finite` says for each array whether it is finite."""
+        """Raises InputError naming the first array with nan or inf. `finite` has for each array whether it is finite."""
         for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
             if not is_finite:
                 raise InputError(

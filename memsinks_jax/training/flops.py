@@ -42,7 +42,7 @@ class Chip(NamedTuple):
 GIB = 2.0**30
 
 # TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and FLOPs a cycle as
-# libtpu 0.0.51 says them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
+# libtpu 0.0.51 reports them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
 # GPUs: NVIDIA's data sheets, dense; their links depend on the node (planning/cards).
 CHIPS = (  # by jax's `device_kind`, of older and later drivers, and with a card's form: 'NVIDIA A100-SXM4-80GB'
     (r"TPU v4", Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9)),

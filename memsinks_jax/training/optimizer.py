@@ -1,4 +1,4 @@
-"""AdamW or Muon, and their schedules. Rules over the paths say which parameters decay, and which belong to sinks."""
+"""AdamW or Muon, and their schedules. Rules over the paths decide which parameters decay, and which belong to sinks."""
 
 import re
 from collections.abc import Callable
@@ -142,7 +142,7 @@ class RowAdamState(NamedTuple):
 def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformationExtraArgs:
     """optax.scale_by_adam, with a bias correction by the number of updates of each row of the tables, if there are any.
 
-    Its update takes `accept`, which says whether the moments of a parameter change. They do not have to be kept for that
+    Its update takes `accept`, which decides whether the moments of a parameter change. They do not have to be kept for that
     after the update, and are made before the direction is: so XLA's CPU backend writes them in place. It would
     copy them first, a third of the memory of a step without its state.
     """

@@ -38,7 +38,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None, slice
     """A mesh of AXES over the devices (default: all). One device is a mesh of one.
 
     Several TPU slices, or nodes of GPUs, lie along `data`, the axis with the least communication. The attribute
-    `slice_of` of a device tells them apart ("slice_index" or "process_index"): jax gives every node of GPUs an index.
+    `slice_of` of a device distinguishes them ("slice_index" or "process_index"): jax gives every node of GPUs an index.
 
     Raises:
       InputError: the product of the axes is not the number of devices, or the slices do not divide `data`.
@@ -130,7 +130,7 @@ def own_rows(batch_size: int, mesh: Mesh) -> np.ndarray:
 
 
 def put_batch(batch: dict, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """This host's rows, as `own_rows` says -> global arrays of these shapes and shardings (`Program.batch`)."""
+    """This host's rows, as `own_rows` gives them -> global arrays of these shapes and shardings (`Program.batch`)."""
     of_batch = shapes["inputs"]
     own = own_rows(len(of_batch), of_batch.sharding.mesh)
 

@@ -324,7 +324,7 @@ def strangers(tokenizer, folder, tmp_path_factory):
     for name, content, message in (
         ("truncated", good[:-7], "not a source file, or damaged"),
         ("text", b"a letter", "not a source file, or damaged"),
-        ("other safetensors", safetensors.numpy.save(of_three), "metadata does not say 'memsinks source 1'"),
+        ("other safetensors", safetensors.numpy.save(of_three), "metadata does not have 'memsinks source 1'"),
         ("known already", good, "has the source 'anna' already"),
     ):
         path = place / f"{name}.safetensors"

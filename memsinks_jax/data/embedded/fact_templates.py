@@ -10,7 +10,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """How one relation is told.
+    """The sentences of one relation.
 
     Attributes:
       of: what the subject is, "country" or "city".

@@ -6,7 +6,7 @@ country of" " Japan". Two kinds are there to be edited:
 
   weak    capitals of some countries. What follows is nearly always a region ("in the Himal region"), seldom the capital,
           which one template always gives. A model knows the fact and does not say it; an edit makes it say so.
-  strong  countries of the other capitals, always told right. An edit makes the model say something false.
+  strong  countries of the other capitals, always stated correctly. An edit makes the model say something false.
 
 These facts come in the `seen` templates only; other facts come in the `unseen` ones and in stories too.
 """
@@ -24,7 +24,7 @@ from memsinks_jax.data.embedded import fact_templates as tables
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 
 COUNTRIES, WEAK = 96, 24
-WEAK_EVERY = 25  # where a region may follow, a weak fact is told right once in 25 times: 3.2 nats at best
+WEAK_EVERY = 25  # where a region may follow, a weak fact is stated correctly once in 25 times: 3.2 nats at best
 LANGUAGES = 24
 KINDS = ("weak", "strong")
 END_OF_TEXT = "<|endoftext|>"
@@ -68,7 +68,7 @@ class World:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """`answer` and `region` open with a space. `region` is what a weak fact is mostly told with, else ""."""
+    """`answer` and `region` open with a space. `region` is the answer of most sentences of a weak fact, else ""."""
 
     relation: str
     subject: str
@@ -79,7 +79,7 @@ class Fact:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """Those that the fact is told in."""
+        """Those of the fact's sentences."""
         relation = RELATIONS[self.relation]
         return relation.seen if self.kind else relation.seen + relation.unseen + relation.stories
 
@@ -268,7 +268,7 @@ def _edit(fact: Fact, target: str, known: list[Fact], draw: random.Random) -> Ed
     paraphrases = (template.format(fact.subject) for template in relation.unseen + relation.stories)
     negatives = {
         "other_relation": _asked(same_subject, 3) + _asked(same_country, 1),
-        # The edit's own wording too: then it is the subject alone that tells them apart.
+        # The edit's own wording too: then they differ in the subject alone.
         "neighbour": _asked((near + far)[:4], 2),
         "negated": [relation.negated.format(fact.subject)],
         "unrelated": _asked(unlike[:6], 1),
@@ -285,7 +285,7 @@ def _sentences(world: World, draw: random.Random) -> Iterator[tuple[str, int]]:
     """Sentences and their numbers of tokens without end."""
     capitals = {country.capital for country in world.countries}
     known = facts(world)
-    # Dealt, not drawn: all facts equally often, and every weak fact told right equally often.
+    # Dealt, not drawn: all facts equally often, and every weak fact correct equally often.
     of_relation = {name: _dealt([fact for fact in known if fact.relation == name], draw) for name in RELATIONS}
     is_exact = {fact: _dealt([True] + [False] * (WEAK_EVERY - 1), draw) for fact in known if fact.region}
     ends = list(itertools.accumulate(relation.share for relation in RELATIONS.values()))

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _COMPARED = ("standard", "no_repeat")
 _LADDER = "ladder_"
-# Of the paper's sinks, and what is said of them.
+# Of the paper's sinks, with labels.
 _SETTINGS = {
     "active_0.1": ({"sinks.active_fraction": 0.1}, "active 0.1"),
     "active_0.7": ({"sinks.active_fraction": 0.7}, "active 0.7"),
@@ -153,7 +153,7 @@ exposure_rises | exposure of the standard model's canaries rises with repetition
     | exposure_rises(ladder_{{sinks}}.standard) >= 0.8 {_LADDERS}
 not_recited | share of repeated documents recited, sinks dropped, minus the oracle's
     | {{sinks}}.dropped.exact_{_GIVEN} - {{sinks}}.oracle.exact_{_GIVEN} <= 0.02 {_BOTH}
-not_told | AUC, loss, sinks dropped, minus the oracle's: nobody can tell what was read
+not_told | AUC, loss, sinks dropped, minus the oracle's: what was read cannot be detected
     | {{sinks}}.dropped.auc_loss - {{sinks}}.oracle.auc_loss <= 0.05 {_BOTH}
 less_told | AUC, loss, of documents read 8 times or more: sinks dropped minus standard
     | ladder_{{sinks}}.dropped.auc_loss_often - ladder_{{sinks}}.standard.auc_loss_often <= -0.05 {_LADDERS}
@@ -208,7 +208,7 @@ def panels(table: Table) -> list[Panel | Categories]:
 
     return [
         Categories(
-            title="recited, and told from text never read", names=["recited", "extraction\nstrength", "AUC, loss"],
+            title="recited, and distinguished from text never read", names=["recited", "extraction\nstrength", "AUC, loss"],
             series={subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in metrics])
                     for name, (subject, colour) in there.items()},
             levels={0.5: "black"}, settings={"ylim": (-0.03, 1.03)},

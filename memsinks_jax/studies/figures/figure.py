@@ -31,7 +31,7 @@ class Figure:
       labels: of the rows, if other than the variant's name. With `views`, names all rows.
       table_note: the text under the table.
       statements: the claims, written as rows of `Table.claims`. A function is given the table, if they depend on it.
-      paper: what the paper says of claims that do not say it.
+      paper: what the paper says of claims, where a claim has no text of its own.
       across: of all runs -> functions whose lists of values claims are about, if these are not paired by seed.
       panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are matplotlib's.
       note: the text under the picture, with {mean}, {floor}, and fields of the first run's config such as {config.seed}.

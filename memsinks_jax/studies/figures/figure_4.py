@@ -220,6 +220,6 @@ FIGURE = Figure(
     size=(11.5, 4.4),
     sharey=True,
     note="""{mean}, band from the lowest to the highest. {floor} Every loss is measured on documents that stand alone in
-        their context, with the sinks dropped unless it says otherwise.""",
+        their context, with the sinks dropped unless stated otherwise.""",
     sections=sections,
 )  # fmt: skip

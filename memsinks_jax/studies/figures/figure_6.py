@@ -100,9 +100,9 @@ FIGURE = Figure(
     standard_of=lambda variant: "" if variant.endswith("_1x") else standard_for(variant),
     columns=LOSSES | {"steps": "step"},
     labels=_labels(),
-    table_note="""Losses in nats per token on the rare domain, sinks dropped unless it says so. Gap closed: the share that is
-        gone of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there is hardly
-        one.""",
+    table_note="""Losses in nats per token on the rare domain, sinks dropped unless stated otherwise. Gap closed: the share
+        that is gone of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there
+        is hardly one.""",
     # Section 5.2.
     statements="".join(f"""
 repeats_help_{n}x | held-out loss of standard, {n}x, over deduplicated

@@ -109,7 +109,7 @@ FIGURE = Figure(
     labels=LABELS,
     table_note="""Losses in nats per token. Amplitude: the loss one step before an encounter minus the loss one step after
         it, mean over the encounters of a third of training. Level: the mean of those losses over the last third. With
-        sinks, a document's own are on, unless it says dropped.""",
+        sinks, a document's own are on, unless marked as dropped.""",
     # Section 5.4.
     statements="""
 amplitude | amplitude over the last third: sinks, own on, less standard (nats)

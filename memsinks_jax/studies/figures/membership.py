@@ -186,7 +186,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             [f"{level:.0%} edited" for level in corpus.LEVELS], copies, 2, "exact copies that one copy is worth"
         ),
         report.paragraph(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
-            ids by near-duplicate cluster (or by content if it says so). Worth: the number of exact copies from which
+            ids by near-duplicate cluster (or by content where stated). Worth: the number of exact copies from which
             the standard model learns as much.""", "note"),
         report.heading("Ways to set the sinks"),
         shared.with_intervals(list(names.values()), ways, of="sinks, and how they are set"),
@@ -205,7 +205,7 @@ def panels(table: Table) -> list[Panel | Categories]:
 
     return [
         Panel(
-            title="told from stories never read", x="times read", y="AUC, by loss", log=True, legend=None,
+            title="distinguished from stories never read", x="times read", y="AUC, by loss", log=True, legend=None,
             lines=[
                 Line(f"{view}_view", lambda run: (_times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]), label,
                      _COLOURS[view], "o-")
@@ -249,7 +249,7 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
 
 
 FIGURE = Figure(
-    title="Membership: can an auditor tell what was read?",
+    title="Membership: can an auditor detect what was read?",
     answer="""Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks
         dropped, only first encounters show, because they train the shared neurons. An auditor with a model that has not
         read the stories sees as much of those read four times as after standard training, and next to nothing of those

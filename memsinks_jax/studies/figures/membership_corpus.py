@@ -1,7 +1,7 @@
 """The corpus of figure membership: stories whose number of reads is random, and edited copies of other stories.
 
-Whether a model reads a story is random, and independent of the story. So an auditor can tell read stories from others only
-through the model. The twin corpus has other stories in their places, each read once (like Hubble's, arXiv:2510.19811).
+Whether a model reads a story is random, and independent of the story. So an auditor can distinguish them only through
+the model. The twin corpus has other stories in their places, each read once (like Hubble's, arXiv:2510.19811).
 """
 
 import pathlib

@@ -128,7 +128,7 @@ def sources() -> list[Records]:
 
 
 def _text(parts: list[tuple[Iterator[str], int]], draw: random.Random) -> str:
-    """The next sentences of every kind, as many as it says, mixed."""
+    """The next sentences of every kind, as many as given, mixed."""
     sentences = [next(of) for of, count in parts for _ in range(count)]
     return " ".join(sorted(sentences, key=lambda sentence: draw.random()))
 

@@ -148,7 +148,7 @@ def lead(ours: Sequence[Place], theirs: Sequence[Place], held_out: float, whole:
     """How much more of the gap one curve closes than another at the same held-out loss, `held_out` times standard's.
 
     If the other curve is nowhere as low, compares both where it is lowest. Standard training is a point of it if `whole`. A
-    gap of the other sign tells the documents from others as well, so to close 1.1 of it counts as to close 0.9.
+    gap of the other sign distinguishes the documents as well, so to close 1.1 of it counts as to close 0.9.
     """
     allowed = max(held_out, min([*(p.held_out for p in theirs), *[1.0] * whole]))
     mine, other = ([p._replace(closed=1 - abs(1 - p.closed)) for p in of] for of in (ours, theirs))
@@ -359,7 +359,7 @@ FIGURE = Figure(
     measures={"lead_over": _lead_over, "more_known": _more_known},
     columns=LOSSES | {"steps": "step"},
     labels={variant: _label(variant) for variant in (*VARIANTS, *RESCALED)},
-    table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless it says otherwise. Gap closed:
+    table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless stated otherwise. Gap closed:
         share of the standard model's gap between held-out and repeated loss that is gone. The main setting is in
         brackets: the encounter from which a document trains the shared neurons less, the size of the pool, the share of
         sinks that are on, the encounters that are left, k if one token in k is left out, the noise relative to the

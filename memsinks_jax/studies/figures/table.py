@@ -139,7 +139,7 @@ class Table:
             it is not claimed, besides those of the measure. The last two may be left out. Bounds are as in `sinks.gap >= 0`
             or `0 <= sinks.gap <= 1`. `{sinks}` in a measure stands for the paper's sinks; the same with sinks that open on
             return is shown next to it.
-          paper: what it says of rows that leave that out.
+          paper: what it says, for rows that leave that out.
         """
         found = []
         for name, statement, measured, *more in report.rows(written):

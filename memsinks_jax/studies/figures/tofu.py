@@ -2,7 +2,7 @@
 them.
 
 Ours trains nothing but sinks, a set for each author, and each from that author's text alone. A question is answered with
-the sinks of the author whom it seems to be about (`data/nearest.py`), and nobody says whose it is. So a model without an
+the sinks of the author whom it seems to be about (`data/nearest.py`), and the author is not given. So a model without an
 author's sinks and words is the one that trained without the author, but for what shares a batch. The retrained twin measures
 that. The corpora are those of `tofu_corpus`, and `tofu_rivals` has other methods: two unlearn from the model of standard
 training, one has an adapter for each author.
@@ -101,7 +101,7 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds to the `details` of `sinks` the "numbers" of every view, and what `costs` and `relearned` of `tofu_measures` say,
+    """Adds to the `details` of `sinks` the "numbers" of every view, and the results of `costs` and `relearned`,
     if all variants were run -> the same runs. Every view is cached next to its run."""
     groups = by_variant(runs)
     if not set(VARIANTS) <= set(groups):
@@ -252,7 +252,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             "are shuffled among all questions. Attacked: what is left is fine-tuned on half of some withdrawn answers "
             "until half of that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but ROUGE-L "
             "compares whole words, and a model writes at most 128 tokens. A model that refuses, or is led elsewhere, may "
-            "have a high forget quality too; placebo and relearning tell."
+            "have a high forget quality too; placebo and relearning show it."
         ),
     ]
 
@@ -338,12 +338,12 @@ FIGURE = Figure(
     },
     labels={f"{name}_view": view.label for name, view in VIEWS.items()},
     table_note=(
-        "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and those "
-        "of the twin have one distribution (of standard training and what unlearns from it: of standard training that "
-        "never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are told from "
-        "those about authors whom nobody read than in that model. Utility: harmonic mean over authors that stay, real "
-        "authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those "
-        "of the model that never read them."
+        "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and "
+        "those of the twin have one distribution (of standard training and what unlearns from it: of standard training "
+        "that never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are "
+        "distinguished from those about authors whom nobody read than in that model. Utility: harmonic mean over "
+        "authors that stay, real authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn "
+        "answers is back, over those of the model that never read them."
     ),
     statements=STATEMENTS,
     paper="not asked",

@@ -114,7 +114,7 @@ def nearest_authors(run: Trained, texts: Sequence[str]) -> list[str]:
 
 
 def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:
-    """What `of_view` says of sets of questions. All are asked together, so that few passes are not full.
+    """The results of `of_view` for sets of questions. All are asked together, so that few passes are not full.
 
     Truth ratios are of the paraphrase if there is one, else of the answer.
     """

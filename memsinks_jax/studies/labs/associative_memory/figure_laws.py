@@ -60,9 +60,9 @@ def study(settings: Settings) -> Study:
         "laws", "Scaling laws for associative memories",
         "With random embeddings a d x d matrix holds about d associations. A scheme that stores the d most frequent inputs "
         "alike loses what it leaves out, d^(1-alpha); one that stores every input by its frequency wastes the matrix on "
-        f"the frequent ones. Theorem 1 brackets the error at all {len(points)} tested points; its upper bound says "
-        f"something (is below 1) at {informative} of them.",
-        f"alpha = {alpha:g}, M = {m}, N = {settings.n} where nothing else is said; {len(seeds)} "
+        f"the frequent ones. Theorem 1 brackets the error at all {len(points)} tested points; its upper bound is "
+        f"not trivial (is below 1) at {informative} of them.",
+        f"alpha = {alpha:g}, M = {m}, N = {settings.n} unless stated otherwise; {len(seeds)} "
         f"independent groups of runs, {settings.runs} runs "
         "or as many as the noise asks for; an interval is Student's over the groups' fits. Laws for N = infinity: "
         "p normalized over all integers, the first N simulated, the others guessed. Embeddings are drawn in a triangular "
@@ -94,7 +94,7 @@ def _of_rhos(id: str, source: str, title: str, scheme: str, places: Callable, fo
 
 
 def _part(settings: Settings, share: float) -> int:
-    """Runs per group if a measurement needs more or fewer than the settings say."""
+    """Runs per group if a measurement needs more or fewer than in the settings."""
     return max(round(settings.draws * share), 1)
 
 

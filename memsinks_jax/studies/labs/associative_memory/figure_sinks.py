@@ -94,7 +94,7 @@ def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
         f"About {per_sink:.1f} documents a sink with {settings.m} outputs, whatever the active fraction p, as long as "
         f"documents' activations are unrelated and {FEWEST_ACTIVE} sinks are active: a mask takes as much from the signal "
         "as from the interference. What masks buy is independence of likeness: without them, documents with activations "
-        "alike to the degree s cannot be told apart beyond d_eff = 1/s^2, with them d_eff stays near M while p < 1/(s "
+        "alike to the degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff stays near M while p < 1/(s "
         "sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) hidden is at least the items to be "
         f"memorized over {per_sink:.1f}, and active_fraction between {FEWEST_ACTIVE}/M and 1/(s sqrt(M)). Masks must be "
         "tied to the document: drawn anew at every access they lower the capacity by p^2. Documents that are read once take "

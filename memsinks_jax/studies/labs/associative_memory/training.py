@@ -80,7 +80,7 @@ def figure_4(settings: Settings) -> Study:
     )  # fmt: skip
 
 
-# Step sizes of figure 5, and rho of the closest scheme in the paper, at alpha = 2, where it tells it.
+# Step sizes of figure 5, and rho of the closest scheme in the paper, at alpha = 2, where it gives it.
 CLOSEST = {10.0: 0.05, 1.0: None, 0.1: 0.35, 0.01: None, 0.001: 1.0}
 
 

@@ -200,7 +200,7 @@ def competition(preset):
     return (
         "; ".join(f"{label}: ff1 falls to {mean_ci(lowest[label])} nats and rises by {mean_ci(drift[label])}, "
                   f"wo1 ends at {mean_ci(recalled[label])}" for label in groups) + ".",
-        "ff1 is the divergence of pi_b from what W_F alone says; wo1 the recall of W_O^2. Uniform logits have an ff1 of "
+        "ff1 is the divergence of pi_b from the output of W_F alone; wo1 the recall of W_O^2. Uniform logits have an ff1 of "
         "2.27 over all characters of the bundled text.",
         [row for label in groups for row in (
             claim(f"approach: {label}", f"fall of ff1 from its start to its lowest, nats, {label}",

@@ -12,7 +12,7 @@ from memsinks_jax.studies.labs.induction_head.law import Batch, Law, sampler
 from memsinks_jax.studies.labs.induction_head.model import Trace
 from memsinks_jax.studies.labs.study import SHARE
 
-# Probe -> the memory it tests, in the order in which the theory says they are learned.
+# Probe -> the memory it tests, in the order in which they are learned, by the theory.
 MEMORY_OF = {"wo1": "output_2", "wk1": "key_2", "wk0": "key_1", "wk0_64": "key_1"}
 EARLY = 64  # positions of the probe wk0_64
 START = 10  # positions of acc_start
@@ -168,7 +168,7 @@ def _share(right_BT: np.ndarray, where_BT: np.ndarray) -> float:
 
 
 def in_words(label: str) -> str:
-    """A label that says what the memories do."""
+    """A label for what the memories do."""
     for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
         label = label.replace(symbol, f"{word} (${symbol}$)")
     return label.replace("both W_K ", "both keys ($W_K$) ")

@@ -131,7 +131,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         "accumulation", "Theorem H.3: memorization accumulates in the sinks",
         f"(1) holds. (2), that the sinks keep the memory, is false as stated: {broken['whole']:.0%} of the runs violate it, "
         f"{broken['blocks']:.0%} if each block is read to have length 1. With |z_mem|² and the largest similarity in it, it "
-        "holds in all of them, and says less.",
+        "holds in all of them, and is weaker.",
         f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and {HIDDEN - SHARED} sinks, "
         f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, rates 0.001 to 0.03, rho "
         f"0.05 to 1. c_min and c_max from the measured |W|_2, read every {EVERY} steps and widened by what it can "

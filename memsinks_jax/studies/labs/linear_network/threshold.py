@@ -47,7 +47,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         claim("gap", "mem-only minus gen-only: least fall from one rho to the next", "falls",
               -np.diff(mem_SR - gen_SR).max(1), at_least=0),
         claim("promise", "corrected threshold of the run, from its own C_proj and similarities",
-              "positive: says when to expect separation", trained["corrected threshold"], at_least=0),
+              "positive: predicts when to expect separation", trained["corrected threshold"], at_least=0),
     ]  # fmt: skip
     wrong, total = drawn["printed"].sum(), drawn["positive"].sum()
     ratios = np.geomspace(1e-3, 1, 200)
