@@ -75,7 +75,7 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     loss = evaluate(tmp_path / "straight", "drop")["loss"]
     places, table = documents(tmp_path / "run")
     shutil.move(tmp_path / "old", tmp_path / "new")
-    with pytest.raises(InputError, match=rf"old.*is not there.*{tmp_path}/run .*--config.data.files=NEW"):
+    with pytest.raises(InputError, match=rf"old.*is not there.*{tmp_path}/run: .*--config.data.files=NEW"):
         train_and_evaluate(config, tmp_path / "run")
     with pytest.raises(InputError, match=r"old.*is not there.*--config.data.files=NEW"):
         evaluate(tmp_path / "straight", "drop")
