@@ -29,7 +29,7 @@ from memsinks_jax.config import (
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.runs.command_line import keep_compiled_programs
 
-MOST_KEPT = 2**30  # bytes of compiled programs, after which the tests begin anew
+MOST_CACHED = 2**30  # bytes of compiled programs, after which the tests begin anew
 MOST_MAPPED = 30_000  # regions of memory of a process. Linux allows 65,530; at the next one, jaxlib aborts
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -45,7 +45,7 @@ os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_cou
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     keep_compiled_programs()
     programs = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"] + "-tests")
-    if sum(path.stat().st_size for path in programs.glob("*")) > MOST_KEPT:
+    if sum(path.stat().st_size for path in programs.glob("*")) > MOST_CACHED:
         shutil.rmtree(programs)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
