@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: a virtual environment with this package and what requirements.txt names, made once and kept.
+# Sourced by the other scripts: a virtual environment with this package and what requirements.txt names, made once.
 #   PYTHON       the interpreter to make it with (default: python3)
 #   VENV         where it lives (default: .venv)
 #   ACCELERATOR  jax's build for it: tpu, cuda12 or cuda13 (default: that for the CPU)

@@ -83,7 +83,7 @@ bring_up() {
   esac
 }
 train() {
-  trap 'exit 130' INT # gcloud answers Ctrl-C itself, which must not look like an interruption of the run
+  trap 'exit 130' INT # gcloud answers Ctrl-C itself, which must not be mistaken for an interruption of the run
   pack
   for ((restart = 1; ; restart++)); do
     code=75

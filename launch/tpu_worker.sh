@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What launch/tpu_vm.sh does on each worker, in its home folder: setup [MOUNT], run FLAGS, log, code, stop.
-# The code is in memsinks_jax/, beside train.log, and run.lock, which is held as long as a run lives.
+# The code is in memsinks_jax/, next to train.log, and run.lock, which is held as long as a run lives.
 set -euo pipefail
 mkdir -p memsinks_jax
 

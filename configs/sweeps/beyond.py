@@ -8,7 +8,7 @@ Mean ± half of the 95% interval, against standard training of the same length:
     hidden 512                             0, 1, 2   0.905 ± 0.036   1.004 ± 0.017
     hidden 1024, as many shared as standard    0-4   0.913 ± 0.021   1.004 ± 0.009
 
-The goal is met on average, not in every run. Seed by seed the wider one closes 0.916, 0.940, 0.911, 0.894, 0.905 at 1.000,
+It is reached on average, not in every run. Seed by seed the wider one closes 0.916, 0.940, 0.911, 0.894, 0.905 at 1.000,
 0.993, 1.012, 1.007, 1.008. On seeds 0, 1, 2 this is 0.018 ± 0.003 more than the narrower one, paired, at 0.002 ± 0.008 less.
 
 The length of training matters most. With the default settings, the sinks-dropped model of figure 4 (820 steps, seed 0) is

@@ -1,5 +1,5 @@
 "use strict";
-// The page's numbers come from the JSON beside this script. Texts of documents are only ever set as text, never as HTML.
+// The page's numbers come from the JSON next to this script. Texts of documents are only ever set as text, never as HTML.
 const data = JSON.parse(document.getElementById("data").textContent);
 const documents = data.documents, views = data.views;
 const byId = (id) => document.getElementById(id);
@@ -71,7 +71,7 @@ function legend() {
 }
 const passageAt = (d, i) => d.passages.find(([start, stop]) => start <= i && i < stop);
 const hue = ([, , id]) => `hsl(${parseInt(id.slice(0, 8), 16) % 360} 65% 45%)`;
-const saidOfPassage = ([, , id, often]) => `passage ${id}, in ${often} documents`;
+const passageLabel = ([, , id, often]) => `passage ${id}, in ${often} documents`;
 function paragraph(d, nats, options = {}) {
   const box = make("p", { class: "text" });
   d.tokens.forEach((token, i) => {
@@ -86,10 +86,10 @@ function paragraph(d, nats, options = {}) {
   });
   return box;
 }
-function said(d, view, i) {
+function tokenLabel(d, view, i) {
   const read = d.read[view], nats = read.nats[i] / 1000;
   return `${JSON.stringify(data.texts[d.tokens[i]])}, ${view}\nloss ${nats.toFixed(3)} nats, probability ${percent(nats)}\n` +
-    `rank ${read.rank[i] + 1}, its own guess ${JSON.stringify(data.texts[read.guess[i]])}` + (passageAt(d, i) ? `\n${saidOfPassage(passageAt(d, i))}` : "");
+    `rank ${read.rank[i] + 1}, its own guess ${JSON.stringify(data.texts[read.guess[i]])}` + (passageAt(d, i) ? `\n${passageLabel(passageAt(d, i))}` : "");
 }
 const given = (d) => {
   const there = data.prefixes.filter((prefix) => views.some((view) => d.written[view]?.[prefix]));
@@ -121,7 +121,7 @@ function panel(group) {
   for (const view of chosenViews()) {
     const text = paragraph(d, d.read[view].nats, { given: d.opening + prefix, at: isChosen && view === state.first ? state.token : null });
     const at = (event) => event.target.dataset?.i;
-    text.addEventListener("pointermove", (event) => tip(event, at(event) === undefined ? "" : said(d, view, +at(event))));
+    text.addEventListener("pointermove", (event) => tip(event, at(event) === undefined ? "" : tokenLabel(d, view, +at(event))));
     text.addEventListener("pointerleave", (event) => tip(event, ""));
     text.addEventListener("click", (event) => {
       if (at(event) === undefined) return;
@@ -137,7 +137,7 @@ function panel(group) {
   if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses cover all.`));
   box.append(make("p", { class: "note" }, `id ${d.id}`));
   new Map(d.passages.map((passage) => [passage[2], passage])).forEach((passage) => {
-    const line = make("p", { class: "note passage" }, saidOfPassage(passage));
+    const line = make("p", { class: "note passage" }, passageLabel(passage));
     line.style.borderLeft = `6px solid ${hue(passage)}`;
     box.append(line);
   });
@@ -315,8 +315,8 @@ function over() {
     byId("over").replaceChildren(make("p", {}, "This is a model without its run: there are no checkpoints to read."));
     return;
   }
-  const shown = steps.length === 1 ? `The run has kept one checkpoint, of step ${steps[0]}; training.keep_every keeps more.`
-    : `The run has kept ${steps.length} checkpoints that are read here; training.keep_every keeps more.`;
+  const shown = steps.length === 1 ? `The run has one checkpoint, of step ${steps[0]}; training.keep_every keeps more.`
+    : `The run has ${steps.length} checkpoints that are read here; training.keep_every keeps more.`;
   const last = Math.max(...steps, ...curves.flatMap(([, points]) => points.map((p) => p[0])));
   const highest = Math.max(...names.flatMap((v) => d.loss_over[v]), ...curves.flatMap(([, points]) => points.map((p) => p[1])));
   const across = scale([last / 1.05], 36, 410), up = scale([highest], 200, 10);
@@ -358,7 +358,7 @@ function switches() {
   const button = (view, key, label) => make("button", { type: "button", "aria-pressed": String(state[key] === view), "data-view": view ?? "",
     onclick: () => { state[key] = view; render(); } }, label);
   byId("first").replaceChildren(...views.map((view) => button(view, "first", view)));
-  byId("second").replaceChildren(...views.map((view) => button(view, "second", view)), button(null, "second", "nobody"));
+  byId("second").replaceChildren(...views.map((view) => button(view, "second", view)), button(null, "second", "none"));
   byId("tables").setAttribute("aria-pressed", String(document.body.classList.contains("tables")));
   for (const axis of ["x", "y"]) byId(axis).replaceChildren(...views.map((view) => {
     const option = make("option", { value: view }, view);
@@ -389,7 +389,7 @@ function cursor(by) {
   const i = Math.max(0, Math.min(d.tokens.length - 1, (state.token ?? -1) + by));
   select(state.document, i);
   const box = document.querySelector(".panel.chosen .t.at").getBoundingClientRect();
-  tip({ clientX: box.left, clientY: box.bottom }, said(d, state.first, i));
+  tip({ clientX: box.left, clientY: box.bottom }, tokenLabel(d, state.first, i));
 }
 function keyed(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -397,11 +397,11 @@ function keyed(event) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const beside = [...views, null];
+  const compared = [...views, null];
   const actions = {
     "/": () => byId("search").focus(), t: toggleTables, j: () => step(1), k: () => step(-1),
     ArrowRight: () => cursor(1), ArrowLeft: () => cursor(-1), Escape: () => tip(event, ""),
-    b: () => { state.second = beside[(beside.indexOf(state.second) + 1) % beside.length]; render(); },
+    b: () => { state.second = compared[(compared.indexOf(state.second) + 1) % compared.length]; render(); },
   };
   if (/^[1-9]$/.test(event.key) && views[+event.key - 1]) actions[event.key] = () => { state.first = views[+event.key - 1]; render(); };
   if (!actions[event.key]) return;
