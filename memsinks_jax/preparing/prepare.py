@@ -43,7 +43,7 @@ def prepare(
     Returns:
       The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.
     Raises:
-      InputError, OSError: nothing is half-written; the folder can be gone on with.
+      InputError, OSError: nothing is half-written; the same command resumes.
     """
     # Here, so that whoever imports the package has no second of waiting for what only this command needs.
     from memsinks_jax.preparing.answers import CHAT, chat_of, check_template, opened_by, sha256

@@ -52,7 +52,7 @@ def test_any_part_of_a_document_is_masked_as_the_whole_is():
 
 @pytest.mark.parametrize("rows", ["one_document", "packed"])
 def test_rows_leave_out_the_same_tokens_of_a_document_at_every_repeat(rows):
-    """Documents cut anywhere: tokens are unique, so each tells which it is; end of text is not, and is left aside."""
+    """Documents cut anywhere: tokens are unique, so each is identified; end of text is not, and is left aside."""
     made, plan, tokens, _ = make([30, 45, 7, 12, 50, 33], rows=rows, goldfish=(3, 4))
     plain = make([30, 45, 7, 12, 50, 33], rows=rows)[0]
     expected = {}

@@ -1,4 +1,4 @@
-"""The group that a text is about is the one with most of what its words tell."""
+"""The group that a text is about is the one with most of its words, by weight."""
 
 import numpy as np
 import pytest

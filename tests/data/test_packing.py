@@ -15,7 +15,7 @@ END = 5  # of text; no document holds it, and neither it nor padding is known by
 
 
 def make(lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, spans=None, **options):
-    """Rows of documents of the given lengths; every token value is unique, so a token tells where it is from."""
+    """Rows of documents of the given lengths; every token value is unique, so a token has one source."""
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
     settings |= {"rows": "one_document"} | options
     training = TrainingConfig(batch_size=4, repeats_capped_at=cap)

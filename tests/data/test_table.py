@@ -90,7 +90,7 @@ def test_ids_that_a_source_has_not_are_refused():
 
 @pytest.mark.parametrize("longest", [6, prepared.LONGEST])
 def test_what_a_row_has_no_room_for_is_counted(longest, world):
-    """Also beyond the lengths that a histogram tells apart."""
+    """Also beyond the lengths that a histogram distinguishes."""
     with mock.patch.object(prepared, "LONGEST", longest):
         (one, *_), _ = world
         again = Source(one.all_tokens, one.firsts)

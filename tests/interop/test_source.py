@@ -120,7 +120,7 @@ def test_an_export_is_what_was_imported(theirs, imported, tmp_path):
     assert "\nlicense: apache-2.0\n" in card and "\nbase_model: owner/instruct\n" in card
     assert "with the weights of `hf://owner/instruct`, not trained further" in card
     assert "embedded stories" not in card and "0 steps" not in card
-    # And once more: the card of an exported folder tells as much.
+    # And once more: the card of an exported folder has as much.
     import_model(tmp_path / "out", tmp_path / "again", None, 0)
     export(tmp_path / "again", tmp_path / "last", True, "float32")
     unchanged(theirs, tmp_path / "last", 160)

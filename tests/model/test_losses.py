@@ -36,7 +36,7 @@ def test_cross_entropy_is_minus_the_log_softmax():
 
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_large_logits_of_bfloat16_are_exact(chunks):
-    """Sums of bfloat16 products are kept in float32: at logits of 75 one step of bfloat16 is half a nat."""
+    """Sums of bfloat16 products stay in float32: at logits of 75 one step of bfloat16 is half a nat."""
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.normal(size=(B, T, 64)), jnp.bfloat16)
     head = jnp.asarray(2.2 * draw.normal(size=(64, 512)), jnp.bfloat16)

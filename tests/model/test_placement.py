@@ -29,7 +29,7 @@ class _Model:
 
 
 def narrow(config):
-    """The config with nothing but what `placement.shared` tells configs apart by: reading more is an AttributeError."""
+    """The config with nothing but what `placement.shared` distinguishes configs by: reading more is an AttributeError."""
     data = types.SimpleNamespace(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
     compute = types.SimpleNamespace(**vars(config.compute))
     del compute.accumulate

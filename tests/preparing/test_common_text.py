@@ -23,7 +23,7 @@ SENTENCE = "All of them say that the old mill by the river burned down in the ye
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder `groups`: stories, each a group, in five shards. Three tell one sentence. Two tell another, one of
+    """Folder `groups`: stories, each a group, in five shards. Three have one sentence. Two have another, one of
     them twice. Folder `clusters`: without groups, with four near-duplicates.
     """
     folder = tmp_path_factory.mktemp("common")

@@ -45,10 +45,10 @@ def test_a_folder_that_the_user_names_is_left_alone(no_cache_named, monkeypatch)
     assert jax.config.jax_compilation_cache_dir == before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="tells glibc, and reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="sets glibc, and reads /proc")
 @pytest.mark.parametrize(("platform", "command"), [("cpu", True), ("cpu", False), ("gpu", True), ("tpu", True)])
 def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
-    """64 blocks of a MiB, which glibc gives back unless told not to."""
+    """64 blocks of a MiB, which glibc gives back unless set otherwise."""
     code = f"""
 import ctypes, os, pathlib
 from memsinks_jax.runs import host_memory
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_no_empty_folder(tmp_path, has_other_files):
 
 @SIGNALS
 def test_a_signal_while_a_command_is_imported_is_one_line(tmp_path, number, code):
-    """It comes while jax is imported, in whose hands an exception is lost."""
+    """It comes while jax is imported, which loses exceptions."""
     (tmp_path / "jax.py").write_text(
         f"import os, signal\ntry:\n    os.kill(os.getpid(), signal.{number})\n"
         "except BaseException: pass\nraise SystemExit(0)\n"

@@ -98,7 +98,7 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
 
 @pytest.mark.parametrize("ids", ["content", "index"])
 def test_other_content_at_the_new_place_is_refused(ids, tmp_path):
-    """Also where ids do not tell documents apart, and lengths do not."""
+    """Also where neither ids nor lengths distinguish documents."""
     write_texts(tmp_path / "old")
     config = small()
     config = with_fields(config, {"data.ids": ids})

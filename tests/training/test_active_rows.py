@@ -220,7 +220,7 @@ PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one dev
     {"pool": 2000, "mesh.fsdp": 8}, {"pool": 2000, "mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2},
 ])  # fmt: skip
 def test_how_it_is_computed_changes_nothing(tiny, change):
-    """Pools of which a step touches few rows, or all."""
+    """Pools of which a step updates few rows, or all."""
     tiny = with_fields(tiny, {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)})
     if tiny.sinks.pool not in PLAINLY:
         params, data = as_tables(initial(masked(tiny))), first_batches(tiny, 3)

@@ -48,7 +48,7 @@ def run() -> Trained:
     config = with_fields(tiny_config(), fields)
     tokenizer = train_tokenizer([row["question"] + row["answer"] for row in RECORDS], 400)
     params = build_model(config)[0].init(jax.random.key(0))
-    params["token_embedding"] *= 50  # of a fresh model no adapter could tell tokens apart
+    params["token_embedding"] *= 50  # no adapter could distinguish tokens of a fresh model
     return Trained(config, tokenizer, params, 0, EVERYBODY)
 
 
