@@ -76,6 +76,19 @@ def test_imports_follow_the_datas_way(path):
                 assert path.stem == "loop", f"{path} imports {name}"
 
 
+def test_what_is_imported_is_there():
+    """Also inside of functions that no test calls."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("memsinks_jax"):
+                module = ROOT / node.module.replace(".", "/")
+                file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+                text = file.read_text() if file.exists() else ""
+                for name in (alias.name for alias in node.names):
+                    is_module = name == "__doc__" or (module / name).is_dir() or (module / f"{name}.py").exists()
+                    assert is_module or re.search(rf"\b{name}\b", text), f"{path} imports {node.module}.{name}"
+
+
 def reached():
     """{file: the files that it imports, also inside of functions, and what these import}, by the names of modules."""
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}

@@ -210,15 +210,15 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def published(hf: str) -> list[str]:
     """The published experiments on GPT-2 small, in the folder `hf`."""
-    from memsinks_jax.editing import published  # jax takes seconds to import
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.runs.trained import open_run  # jax takes seconds to import
+    from memsinks_jax.studies.published import comparison
 
-    rows = published.compare(open_run(pathlib.Path(hf)))
-    columns, cells = published.table(rows)
+    rows = comparison.compare(open_run(pathlib.Path(hf)))
+    columns, cells = comparison.table(rows)
     return [
         report.heading("The published experiments, on GPT-2 small"),
         report.table(columns, [list(map(report.text, row)) for row in cells], [""] * len(columns)),
-        *report.claims_section(published.claims(rows)),
+        *report.claims_section(comparison.claims(rows)),
     ]
 
 
