@@ -126,7 +126,9 @@ class Probe:
 
     def _answer_with(self, params: dict, prompts: Prompts, target_B, memories: tuple[Memory, ...]) -> tuple:
         last_BT = prompts.positions == prompts.last[:, None]
-        return _outcome(self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)), target_B)
+        return _outcome(
+            self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)), target_B
+        )
 
     def _write_with(self, params: dict, prompts: Prompts, memories: tuple[Memory, ...], count: int) -> jax.Array:
         rows = jnp.arange(prompts.tokens.shape[0])
