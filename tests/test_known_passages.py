@@ -69,7 +69,7 @@ def corpus(place):
 @pytest.fixture(scope="module")
 def licence(place, corpus):
     """The ids of the passages of the licence: uint64 (n,), ascending, the most frequent one first."""
-    keys = passages_in(corpus.table, open_run(place / "run").tokenizer.encode(texts()[3]))
+    keys = passages_in(corpus.table, open_run(place / "run").tokenizer, texts()[3])
     return keys[np.argsort(-documents_with(corpus.table, keys), kind="stable")]
 
 

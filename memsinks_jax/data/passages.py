@@ -11,6 +11,8 @@ from memsinks_jax.data.ids import ngram_hashes
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import mix
 from memsinks_jax.data.table import Table, is_in
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.data.words import Words
 
 _SCANNED = 2**20  # entries of a column that are read at a time
 
@@ -20,16 +22,17 @@ def passage_ids(names: np.ndarray) -> np.ndarray:
     return np.maximum(mix(names), np.uint64(1))
 
 
-def passages_in(table: Table, tokens: np.ndarray) -> np.ndarray:
-    """The ids of passages that some tokens hold, int32 (tokens,) -> uint64 (n,), ascending.
+def passages_in(table: Table, tokenizer: AnyTokenizer, text: str) -> np.ndarray:
+    """The ids of passages that a text holds, however its lines are broken -> uint64 (n,), ascending.
 
-    A passage is named by one of its n-grams, so no text of the corpus is read. Of a passage that the tokens hold only in
-    part they may lack this n-gram: then it is not found.
+    A passage is named by one of its n-grams, so no text of the corpus is read. Of a passage that the text holds only in
+    part it may lack this n-gram: then it is not found.
     """
-    found = []
+    tokens, found = tokenizer.encode(text), []
     for source in table.sources:
-        named = passage_ids(ngram_hashes(tokens, source.passage_ngram))
-        found.append(named[is_in(named, source.passage_ids)])
+        for of in (Words(tokenizer)(tokens).tokens, tokens):  # corpora of 0.1.0 name passages by tokens as they stand
+            named = passage_ids(ngram_hashes(of, source.passage_ngram))
+            found.append(named[is_in(named, source.passage_ids)])
     return np.unique(np.concatenate(found))
 
 

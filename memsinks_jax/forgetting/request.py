@@ -155,7 +155,7 @@ def _passage_keys(run: Trained, asked: Request, corpus: Corpus) -> np.ndarray:
         text = pathlib.Path(asked.text).read_text(encoding="utf-8") if is_file else asked.text
     except (OSError, ValueError) as error:
         raise InputError(f"--text={said}: cannot be read as text ({error}); give a file in UTF-8") from None
-    keys = passages_in(corpus.table, run.tokenizer.encode(text))
+    keys = passages_in(corpus.table, run.tokenizer, text)
     if not len(keys):
         raise InputError(
             f"--text={said}: it holds no whole passage of {files}; give the text as it stands in the documents, with what "

@@ -1,23 +1,25 @@
 """Finds passages: runs of at least N tokens that stand in several documents, as licences, quotes and mail footers do.
 
-An n-gram of N tokens is common if two different documents have it. Tokens of common n-grams are in passages. Two n-grams
-that follow each other somewhere belong to one passage if this is where most places of either go on: if the first is followed
-by this token in more than half of its places, and the second preceded by this one in more than half of its own. So every
-n-gram has at most one before it and one after it, a passage is one text, and each n-gram is in the same passage wherever it
-stands. Its id is a hash of that text: the least hash of its n-grams. The alternatives, on the copyright files of a Debian
-system (697,646 tokens, N = 50; of all places of common n-grams, those that have the id that most places of this n-gram have,
-and those of the id with most places):
+Texts are compared as `data.words` reads them, so a licence is the same at any width and behind any margin. An n-gram of N
+tokens is common if two different documents have it. Two n-grams that follow each other somewhere belong to one passage if
+this is where most places of either go on: if the first is followed by this token in more than half of its places, and the
+second preceded by this one in more than half of its own. So every n-gram has at most one before it and one after it, a
+passage is one text, and each n-gram is in the same passage wherever it stands. Its id is a hash of that text: the least hash
+of its n-grams. A token belongs to the passage in most documents of those that hold it: what stands before a licence may be
+shared by a few, the licence by many.
 
-  a passage is                                            agree    largest    runs
-  a chain of common n-grams, named by its least hash       0.76     0.05     1,450
-  the same, named by its most frequent n-gram              0.88     0.08     1,450
-  all chains that share an n-gram                          1.00     0.23     1,450
-  what most places agree on (here)                         1.00     0.05     3,730
-  the same without runs shorter than N / 2 (written)       0.97     0.05     2,554
+What a passage in c documents trains the shared neurons, min(1, 2 / c), added up over the places of three sentences in the
+copyright files of a Debian system (697,646 tokens), first with tokens as they stand and each in the passage of the n-gram
+that it ends:
 
-Seven stages sort on disk, as in `common_text`. A place is shard << 32 | number of the n-gram's last token in the shard.
-Exact copies are one document, whose copies have the same passages. If documents have prompts, passages are of answers: no
-n-gram has a token of a prompt, and none goes on into one.
+                                                   places    as they stand    here    here, N = 25
+  "Permission is hereby granted, free of charge"      207               96      22              17
+  "This program is free software"                     218              121      75              42
+  "The software is provided"                          254              104      39              23
+
+Eight stages sort on disk, as in `common_text`. A place is shard << 32 | number of the n-gram's last word token in the
+shard. Exact copies are one document, whose copies have the same passages. If documents have prompts, passages are of
+answers: no n-gram has a token of a prompt, and none goes on into one.
 """
 
 import pathlib
@@ -29,6 +31,9 @@ from datatrove.pipeline.base import PipelineStep
 from memsinks_jax.data import prepared
 from memsinks_jax.data.ids import as_lanes, as_numbers, ngram_hashes, to_hex
 from memsinks_jax.data.passages import passage_ids
+from memsinks_jax.data.table import is_in
+from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.data.words import InWords, Words
 from memsinks_jax.preparing.columns import Column
 from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, union
@@ -41,7 +46,9 @@ _COMMON, _GOES_ON, _COMES_FROM = 1, 2, 4  # what is known of a place, three bits
 _LOW = np.uint64(2**32 - 1)
 
 
-def stages(out: pathlib.Path, kind: np.dtype, shards: int, ranges: int, length: int) -> dict[str, tuple[list, int]]:
+def stages(
+    out: pathlib.Path, tokenizer: str, kind: np.dtype, shards: int, ranges: int, length: int
+) -> dict[str, tuple[list, int]]:
     """{stage: its steps, and the number of its tasks}.
 
     Args:
@@ -49,24 +56,28 @@ def stages(out: pathlib.Path, kind: np.dtype, shards: int, ranges: int, length: 
     """
     work = out / "work"
     return {
-        "passage_ngrams": ([Ngrams(out, length, kind)], shards),
+        "passage_ngrams": ([Ngrams(out, tokenizer, length, kind)], shards),
         "repeats": ([Repeats(work, shards)], ranges),
         "runs": ([Runs(work, ranges)], shards),
         "joins": ([Joins(work, shards)], ranges),
         "names": ([Names(work)], 1),
-        "passages": ([Passages(work, length)], shards),
+        "spans": ([Spans(work, length)], shards),
         "places": ([Places(work, shards)], ranges),
+        "passages": ([Passages(work, ranges, length)], shards),
     }
 
 
 class Ngrams(PipelineStep):
-    """Stage 1, one task per shard: its n-grams, sorted by hash. Numbers: the document's id, the place, both neighbours."""
+    """Stage 1, one task per shard: its n-grams, sorted by hash. Numbers: the document's id, the place, both neighbours.
+
+    Also writes the tokens of words, and where they stand: words/RANK.npy, an `InWords` as one array.
+    """
 
     type, name = "memsinks_jax", "passage_ngrams"
 
-    def __init__(self, out: pathlib.Path, length: int, kind: np.dtype):
+    def __init__(self, out: pathlib.Path, tokenizer: str, length: int, kind: np.dtype):
         super().__init__()
-        self.out, self.length, self.kind = str(out), length, kind
+        self.out, self.tokenizer, self.length, self.kind = str(out), tokenizer, length, kind
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         out = pathlib.Path(self.out)
@@ -78,7 +89,11 @@ class Ngrams(PipelineStep):
         if (answers := answers_file(out / "work", rank)).exists():
             document, starts, stops = np.load(answers).astype(np.int64).T
             opens, sizes = opens[document] + starts, np.minimum(stops, lengths[document]) - starts
-        ngrams = np.maximum(sizes - self.length + 1, 0)
+        tokens, starts, stops = Words(open_tokenizer(out / self.tokenizer))(tokens, np.append(opens, opens + sizes))
+        (out / "work" / "words").mkdir(exist_ok=True)
+        np.save(out / "work" / "words" / f"{rank:05d}.npy", np.stack([tokens, starts, stops]))
+        opens, closes = (np.searchsorted(starts, each) for each in (opens, opens + sizes))
+        ngrams = np.maximum(closes - opens - self.length + 1, 0)
         of = np.repeat(np.arange(len(ngrams)), ngrams)
         number = np.arange(len(of)) - (np.cumsum(ngrams) - ngrams)[of]
         first = opens[of] + number
@@ -194,14 +209,10 @@ class Names(PipelineStep):
         np.save(work / "passage_names.npy", np.stack([names, names[least]], axis=1))
 
 
-class Passages(PipelineStep):
-    """Stage 6, one task per shard: the passages of every document, as `Prepared.passages` has them.
+class Spans(PipelineStep):
+    """Stage 6, one task per shard: its runs, sorted by the ids of their passages. Numbers: document's id, record, span."""
 
-    A token belongs to the n-gram that it ends; at the start of a chain of common n-grams, where none ends, to the first.
-    Runs with less than half of an n-gram's tokens belong to the one before, so a row has few of them.
-    """
-
-    type, name = "memsinks_jax", "passages"
+    type, name = "memsinks_jax", "spans"
 
     def __init__(self, work: pathlib.Path, length: int):
         super().__init__()
@@ -210,29 +221,22 @@ class Passages(PipelineStep):
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
         index = np.load(work / f"{rank:05d}.npy")
+        _, starts, stops = _words_of(work, rank)
         first, last, names = np.load(work / "runs" / f"{rank:05d}.npy").T
-        first, last = first.astype(np.int64), last.astype(np.int64)
+        start, stop = starts[first.astype(np.int64) - (self.length - 1)], stops[last.astype(np.int64)]
         ends = np.cumsum(index["length"].astype(np.int64))
-        document = np.searchsorted(ends, first, side="right")
-        after = np.where(is_new(document), 0, np.append(0, last[:-1] + 1)[: len(last)])
-        covered = first - self.length + 1
-        starts, stops = np.maximum(covered, after), last + 1
-        joined = ~is_new(document) & (starts == after)
-        kept = ~(joined & (stops - starts < self.length // 2))
-        identities = passage_ids(_named(np.load(work / "passage_names.npy", mmap_mode="r"), names))
-        chain = np.cumsum(~joined)
-        kept[kept] = is_new(chain[kept]) | is_new(identities[kept])
+        document = np.searchsorted(ends, start, side="right")
         opens = (ends - index["length"])[document]
-        spans = (covered - opens).astype(np.uint64) << np.uint64(32) | (stops - opens).astype(np.uint64)
+        identities = passage_ids(_named(np.load(work / "passage_names.npy", mmap_mode="r"), names))
+        np.save(work / "runs" / f"{rank:05d}.ids.npy", identities)
+        spans = (start - opens).astype(np.uint64) << np.uint64(32) | (stop - opens).astype(np.uint64)
         records = document.astype(np.uint64) + np.uint64(rank << 32)
-        about = as_numbers(index["identity"])[document], records, spans, kept
-        _save_sorted(work / "passages_in", rank, identities, np.stack(about, axis=1).astype(np.uint64))
-        found = np.zeros(kept.sum(), prepared.PASSAGE)
-        found["start"], found["id"] = (starts - opens)[kept], identities[kept]
-        found["length"] = np.maximum.reduceat(stops, np.flatnonzero(kept)) - starts[kept] if len(kept) else 0
-        (work / "passages_of").mkdir(exist_ok=True)
-        np.save(work / "passages_of" / f"{rank:05d}.npy", found)
-        np.save(work / "passages_of" / f"{rank:05d}.counts.npy", np.bincount(document[kept], minlength=len(index)))
+        _save_sorted(
+            work / "spans",
+            rank,
+            identities,
+            np.stack([as_numbers(index["identity"])[document], records, spans], axis=1),
+        )
 
 
 def _named(least: np.ndarray, names: np.ndarray) -> np.ndarray:
@@ -242,10 +246,7 @@ def _named(least: np.ndarray, names: np.ndarray) -> np.ndarray:
 
 
 class Places(PipelineStep):
-    """Stage 7, one task per range of ids: in how many different documents each passage stands, and its longest place.
-
-    Passages that nowhere have enough tokens of their own are left out.
-    """
+    """Stage 7, one task per range of ids: in how many different documents each passage stands, and its longest place."""
 
     type, name = "memsinks_jax", "places"
 
@@ -255,8 +256,8 @@ class Places(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        identities, numbers = _read_range(work / "passages_in", self.shards, *hashes_of(rank, world_size), 4)
-        documents, records, spans, kept = numbers.T
+        identities, numbers = _read_range(work / "spans", self.shards, *hashes_of(rank, world_size), 3)
+        documents, records, spans = numbers.T
         order = np.lexsort((documents, identities))
         new = is_new(identities[order])
         of, first = np.cumsum(new) - 1, np.flatnonzero(new)
@@ -265,8 +266,91 @@ class Places(PipelineStep):
         longest = np.lexsort((records, ~sizes, identities))[first]
         columns = identities[longest], places, sizes[longest], records[longest], spans[longest]
         (work / "places").mkdir(exist_ok=True)
-        has_tokens = np.bincount(of, kept[order]) > 0
-        np.save(work / "places" / f"{rank:05d}.npy", np.stack(columns, axis=1)[has_tokens])
+        np.save(work / "places" / f"{rank:05d}.npy", np.stack(columns, axis=1))
+
+
+class Passages(PipelineStep):
+    """Stage 8, one task per shard: the passages of every document, as `Prepared.passages` has them.
+
+    A token belongs to the passage in most documents of those whose n-grams hold it; of several, to the first. White space
+    belongs to the passage around it. A part with less than half of an n-gram's tokens belongs to the one before, so a row
+    has few of them.
+    """
+
+    type, name = "memsinks_jax", "passages"
+
+    def __init__(self, work: pathlib.Path, ranges: int, length: int):
+        super().__init__()
+        self.work, self.ranges, self.length = str(work), ranges, length
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        lengths = np.load(work / f"{rank:05d}.npy")["length"].astype(np.int64)
+        first, last, _ = np.load(work / "runs" / f"{rank:05d}.npy").T.astype(np.int64)
+        identities = np.load(work / "runs" / f"{rank:05d}.ids.npy")
+        document = np.repeat(np.arange(len(lengths)), lengths)
+        _, *words = _words_of(work, rank)
+        run = _of_tokens(
+            self._run_of_words(first, last, self._places(work, identities), len(words[0])), *words, document
+        )
+        owner = np.append(identities, np.uint64(0))[run]  # 0: no passage
+        new = is_new(owner) | is_new(document)
+        starts = np.flatnonzero(new)
+        stops = np.append(starts[1:], len(owner))
+        starts, stops = (each[owner[starts] > 0] for each in (starts, stops))
+        of, identity = document[starts], owner[starts]
+        opens_chain = is_new(of) | (np.append(-1, stops[:-1])[: len(starts)] != starts)
+        kept = opens_chain | (stops - starts >= self.length // 2)
+        chain = np.cumsum(opens_chain)
+        kept[kept] = is_new(chain[kept]) | is_new(identity[kept])
+        found = np.zeros(kept.sum(), prepared.PASSAGE)
+        found["start"], found["id"] = (starts - (np.cumsum(lengths) - lengths)[of])[kept], identity[kept]
+        found["length"] = np.maximum.reduceat(stops, np.flatnonzero(kept)) - starts[kept] if len(kept) else 0
+        (work / "passages_of").mkdir(exist_ok=True)
+        np.save(work / "passages_of" / f"{rank:05d}.npy", found)
+        np.save(work / "passages_of" / f"{rank:05d}.counts.npy", np.bincount(of[kept], minlength=len(lengths)))
+        np.save(work / "passages_of" / f"{rank:05d}.ids.npy", np.unique(found["id"]))
+
+    def _places(self, work: pathlib.Path, identities: np.ndarray) -> np.ndarray:
+        """In how many documents the passages of some ids stand, uint64 (n,) -> uint64 (n,)."""
+        found = np.zeros(len(identities), np.uint64)
+        for part in range(self.ranges):
+            known = np.load(work / "places" / f"{part:05d}.npy", mmap_mode="r")
+            there = np.flatnonzero(is_in(identities, known[:, 0]))
+            found[there] = known[np.searchsorted(known[:, 0], identities[there]), 1]
+        return found
+
+    def _run_of_words(self, first: np.ndarray, last: np.ndarray, places: np.ndarray, words: int) -> np.ndarray:
+        """The number of the run that has each token of a word, int64 (words,); -1 where none has."""
+        most, sizes = np.zeros(words, np.uint64), last - first + 1
+        at = np.arange(sizes.sum()) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
+        before = np.arange(len(first), 0, -1).astype(np.uint64)  # of equals, the first is the greatest
+        most[at] = np.repeat(places << np.uint64(32) | before, sizes)
+        width = 1
+        while width < self.length:  # the n-grams that hold a token end at it or at one of the next `length` - 1
+            more = min(width, self.length - width)
+            most[:-more] = np.maximum(most[:-more], most[more:])
+            width += more
+        return np.where(most > 0, len(first) - (most & _LOW).astype(np.int64), -1)
+
+
+def _of_tokens(of_words, starts: np.ndarray, stops: np.ndarray, document: np.ndarray) -> np.ndarray:
+    """What each token of a shard has of what tokens of words have, of `document` (tokens,); -1 where none has.
+
+    White space has it from the word before if the next word, of the same document, has some too.
+    """
+    place = np.arange(len(document))
+    before = np.searchsorted(starts, place, side="right") - 1
+    found = np.where(place < np.append(stops, 0)[before], np.append(of_words, -1)[before], -1)
+    last, following = np.append(stops, 0)[before] - 1, np.append(starts, 0)[before + 1]
+    in_one = (last < place) & (last >= 0) & (following > place)
+    white = place[in_one & (document[last] == document) & (document[following] == document)]
+    found[white] = np.where(found[following[white]] >= 0, found[last[white]], -1)
+    return found
+
+
+def _words_of(work: pathlib.Path, rank: int) -> InWords:
+    return InWords(*np.load(work / "words" / f"{rank:05d}.npy", mmap_mode="r"))
 
 
 def _save_sorted(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
@@ -315,6 +399,11 @@ def write_columns(out: pathlib.Path, shards: int, ranges: int) -> Found:
     longest = most_frequent = np.zeros((0, 5), np.uint64)
     for rank in range(ranges):
         found = np.load(out / "work" / "places" / f"{rank:05d}.npy")
+        has_tokens = np.zeros(len(found), bool)
+        for shard in range(shards):
+            of_shard = np.load(out / "work" / "passages_of" / f"{shard:05d}.ids.npy", mmap_mode="r")
+            has_tokens |= is_in(found[:, 0], of_shard[slice(*range_of(of_shard, *hashes_of(rank, ranges)))])
+        found = found[has_tokens]
         columns["passage_ids"].append(found[:, 0])
         columns["passage_places"].append(found[:, 1])
         passages += len(found)

@@ -137,7 +137,7 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         stages["marks"] = [common_text.Marks(out, ranges)], pieces
     if length := plan.settings.get("passages"):
         kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
-        stages |= passages.stages(out, kind, pieces, ranges, length)
+        stages |= passages.stages(out, tokenizer.file_name, kind, pieces, ranges, length)
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
         for stage, (what, count) in stages.items():

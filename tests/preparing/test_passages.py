@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import itertools
 import json
 import shutil
 
@@ -81,13 +82,14 @@ def in_this_process(stage, steps, tasks, work, where):
             pass
 
 
-def by_the_definition(documents, whose=None):
+def by_the_definition(documents, tokenizer, whose=None):
     """[(start, stop, id) of each document], {id: number of documents} from lists of tokens; nothing is hashed but ids.
 
     With `whose`, they are parts of documents, each of a document of that name.
     """
-    whose = whose or [tuple(document) for document in documents]
-    grams = [[tuple(d[at : at + LENGTH]) for at in range(len(d) - LENGTH + 1)] for d in documents]
+    whose, spans = whose or [tuple(document) for document in documents], [words_of(d, tokenizer) for d in documents]
+    words = [[token for token, *_ in of] for of in spans]
+    grams = [[tuple(d[at : at + LENGTH]) for at in range(len(d) - LENGTH + 1)] for d in words]
     holders, followers, leaders = (collections.defaultdict(list) for _ in range(3))
     for name, of in zip(whose, grams, strict=True):
         for at, gram in enumerate(of):
@@ -104,10 +106,10 @@ def by_the_definition(documents, whose=None):
         )
 
     after = {one: other for one in common for other in set(followers[one]) if goes_on(one, other)}
+    before = {other: one for one, other in after.items()}
     whole = {}
     for gram in common:  # a passage: all that can be reached, forwards or backwards
         seen, todo = {gram}, [gram]
-        before = {other: one for one, other in after.items()}
         while todo:
             here = todo.pop()
             for there in (after.get(here), before.get(here)):
@@ -120,45 +122,73 @@ def by_the_definition(documents, whose=None):
         group: int(passage_ids(np.array([min(hashes[g] for g in group)], np.uint64))[0])
         for group in set(whole.values())
     }
-    found, places = [], collections.defaultdict(set)
-    for name, document, of in zip(whose, documents, grams, strict=True):
-        owner = [None] * len(document)
-        for at in reversed(range(len(of))):  # the first n-gram that covers a token and ends at it or later has it
-            if of[at] in common:
-                for token in range(at, at + LENGTH):
-                    owner[token] = at
-        runs, passages = [], []
-        for token, at in enumerate(owner):
-            if at is None:
-                continue
-            at = token - LENGTH + 1 if token >= LENGTH - 1 and of[token - LENGTH + 1] in common else at
-            joins = (
-                runs
-                and runs[-1][1] == token
-                and (runs[-1][2] == at or after.get(of[runs[-1][2]]) == of[at] and at == runs[-1][2] + 1)
-            )
-            if joins:
-                runs[-1][1:] = [token + 1, at]
+    places = collections.defaultdict(set)
+    for name, of in zip(whose, grams, strict=True):
+        for gram in common.intersection(of):
+            places[named[whole[gram]]].add(name)
+    found = []
+    for document, where, of in zip(documents, spans, grams, strict=True):
+        identities = [named[whole[gram]] if gram in common else 0 for gram in of]
+        owner = [0] * len(document)
+        for at, (_, start, stop) in enumerate(where):  # of the n-grams that hold it, one of a passage in most documents
+            held = [identity for identity in identities[max(at - LENGTH + 1, 0) : at + 1] if identity]
+            for token in range(start, stop):
+                owner[token] = max(held, key=lambda identity: len(places[identity]), default=0)
+        for (_, _, stop), (_, start, _) in itertools.pairwise(where):  # white space
+            for token in range(stop, start):
+                owner[token] = owner[stop - 1] if owner[start] else 0
+        passages = []
+        for token, identity in enumerate(owner):
+            if identity and passages and passages[-1][1:] == [token, identity]:
+                passages[-1][1] += 1
+            elif identity:
+                passages.append([token, token + 1, identity])
+        joined = []
+        for start, stop, identity in passages:
+            touches = joined and joined[-1][1] == start
+            if touches and (stop - start < LENGTH // 2 or joined[-1][2] == identity):
+                joined[-1][1] = stop
             else:
-                runs.append([token, token + 1, at])
-        for start, stop, at in runs:
-            identity, joined = named[whole[of[at]]], passages and passages[-1][1] == start
-            if joined and (stop - start < LENGTH // 2 or passages[-1][2] == identity):
-                passages[-1][1] = stop
-            else:
-                passages.append([start, stop, identity])
-        found.append([tuple(each) for each in passages])
-        for *_, at in runs:
-            places[named[whole[of[at]]]].add(name)
+                joined.append([start, stop, identity])
+        found.append([tuple(each) for each in joined])
     used = {identity for passages in found for *_, identity in passages}
     return found, {identity: len(places[identity]) for identity in used}
+
+
+def words_of(document, tokenizer):
+    """[(token of a word as it is behind a space, start, stop among the document's tokens)], a token at a time."""
+    letter = tokenizer.encode("a").tolist()
+    texts = [tokenizer.decode([*letter, token])[1:] for token in document]
+    least = {}
+    for token in range(tokenizer.vocabulary_size):
+        least.setdefault(tokenizer.decode([*letter, token])[1:].strip(), token)
+    found, at = [], 0
+    while at < len(document):
+        stop = at + 1
+        while (
+            stop < len(document)
+            and texts[stop].strip()
+            and not texts[stop][0].isspace()
+            and not texts[stop - 1][-1:].isspace()
+        ):
+            stop += 1
+        if texts[at].strip():
+            usual = tokenizer.encode("a " + "".join(texts[at:stop]).strip()).tolist()[len(letter) :]
+            usual = [least[text] for token in usual if (text := tokenizer.decode([*letter, token])[1:].strip())]
+            is_usual = texts[at][0] == " "
+            where = [(n, n + 1) for n in range(at, stop)] if is_usual else [(at, stop)] * len(usual)
+            found += [(token, *span) for token, span in zip(usual, where, strict=True)]
+        at = stop
+    return found
 
 
 @pytest.mark.parametrize("name", ["text", "one"])
 def test_passages_are_what_the_definition_says(folder, name):
     corpus = Prepared(folder / name)
     assert len(corpus.manifest["shards"]) == (4 if name == "text" else 1)
-    expected, places = by_the_definition([corpus.read(record).tolist() for record in range(len(corpus))])
+    expected, places = by_the_definition(
+        [corpus.read(record).tolist() for record in range(len(corpus))], corpus.tokenizer()
+    )
     found = [
         [(start, start + length, id) for start, length, id in corpus.passages_of(n).tolist()]
         for n in range(len(corpus))
@@ -195,6 +225,7 @@ def test_passages_are_of_answers_alone(kind, tmp_path, monkeypatch):
     answers = [(record, *answer) for record in range(len(corpus)) for answer in corpus.answers(record).tolist()]
     expected, places = by_the_definition(
         [documents[record][start:stop].tolist() for record, start, stop in answers],
+        corpus.tokenizer(),
         [tuple(documents[record].tolist()) for record, *_ in answers],
     )
     whole = collections.defaultdict(list)

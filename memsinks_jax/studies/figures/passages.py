@@ -29,8 +29,8 @@ def _reads(name: str, **sinks) -> dict[str, object]:
     return {"data.files": f"{{out}}/corpus/{name}"} | {f"sinks.{field}": value for field, value in sinks.items()}
 
 
-# So many that those of two passages are hardly ever the same.
-_POOL = {"sampling": "floyd", "sparse": True, "pool": 16_384, "active": 256}
+# So many that those of two passages are hardly ever the same. They alone learn a licence, so they learn faster.
+_POOL = {"sampling": "floyd", "sparse": True, "pool": 16_384, "active": 256, "learning_rate_multiple": 4.0}
 VARIANTS = {
     "standard": Variation("standard", _reads("all")),
     "sinks": Variation("sinks", _reads("all")),
