@@ -4,11 +4,13 @@ import contextlib
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from memsinks_jax.config import InputError, OptimizerConfig, with_fields
+from memsinks_jax.training.method import clip_by_global_norm
 from memsinks_jax.training.optimizer import decay_mask, learning_rate, make_optimizer
 from memsinks_jax.training.paths import first_match, path_name
 from memsinks_jax.training.step import init_state
@@ -133,3 +135,19 @@ def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
         if name == "layers/attention_output_kernel":
             expected[:, 12:] *= 3
         np.testing.assert_allclose(three[name], expected, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("most", [0.5, 2.0, 1e9])
+def test_gradients_are_clipped_as_optax_does(most):
+    gradients = {"a": jnp.array([1.0, -2.0, 0.5]), "b": jnp.full((2, 3), 0.25, jnp.bfloat16)}
+    expected, _ = optax.clip_by_global_norm(most).update(gradients, optax.EmptyState())
+    clip = clip_by_global_norm(most)
+    state = clip.init(gradients)
+    found, after = clip.update(gradients, state, gradients)
+    assert state == after == optax.EmptyState()
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_allclose(
+            *(np.asarray(each, np.float32) for each in (found[name], array)), rtol=1e-2 if name == "b" else 1e-6
+        )
+    assert (float(optax.tree.norm(gradients)) > most) == (not np.array_equal(found["a"], gradients["a"]))
