@@ -61,7 +61,8 @@ def fetch(tables: Mapping[str, jax.Array], blocks: Blocks, dtype: DTypeLike) -> 
         if blocks.scale_BR is not None:
             rows = _scaled_gradient(rows, blocks.scale_BR.reshape(*blocks.scale_BR.shape, *[1] * (rows.ndim - 2)))
         rows = constrain(jnp.moveaxis(rows, 3, 0), None, BATCH, *[None] * (rows.ndim - 2))
-        found[name] = rows
+        # XLA's CPU backend would not move them at once, but a layer at a time and one element at a time.
+        found[name] = jax.lax.platform_dependent(rows, cpu=jax.lax.optimization_barrier, default=lambda rows: rows)
     return {name.removeprefix(PREFIX): rows for name, rows in found.items()}
 
 

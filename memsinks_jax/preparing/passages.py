@@ -91,7 +91,7 @@ class Ngrams(PipelineStep):
             opens, sizes = opens[document] + starts, np.minimum(stops, lengths[document]) - starts
         tokens, starts, stops = Words(open_tokenizer(out / self.tokenizer))(tokens, np.append(opens, opens + sizes))
         (out / "work" / "words").mkdir(exist_ok=True)
-        np.save(out / "work" / "words" / f"{rank:05d}.npy", np.stack([tokens, starts, stops]))
+        np.save(out / "work" / "words" / f"{rank:05d}.npy", np.stack([tokens, starts, stops]).astype(np.int32))
         opens, closes = (np.searchsorted(starts, each) for each in (opens, opens + sizes))
         ngrams = np.maximum(closes - opens - self.length + 1, 0)
         of = np.repeat(np.arange(len(ngrams)), ngrams)
