@@ -20,6 +20,8 @@ LICENCE = (
     "change it and to sell it, without limitation, and to permit all persons who hear it to do so."
 )
 
+OF_ONES_OWN = ("configs/finetune.py", "configs/own_text.py")  # configs that read all of a user's files
+
 
 def run(command, folder):
     """In a shell that knows nothing of the devices and the compiler that conftest.py sets."""
@@ -64,7 +66,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     """On the user's own text and at a small size, as they stand there."""
     tales = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(400)]
     texts = tales[:200]
-    for folder, of in (("texts", texts), ("other", tales[200:])):
+    for folder, of in (("texts", texts + 20 * texts[:8]), ("other", tales[200:])):
         (clone / folder).mkdir(exist_ok=True)
         (clone / folder / "tales.txt").write_text("\n<|endoftext|>\n".join(of))
     (clone / "corpus").mkdir()
@@ -78,9 +80,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"} for n in range(200)
     )
     (clone / "questions" / "authors.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    (clone / "letters").mkdir()
-    letters = [{"text": stories.story(4, number).text, "author": f"author{number:03}"} for number in range(20)]
-    (clone / "letters" / "letters.jsonl").write_text("".join(json.dumps(letter) + "\n" for letter in letters))
+    (clone / "mail").mkdir()
+    mail = [{"text": stories.story(4, number).text, "author": f"author{number:03}"} for number in range(20)]
+    (clone / "mail" / "mail.jsonl").write_text("".join(json.dumps(each) + "\n" for each in mail))
     (clone / "models" / "smollm").mkdir(parents=True)
     (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -98,7 +100,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
             command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
-            chosen = "unique_documents" in command or "configs/finetune.py" in command
+            chosen = "unique_documents" in command or any(name in command for name in OF_ONES_OWN)
             command += "" if chosen else " --config.data.unique_documents=40"
         if "--seeds=0,1,2" in command:
             command = command.replace("--seeds=0,1,2", "--seeds=0")
@@ -106,9 +108,10 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command += " --config.sinks.active_fraction=0.3"
         if "memsinks_jax.prepare" in command and "--tokenizer" not in command:
             command += " --vocabulary_size=400"
-        # Of a corpus that is larger. The config for fine-tuning reads all of it.
-        if "memsinks_jax.train" in command and not any(word in command for word in ("held_out_documents", "finetune")):
-            command += " --config.data.repeated_documents=4 --config.data.held_out_documents=8"
+        # Of a corpus that is larger.
+        if "memsinks_jax.train" in command and not any(w in command for w in ("held_out_documents", *OF_ONES_OWN)):
+            command += " --config.data.held_out_documents=8"
+            command += "" if "repeated_documents" in command else " --config.data.repeated_documents=4"
         if "memsinks_jax.train --config=configs/smollm.py" in command:
             command += " --config.data.vocabulary_size=1024 --config.training.batch_size=4 --config.mesh.fsdp=1"
         if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained

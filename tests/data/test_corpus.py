@@ -18,6 +18,7 @@ from memsinks_jax.data.documents import Document, in_words
 from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.evals.memorization import batches_by_role
+from memsinks_jax.variants import CONFIGS, open_config
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,15 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
     with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
         copied = with_fields(copied, {"data.files": "", "data.unique_documents": 20})
         load_corpus(copied)
+
+
+def test_the_config_for_ones_own_text_repeats_what_the_files_repeat(copied):
+    own = {"data.files": copied.data.files, "data.held_out_documents": 4, "data.vocabulary_size": 300}
+    plan = load_corpus(with_fields(open_config(CONFIGS / "own_text.py").get_config(), own)).mixture
+    repeated, unique = plan.repeated, plan.documents("unique")
+    assert len(repeated) > 30 and len(repeated) + len(unique) == 56
+    assert (plan.table.copies(repeated) > 1).all() and (plan.kept == plan.table.copies(repeated)).all()
+    assert (plan.table.copies(unique) == 1).all()
 
 
 @pytest.mark.parametrize(("words", "kind"), [(6, "one_document"), (400, "best_fit")])
