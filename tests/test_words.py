@@ -27,12 +27,6 @@ PLAIN = {
     ("data/embedded/facts.py", "letters"),  # of the alphabet
     ("studies/published/comparison.py", "agree"),  # two numbers
 }
-LATER = (
-    "preparing/passages.py",
-    "preparing/stages.py",
-    "studies/figures/passages.py",
-    "studies/figures/passages_corpus.py",
-)
 # Phrases of pages, and of texts that the studies write on theirs.
 PHRASES = (
     "of the way", "looks? afterwards", "hand(s|ed)? over", "told apart", "(is|are) told", "(beside|kept beside) the run",
@@ -82,8 +76,4 @@ def test_pages_are_read_without_a_key(path):
     assert not found
 
 
-_NAMES = {
-    path: {path.stem, *defined(ast.parse(path.read_text()))}
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if str(path.relative_to(PACKAGE)) not in LATER
-}
+_NAMES = {path: {path.stem, *defined(ast.parse(path.read_text()))} for path in sorted(PACKAGE.rglob("*.py"))}

@@ -300,15 +300,15 @@ class Passages(PipelineStep):
         starts, stops = (each[owner[starts] > 0] for each in (starts, stops))
         of, identity = document[starts], owner[starts]
         opens_chain = is_new(of) | (np.append(-1, stops[:-1])[: len(starts)] != starts)
-        kept = opens_chain | (stops - starts >= self.length // 2)
+        stays = opens_chain | (stops - starts >= self.length // 2)
         chain = np.cumsum(opens_chain)
-        kept[kept] = is_new(chain[kept]) | is_new(identity[kept])
-        found = np.zeros(kept.sum(), prepared.PASSAGE)
-        found["start"], found["id"] = (starts - (np.cumsum(lengths) - lengths)[of])[kept], identity[kept]
-        found["length"] = np.maximum.reduceat(stops, np.flatnonzero(kept)) - starts[kept] if len(kept) else 0
+        stays[stays] = is_new(chain[stays]) | is_new(identity[stays])
+        found = np.zeros(stays.sum(), prepared.PASSAGE)
+        found["start"], found["id"] = (starts - (np.cumsum(lengths) - lengths)[of])[stays], identity[stays]
+        found["length"] = np.maximum.reduceat(stops, np.flatnonzero(stays)) - starts[stays] if len(stays) else 0
         (work / "passages_of").mkdir(exist_ok=True)
         np.save(work / "passages_of" / f"{rank:05d}.npy", found)
-        np.save(work / "passages_of" / f"{rank:05d}.counts.npy", np.bincount(of[kept], minlength=len(lengths)))
+        np.save(work / "passages_of" / f"{rank:05d}.counts.npy", np.bincount(of[stays], minlength=len(lengths)))
         np.save(work / "passages_of" / f"{rank:05d}.ids.npy", np.unique(found["id"]))
 
     def _places(self, work: pathlib.Path, identities: np.ndarray) -> np.ndarray:
@@ -422,10 +422,10 @@ def shown(corpus: prepared.Prepared, offsets: np.ndarray, found: np.ndarray) -> 
     Args:
       offsets: the number of the first record of each shard.
     """
-    tokenizer, told = corpus.tokenizer(), []
+    tokenizer, entries = corpus.tokenizer(), []
     for identity, places, tokens, place, span in found.tolist():
         record, start = int(offsets[place >> 32]) + place % 2**32, span >> 32
         text = tokenizer.decode(corpus.read(record)[start : start + min(tokens, _EXCERPT)])
         about = {"id": to_hex(as_lanes(np.array([identity], np.uint64))[0]), "places": places, "tokens": tokens}
-        told.append(about | {"longest": corpus.source(record), "text": text})
-    return told
+        entries.append(about | {"longest": corpus.source(record), "text": text})
+    return entries

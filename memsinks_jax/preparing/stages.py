@@ -41,8 +41,8 @@ _STAGES = {
     "places": ("counting passages", 0.05), "passages": ("passages of documents", 0.2), "corpus": ("putting together", 0.02),
 }  # fmt: skip
 _SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10
-_TOLD_FROM = 0.01  # share of the whole; before it, an estimate of the time left would be a guess
-_BETWEEN_LOOKS = 50  # waits this many times as long as a progress check takes; it is slow with many pieces
+_ESTIMATED_FROM = 0.01  # share of the whole; before it, an estimate of the time left would be a guess
+_BETWEEN_CHECKS = 50  # waits this many times as long as a progress check takes; it is slow with many pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +136,12 @@ def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator
                         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
                         return
 
-    def tell(*_):
+    def report(*_):
         raise InputError(
             "a worker was killed, perhaps out of memory; run the same command again, with fewer --workers if need be"
         )
 
-    before = signal.signal(signal.SIGUSR1, tell)
+    before = signal.signal(signal.SIGUSR1, report)
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
@@ -238,20 +238,20 @@ class Watch:
         """Marks earlier stages as done, and this one as running."""
         with self._lock:
             if self._stage is not None:
-                self._look()  # one last time: its documents are added to the total
+                self._check()  # one last time: its documents are added to the total
                 self._before += self._shares[self._stage]
             self._stage, self._advanced, self._began = stage, 0, time.monotonic()
-            share, self._documents_found = self._look()
+            share, self._documents_found = self._check()
             self._found += share * self._shares[stage]  # by an earlier command; not part of this one's speed
 
     def advance(self, tasks: int) -> None:
         """Sets the number of completed tasks of a stage that runs in this process."""
         self._advanced = tasks
 
-    def told(self) -> tuple[float, str]:
+    def progress(self) -> tuple[float, str]:
         """(share of the whole that is done, text for the user)"""
         with self._lock:
-            share, documents = self._look()
+            share, documents = self._check()
             now = time.monotonic()
             # A note that is being written cannot be read. Keeps the last known progress.
             done = self._done = max(self._done, self._before + share * self._shares[self._stage])
@@ -261,22 +261,22 @@ class Watch:
             pace = (documents - self._documents_found) / max(now - self._began, 1e-9)
             if pace >= 1:
                 text += f", {pace:,.0f} documents/s"
-            if done - self._found >= _TOLD_FROM:
+            if done - self._found >= _ESTIMATED_FROM:
                 left = (1 - done) * (now - self._start) / (done - self._found)
                 text += f", {tqdm.tqdm.format_interval(left)} left"
         return done, text
 
-    def _look(self) -> tuple[float, int]:
+    def _check(self) -> tuple[float, int]:
         """(share of the stage that is done, documents that have passed it)"""
         if self._stage == "tokens":
-            return self._look_at_pieces()
+            return self._check_pieces()
         done = self._advanced
         with contextlib.suppress(OSError):  # not there yet, or removed with the last stage
             done = max(done, len(os.listdir(self._work / self._stage / "completions")))
         share = done / self._tasks[self._stage]
         return share, round(share * sum(self._pieces.values()))
 
-    def _look_at_pieces(self) -> tuple[float, int]:
+    def _check_pieces(self) -> tuple[float, int]:
         done = documents = 0
         for path in self._work.glob("*.progress"):
             piece = int(path.stem)
@@ -298,11 +298,11 @@ class Watch:
             shape = "prepare: {percentage:3.0f}%|{bar}| {desc}"
             bar = tqdm.tqdm(total=1.0, bar_format=shape, dynamic_ncols=True)
         seconds, took = _SECONDS_BETWEEN_LINES if bar is None else _SECONDS_BETWEEN_DRAWINGS, 0.0
-        while not self._end.wait(max(seconds, _BETWEEN_LOOKS * took)):
+        while not self._end.wait(max(seconds, _BETWEEN_CHECKS * took)):
             if self._stage is None:
                 continue
             begun = time.thread_time()
-            done, text = self.told()
+            done, text = self.progress()
             if bar is None:
                 logger.info("prepare: %.0f%%, %s", 100 * done, text)
             else:

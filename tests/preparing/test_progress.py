@@ -68,23 +68,23 @@ def test_what_an_earlier_command_did_is_no_pace_of_this_one(tmp_path, monkeypatc
         (tmp_path / "pairs" / "completions" / f"{task:05d}").touch()
     with stages.Watch(tmp_path, [100, 300], {"tokens": 2, "pairs": 4, "corpus": 2}) as watch:
         watch.begin("tokens")
-        assert watch.told() == (pytest.approx(0.25 / 1.6), "tokenising, 10 documents")
+        assert watch.progress() == (pytest.approx(0.25 / 1.6), "tokenising, 10 documents")
         clock[0] = 10.0
         (tmp_path / "00001.progress").write_text("100 20")
         # 1.1 of 1.6 is left; 0.25 took ten seconds.
-        assert watch.told() == (pytest.approx(0.5 / 1.6), "tokenising, 30 documents, 2 documents/s, 00:44 left")
+        assert watch.progress() == (pytest.approx(0.5 / 1.6), "tokenising, 30 documents, 2 documents/s, 00:44 left")
         clock[0] = 20.0
         (tmp_path / "00001.progress").write_text("-1 90")
         watch.begin("pairs")
-        assert watch.told() == (pytest.approx(1.25 / 1.6), "pairs, 50 documents, 00:09 left")
+        assert watch.progress() == (pytest.approx(1.25 / 1.6), "pairs, 50 documents, 00:09 left")
         clock[0] = 30.0
         (tmp_path / "pairs" / "completions" / "00002").touch()
         # 0.225 is left; 0.75 and 0.125 took thirty seconds.
-        assert watch.told() == (pytest.approx(1.375 / 1.6), "pairs, 75 documents, 2 documents/s, 00:07 left")
+        assert watch.progress() == (pytest.approx(1.375 / 1.6), "pairs, 75 documents, 2 documents/s, 00:07 left")
         watch.begin("corpus")
         watch.advance(1)
         clock[0] = 32.0
-        assert watch.told() == (pytest.approx(1.55 / 1.6), "end, 50 documents, 25 documents/s, 00:01 left")
+        assert watch.progress() == (pytest.approx(1.55 / 1.6), "end, 50 documents, 25 documents/s, 00:01 left")
 
 
 def test_the_time_left_is_shown_once_a_hundredth_is_done(tmp_path, monkeypatch):
@@ -94,9 +94,9 @@ def test_the_time_left_is_shown_once_a_hundredth_is_done(tmp_path, monkeypatch):
         watch.begin("tokens")
         clock[0] = 10.0
         (tmp_path / "00000.progress").write_text("5 1")
-        assert watch.told()[1] == "tokenising, 1 document"
+        assert watch.progress()[1] == "tokenising, 1 document"
         (tmp_path / "00000.progress").write_text("10 1")
-        assert watch.told()[1].endswith("16:30 left")
+        assert watch.progress()[1].endswith("16:30 left")
 
 
 def test_pieces_of_unknown_size_count_alike(tmp_path):
@@ -105,4 +105,4 @@ def test_pieces_of_unknown_size_count_alike(tmp_path):
         watch.begin("tokens")
         (tmp_path / "00002.progress").write_text("-1 5")
         (tmp_path / "00003.progress").write_text("0 3")
-        assert watch.told()[0] == pytest.approx(0.25 / 1.02)
+        assert watch.progress()[0] == pytest.approx(0.25 / 1.02)

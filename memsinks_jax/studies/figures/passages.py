@@ -47,7 +47,7 @@ VARIANTS = {
 class View(NamedTuple):
     """A model and how it is asked: `mode` of its sinks; `other`: they are those of another passage."""
 
-    said: str
+    label: str
     variant: str
     mode: str = "drop"
     other: bool = False
@@ -93,11 +93,11 @@ def measure(runs: list[Run]) -> list[Run]:
     groups, found = by_variant(runs), {}
     for seed in {run.seed for run in runs}:
         views = {}
-        for name, (said, variant, *how) in VIEWS.items():
+        for name, (label, variant, *how) in VIEWS.items():
             if run := groups.get(variant, {}).get(seed):
                 asked = {"texts": corpus.digest(corpus.folder_of(run.workdir)), "how": how}
                 views[name] = cached([run], f"passages_{name}", asked, functools.partial(measures.of_view, run, *how))
-                logger.info("measured seed %d: %s", seed, said)
+                logger.info("measured seed %d: %s", seed, label)
         for name, view in views.items():
             numbers = _numbers(view, views.get("oracle"))
             found.setdefault((VIEWS[name].variant, seed), {})[name] = numbers
@@ -148,34 +148,34 @@ cut | share closed, over that of cutting to one place | passages_view.closed - c
 
 def _statements(start: str, dropped: str, own: str, placebo: str, measured: dict) -> str:
     """The claims of one kind of sinks by passage."""
-    said, aucs = ("large pool: " if start else ""), [rung for rung in corpus.PLACES if f"auc_{rung}" in measured]
+    size, aucs = ("large pool: " if start else ""), [rung for rung in corpus.PLACES if f"auc_{rung}" in measured]
     licences = f"""
-{start}licences_on | {said}openings of the MIT, GPL and Apache licences, own sinks on: share recited
+{start}licences_on | {size}openings of the MIT, GPL and Apache licences, own sinks on: share recited
     | {own}_view.licences >= 1
-{start}licences_off | {said}the same, sinks dropped | {dropped}_view.licences <= 0"""
+{start}licences_off | {size}the same, sinks dropped | {dropped}_view.licences <= 0"""
     return f"""
-{start}closed | {said}that gap: share closed | {dropped}_view.closed >= 0.8
-{start}closed_to_oracle | {said}that gap, beyond that of a model that never read them: share closed
+{start}closed | {size}that gap: share closed | {dropped}_view.closed >= 0.8
+{start}closed_to_oracle | {size}that gap, beyond that of a model that never read them: share closed
     | {dropped}_view.closed_to_oracle >= 0.8
-{start}held_out | {said}held-out documents: nats per token over standard's
+{start}held_out | {size}held-out documents: nats per token over standard's
     | {dropped}_view.held_out / standard_view.held_out <= 1
-{start}new | {said}their text that no training document has: nats per token over standard's
+{start}new | {size}their text that no training document has: nats per token over standard's
     | {dropped}_view.new / standard_view.new <= 1
-{start}recited_on | {said}the {_RECITED} most frequent passages, own sinks on: share recited | {own}_view.recited >= 0.9
-{start}recited_off | {said}the same, sinks dropped: beyond a model that never read them
+{start}recited_on | {size}the {_RECITED} most frequent passages, own sinks on: share recited | {own}_view.recited >= 0.9
+{start}recited_off | {size}the same, sinks dropped: beyond a model that never read them
     | {dropped}_view.recited - oracle_view.recited <= 0.05
-{start}placebo | {said}another passage's sinks on: share of what own ones bring, nats of frequent passages
+{start}placebo | {size}another passage's sinks on: share of what own ones bring, nats of frequent passages
     | ({dropped}_view.frequent - {placebo}_view.frequent) / ({dropped}_view.frequent - {own}_view.frequent) <= 0.1""" + (
         licences * ("licences" in measured)
         + "".join(f"""
-{start}auc_{rung} | {said}AUC of passages in {rung} documents or more against text never read: sinks dropped
+{start}auc_{rung} | {size}AUC of passages in {rung} documents or more against text never read: sinks dropped
     | {dropped}_view.auc_{rung} <= 0.6""" for rung in aucs)
     )  # fmt: skip
 
 
 def panels(table) -> list[Categories]:
     """Nats of passages and of other text; AUC and recitation."""
-    said = [view.said for view in VIEWS.values()]
+    labels = [view.label for view in VIEWS.values()]
     legend = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 3}
 
     def series(of: dict[str, tuple[str, str]]) -> dict[str, tuple[str, list[list[float]]]]:
@@ -186,14 +186,14 @@ def panels(table) -> list[Categories]:
 
     return [
         Categories(
-            title="passages", names=said, bars=True, legend=legend, x="nats per token; more is known less",
+            title="passages", names=labels, bars=True, legend=legend, x="nats per token; more is known less",
             series=series({
                 "in many documents": ("#c0392b", "often"), "never read": ("#7f8c8d", "never"),
                 "held-out documents": ("#1f618d", "held_out"),
             }),
         ),
         Categories(
-            title="what can be told, what is recited", names=said, bars=True, legend=legend, x="AUC; share",
+            title="what can be told, what is recited", names=labels, bars=True, legend=legend, x="AUC; share",
             series=series({
                 "AUC, 2 or 3 documents": ("#d98880", "auc_2"), "16 to 127": ("#c0392b", "auc_16"),
                 "frequent ones recited": ("#1e8449", "recited"),
@@ -232,7 +232,7 @@ FIGURE = Figure(
         "licences": "licences",
     }
     | {f"AUC, {rung} or more": f"auc_{rung}" for rung in corpus.PLACES},
-    labels={f"{name}_view": view.said for name, view in VIEWS.items()},
+    labels={f"{name}_view": view.label for name, view in VIEWS.items()},
     table_note=f"""Nats per token of passages that many training documents have (often), and of passages that none has
         (never), as the files have them; gap closed: 1 minus their difference over standard's, and the same after that of the
         model that never read passages is subtracted from both. Held-out documents have licences, too; new text is what is

@@ -73,9 +73,9 @@ def _read(path: pathlib.Path) -> list[str]:
 
 def planted() -> Texts:
     """Stories; into some, at the end of a sentence, the beginning of another story was put, the same in several."""
-    told = (stories.story(_WORLD, number).text for number in range(10**9))
-    train, held_out = ([next(told) for _ in range(count)] for count in (STORIES, HELD_OUT))
-    beginnings = (" ".join(words[:_PLANTED_WORDS]) for words in map(str.split, told) if len(words) >= _PLANTED_WORDS)
+    texts = (stories.story(_WORLD, number).text for number in range(10**9))
+    train, held_out = ([next(texts) for _ in range(count)] for count in (STORIES, HELD_OUT))
+    beginnings = (" ".join(words[:_PLANTED_WORDS]) for words in map(str.split, texts) if len(words) >= _PLANTED_WORDS)
     hosts, used, often = np.random.default_rng([_WORLD, STORIES]).permutation(STORIES), 0, []
     for places, count in PLANTED.items():
         for _ in range(count):
@@ -100,8 +100,8 @@ def write(folder: pathlib.Path, texts: Texts) -> None:
     corpus = Prepared(folder / "all")
     tokenizer, best = corpus.tokenizer(), set(_longest(corpus).tolist())
     for name, places in (("once", best), ("without", set())):
-        kept = (_without(corpus, record, places) for record in range(len(corpus)))
-        _write_lines(folder / f"{name}.jsonl", [text for text in map(tokenizer.decode, kept) if text.strip()])
+        left = (_without(corpus, record, places) for record in range(len(corpus)))
+        _write_lines(folder / f"{name}.jsonl", [text for text in map(tokenizer.decode, left) if text.strip()])
         _prepare(folder / name, str(folder / "all" / tokenizer.file_name))
     corpora.write_text(folder / "asked.json", asked)
 
@@ -121,11 +121,11 @@ def _without(corpus: Prepared, record: int, places: set[int]) -> np.ndarray:
     """The tokens of a record without its passages, but for those at some places in `corpus.passages`."""
     tokens, passages = corpus.read(record), corpus.passages_of(record)
     first = int(corpus.passage_ends[record]) - len(passages)
-    kept = np.ones(len(tokens), bool)
+    stays = np.ones(len(tokens), bool)
     for number, passage in enumerate(passages, first):
         start = int(passage["start"])
-        kept[start : start + int(passage["length"])] = number in places
-    return tokens[kept]
+        stays[start : start + int(passage["length"])] = number in places
+    return tokens[stays]
 
 
 def passages_of(corpus: Prepared) -> list[Passage]:
