@@ -231,7 +231,7 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
         assert one == other
     card = (tmp_path / "drop-folder" / "README.md").read_text()
     assert "16 are memorization sinks" in card and "0 steps" not in card and "None" not in card
-    assert f"exported from `{exported['keep'][0]}`, whose own card says how it was made." in card
+    assert f"exported from `{exported['keep'][0]}`, whose own card describes how it was made." in card
     with pytest.raises(InputError, match="--sinks=x: give drop, keep, or an id"):
         export(exported["keep"][0], tmp_path / "out", True, "float32", "x")
     for plain in ("drop-folder", "id-folder"):

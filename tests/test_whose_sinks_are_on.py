@@ -112,7 +112,7 @@ def test_python_and_the_command_write_the_same_for_any_id(world, model):
         assert dropped != opened.generate("Once", sinks="all", **asked)
 
 
-@pytest.mark.parametrize("model", ["before", "partly listed"], indirect=True)
+@pytest.mark.parametrize("model", ["kept", "partly listed"], indirect=True)
 def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     run = open_run(model)
     members, others = (documents_of(model, run, role, world.files(role)) for role in ("repeated", "held_out"))
