@@ -192,7 +192,7 @@ def test_all_of_it_on_tiny_models(made, monkeypatch):
 
     folder, _, flags = made
     model = tiny_config().model
-    tiny = {"model": model, "mesh.data": 8, "data.row_length": 256, "training.batch_size": 8, "training.steps": 24}
+    tiny = {"model": model, "mesh.data": 8, "data.row_length": 256, "training.batch_size": 8, "training.steps": 60}
     tiny |= {"optimizer.learning_rate": 0.03, "sinks.active_fraction": 0.5}
     runs = []
     for job in make_jobs(CONFIGS / "passages.py", "laptop", passages.VARIANTS, [0], flags, folder, {}):
@@ -210,6 +210,7 @@ def test_all_of_it_on_tiny_models(made, monkeypatch):
     assert set(numbers) == set(passages.VIEWS)
     assert numbers["own"]["frequent"] < numbers["passages"]["frequent"] != numbers["placebo"]["frequent"]
     assert numbers["own"]["frequent"] < numbers["placebo"]["frequent"]
+    assert numbers["pool_own"]["frequent"] < numbers["pool"]["frequent"] < numbers["pool_placebo"]["frequent"]
     assert numbers["standard"]["often"] < numbers["oracle"]["often"]
     assert numbers["standard"]["frequent"] < numbers["reweighted"]["frequent"]
     assert numbers["standard"]["auc_16"] > 0.9 and numbers["oracle"]["auc_16"] == 0.5
