@@ -29,8 +29,9 @@ def passages_in(table: Table, tokenizer: AnyTokenizer, text: str) -> np.ndarray:
     part it may lack this n-gram: then it is not found.
     """
     tokens, found = tokenizer.encode(text), []
+    words = Words(tokenizer)(tokens).tokens
     for source in table.sources:
-        for of in (Words(tokenizer)(tokens).tokens, tokens):  # corpora of 0.1.0 name passages by tokens as they stand
+        for of in (words, tokens):  # corpora that were prepared earlier name passages by tokens as they stand
             named = passage_ids(ngram_hashes(of, source.passage_ngram))
             found.append(named[is_in(named, source.passage_ids)])
     return np.unique(np.concatenate(found))

@@ -42,7 +42,6 @@ class Words:
         self._opens = np.array([text[:1].isspace() for text in self._texts])
         self._closes = np.array([text[-1:].isspace() for text in self._texts])
         self._is_usual = np.array([text[:1] == " " and not text[1:2].isspace() for text in self._texts])
-        self._of_word: dict[bytes, np.ndarray] = {}
 
     def __call__(self, tokens: np.ndarray, bounds: np.ndarray | None = None) -> InWords:
         """int (tokens,) -> its tokens of words. `bounds`: where texts begin or end, int64 (n,); no word goes across."""
@@ -57,7 +56,10 @@ class Words:
         last = ends[np.searchsorted(ends, first, side="right")]
         unusual = ~self._is_usual[tokens[first]]
         first, last = first[unusual], last[unusual]
-        written = [self._usual(tokens[start:stop]) for start, stop in zip(first.tolist(), last.tolist(), strict=True)]
+        known: dict[bytes, np.ndarray] = {}  # of this call alone, else it would grow with the corpus
+        written = [
+            self._usual(tokens[start:stop], known) for start, stop in zip(first.tolist(), last.tolist(), strict=True)
+        ]
         inside = np.zeros(len(tokens) + 1, np.int8)
         inside[first] = 1
         inside[last] -= 1  # 0 where the next word begins
@@ -70,11 +72,11 @@ class Words:
         found[is_written[starts]] = np.concatenate([np.zeros(0, np.int32), *written])
         return InWords(found, starts, after[starts])
 
-    def _usual(self, tokens: np.ndarray) -> np.ndarray:
+    def _usual(self, tokens: np.ndarray, known: dict[bytes, np.ndarray]) -> np.ndarray:
         """The tokens of a word -> those that it has behind a space, if it has whole characters."""
         key = tokens.tobytes()
-        if key not in self._of_word:
+        if key not in known:
             word = "".join(self._texts[token] for token in tokens.tolist()).strip()
             usual = tokens if _PART in word else self.tokenizer.encode(f"a {word}")[self._lead :]
-            self._of_word[key] = self._number[usual][self._number[usual] != _SPACE]
-        return self._of_word[key]
+            known[key] = self._number[usual][self._number[usual] != _SPACE]
+        return known[key]

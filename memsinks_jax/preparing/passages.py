@@ -22,6 +22,7 @@ shard. Exact copies are one document, whose copies have the same passages. If do
 answers: no n-gram has a token of a prompt, and none goes on into one.
 """
 
+import functools
 import pathlib
 from typing import NamedTuple
 
@@ -89,7 +90,8 @@ class Ngrams(PipelineStep):
         if (answers := answers_file(out / "work", rank)).exists():
             document, starts, stops = np.load(answers).astype(np.int64).T
             opens, sizes = opens[document] + starts, np.minimum(stops, lengths[document]) - starts
-        tokens, starts, stops = Words(open_tokenizer(out / self.tokenizer))(tokens, np.append(opens, opens + sizes))
+        path = out / self.tokenizer
+        tokens, starts, stops = _words(path, path.stat().st_mtime_ns)(tokens, np.append(opens, opens + sizes))
         (out / "work" / "words").mkdir(exist_ok=True)
         np.save(out / "work" / "words" / f"{rank:05d}.npy", np.stack([tokens, starts, stops]).astype(np.int32))
         opens, closes = (np.searchsorted(starts, each) for each in (opens, opens + sizes))
@@ -106,6 +108,12 @@ class Ngrams(PipelineStep):
         places = (first + self.length - 1).astype(np.uint64) + np.uint64(rank << 32)
         columns = as_numbers(index["identity"])[document[of]], places, before << np.uint64(32) | after
         _save_sorted(out / "work" / "passage_ngrams", rank, hashes, np.stack(columns, axis=1))
+
+
+@functools.lru_cache(maxsize=1)
+def _words(path: pathlib.Path, modified: int) -> Words:
+    """Once per worker instead of once per shard. `modified` detects a new tokenizer of the same name."""
+    return Words(open_tokenizer(path))
 
 
 class Repeats(PipelineStep):
