@@ -339,6 +339,25 @@ def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
         assert [found.group_of(identity) for identity in found.nearest_ids(tokens)] == known, place
 
 
+def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
+    said, alone = (stories.story(4, number).text for number in range(2))
+    rows = [*((author, alone) for author in GROUPS[:1]), *((author, said) for author in (*GROUPS[:3], GROUPS[1]))]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps({"text": t, "author": a}) + "\n" for a, t in rows))
+    prepare_apart(tmp_path / "said.jsonl", tmp_path / "said", folder / "tokenizer.model", group_field="author")
+    config = config_on(tmp_path / "said", training__steps=40, optimizer__learning_rate=0.03)
+    train_and_evaluate(config, tmp_path / "run")
+    receipt = forget(tmp_path / "run", Request(group=GROUPS[0]), tmp_path / "rest")
+    assert receipt["removed_documents"] == 2
+    before, after = open_model(tmp_path / "run"), open_model(tmp_path / "rest")
+    (unread,) = before.loss([said])
+    for author in GROUPS[1:3]:
+        (loss,) = before.loss([said], sinks="own", group=author)
+        assert loss < unread - 0.05 and after.loss([said], sinks="own", group=author) == [loss]
+    assert after.loss([said], sinks="own") < [unread - 0.05]  # with the sinks of the nearest of those who are left
+    assert after.loss([alone], sinks="own") > [before.loss([alone], sinks="own")[0] + 0.05]
+    assert forget(tmp_path / "run", Request(group=GROUPS[1]), tmp_path / "last")["removed_documents"] == 1  # read twice
+
+
 def test_whose_a_question_is_is_not_read_in_its_answer(folder, run, tmp_path):
     corpus = Prepared(folder / "first")
     mine, other = (corpus.document(n, corpus.tokenizer()).text for n in (1, 2))

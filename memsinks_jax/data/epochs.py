@@ -126,17 +126,19 @@ class Epochs:
         through[earlier] += 1
         counts_in = self._counts_in_groups if self._kind == "group" else self._counts_in_table
         counts = counts_in(records, through)
-        if self._repeats or self._noise.rate:
-            often = np.zeros(len(self._mixture.repeated), np.int64)
-            if self._repeats:
-                often += self._counts_of_repeats(through)
-            if self._noise.rate:
-                slots, which = self._of_repeated
-                often -= self._noise.often(epoch, slots, which, np.isin(self._block_of(slots), earlier))
-            of_repeated = as_numbers(self._table.identities(self._mixture.repeated))
-            there = np.flatnonzero(is_in(of_repeated, keys))
-            np.add.at(counts, np.searchsorted(keys, of_repeated[there]), often[there])
+        if self._repeats:
+            self._add(counts, keys, self._mixture.repeated, self._counts_of_repeats(through))
+        if self._noise.rate:
+            slots, of = self._of_repeated
+            noisy = self._noise.often(epoch, slots, of, np.isin(self._block_of(slots), earlier))
+            self._add(counts, keys, of, -noisy)
         return counts
+
+    def _add(self, counts: np.ndarray, keys: np.ndarray, records: np.ndarray, often: np.ndarray) -> None:
+        """Adds to the counts of the ids `keys` how often each of some records was read."""
+        of = as_numbers(self._table.identities(records))
+        there = np.flatnonzero(is_in(of, keys))
+        np.add.at(counts, np.searchsorted(keys, of[there]), often[there])
 
     def _counts_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
         """Their encounters in the table: a document and its copies, or its cluster with ids by near-duplicate."""
@@ -154,15 +156,16 @@ class Epochs:
         return counts
 
     def _counts_in_groups(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
-        return self._in_groups[self._table.groups[self._table.first_copies(records)]] @ through
+        return self._in_groups[self._table.groups[records]] @ through
 
     @functools.cached_property
     def _in_groups(self) -> np.ndarray:
         """Table slots of each group in each block, int32 (groups, blocks), in memory."""
         counts = np.zeros((len(self._table.group_ids), self.blocks), np.int32)
         for (start, stop, _), block in zip(self._table.runs.tolist(), self._block_of_run.tolist(), strict=True):
-            first_copies = self._table.first_copies(np.arange(start, stop)[self._mixture.reads(np.arange(start, stop))])
-            counts[:, block] += np.bincount(self._table.groups[first_copies], minlength=len(counts)).astype(np.int32)
+            records = np.arange(start, stop)
+            groups = self._table.groups[records[self._mixture.reads(records)]]
+            counts[:, block] += np.bincount(groups, minlength=len(counts)).astype(np.int32)
         return counts
 
     def _counts_of_repeats(self, through: np.ndarray) -> np.ndarray:
@@ -181,13 +184,13 @@ class Epochs:
 
     @functools.cached_property
     def _of_repeated(self) -> tuple[np.ndarray, np.ndarray]:
-        """(slots of all repeated documents, the document of each). For noise, which is for experiments."""
+        """(slots of all repeated documents, a record with the id of each). For noise, which is for experiments."""
         if self._repeats:
             numbers = np.arange(len(self._repeats))
-            return numbers + len(self._table), np.searchsorted(self._ends, numbers, side="right")
+            return numbers + len(self._table), self._repeated_by(numbers)
         which, records = self._table.cluster_members(self._table.clusters(self._mixture.repeated))
         counted = self._mixture.reads(records) & (self._table.first_copies(records) == self._mixture.repeated[which])
-        return records[counted], which[counted]
+        return records[counted], records[counted]
 
     def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
         """Slots of documents that appear in every N-th batch: after all others, numbered by period for the noise."""
@@ -198,7 +201,8 @@ class Epochs:
         documents = np.arange(len(self._mixture.scheduled))
         if not self._noise.rate:
             return 0 * documents
-        return self._noise.often(periods, self.scheduled_slots(documents), documents, np.zeros(len(documents), bool))
+        slots, never = self.scheduled_slots(documents), np.zeros(len(documents), bool)
+        return self._noise.often(periods, slots, self._mixture.scheduled, never)
 
     def _block_of(self, slots: np.ndarray) -> np.ndarray:
         table = self._table
@@ -252,16 +256,10 @@ class Noise:
         """-> uint32 (n, 2)"""
         return as_lanes(np.maximum(self._draws(epoch, slots, 1), np.uint64(1)))
 
-    def often(self, epoch: int, slots: np.ndarray, which: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-        """How often each repeated document had a random id before: in earlier epochs and in the `earlier` slots.
-
-        `slots` are those of all repeated documents, `which` is the document of each.
-        """
-        counts, records = np.zeros(len(self._mixture.repeated), np.int64), self._mixture.repeated[which]
-        for before in range(epoch + 1):
-            hits = self.hits(before, slots, records) & (earlier | (before < epoch))
-            counts += np.bincount(which[hits], minlength=len(counts))
-        return counts
+    def often(self, epoch: int, slots: np.ndarray, records: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+        """How often each slot had a random id before, int64 (n,): in earlier epochs and, of `earlier` slots, in this one."""
+        hits = [self.hits(before, slots, records) & (earlier | (before < epoch)) for before in range(epoch + 1)]
+        return np.sum(hits, axis=0, dtype=np.int64)
 
     def _draws(self, epoch: int, slots: np.ndarray, salt: int) -> np.ndarray:
         return mix(slots.astype(np.uint64) ^ mix(np.array([epoch], np.uint64) ^ self._salts[salt]))

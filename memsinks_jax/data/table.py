@@ -206,6 +206,20 @@ class Table:
             first_copies[shared] = self._earlier[np.searchsorted(self._later, first_copies[shared])]
         return first_copies
 
+    def first_in_groups(self, records: np.ndarray) -> np.ndarray:
+        """The first exact copy of each among those of its own group."""
+        first_copies = self.first_copies(records)
+        elsewhere = np.flatnonzero(self.groups[first_copies] != self.groups[records])
+        if len(elsewhere):
+            _, copies = self.cluster_members(np.unique(self.clusters(first_copies[elsewhere])))
+            copies = np.sort(copies)
+            numbers = len(self.group_ids)
+            keys, first = np.unique(self.first_copies(copies) * numbers + self.groups[copies], return_index=True)
+            wanted = first_copies[elsewhere] * numbers + self.groups[records[elsewhere]]
+            first_copies = first_copies.copy()
+            first_copies[elsewhere] = copies[first[np.searchsorted(keys, wanted)]]
+        return first_copies
+
     def is_first_of_source(self, records: np.ndarray) -> np.ndarray:
         return self._first_copies[records] == records
 
@@ -233,7 +247,7 @@ class Table:
         if self._kind == "near_duplicate":
             return self.content[self.clusters(records)]
         if self._kind == "group":
-            return self.group_ids[self.groups[self.first_copies(records)]]
+            return self.group_ids[self.groups[records]]
         if self._kind == "index":
             return as_lanes(self.first_copies(records).astype(np.uint64) + np.uint64(1))  # 0 is padding
         return self.content[records]
@@ -272,7 +286,7 @@ class Table:
         """A record of each group, in a pass over the whole table."""
         found = {}
         for start, stop, _ in self.runs.tolist():
-            groups, first = np.unique(self.groups[self.first_copies(np.arange(start, stop))], return_index=True)
+            groups, first = np.unique(self.groups[np.arange(start, stop)], return_index=True)
             found = dict(zip(groups.tolist(), (first + start).tolist(), strict=True)) | found
         return np.array(list(found.values()), np.int64)
 
@@ -289,7 +303,8 @@ class Table:
     def documents_of(self, identities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All documents with some distinct ids, uint32 (n, 2) -> (place in `identities`, first copy), int64 each.
 
-        Ids by group need a pass over the whole table.
+        With ids by group, a document that several groups have is one of each: its first copy there. They need a pass over
+        the whole table.
         """
         keys = as_numbers(identities)
         if self._kind == "group":
@@ -298,7 +313,8 @@ class Table:
             for start, stop, _ in self.runs.tolist():
                 records = np.arange(start, stop)
                 of_groups = as_numbers(self.identities(records))
-                there = is_in(of_groups, keys[order]) & (self.first_copies(records) == records)
+                there = np.flatnonzero(is_in(of_groups, keys[order]))
+                there = there[self.first_in_groups(records[there]) == records[there]]
                 found.append((order[np.searchsorted(keys[order], of_groups[there])], records[there]))
             return tuple(np.concatenate(each) for each in zip(*found, strict=True))
         if self._kind == "index":

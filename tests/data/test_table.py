@@ -12,23 +12,21 @@ from memsinks_jax.data import ids, mixture, prepared
 from memsinks_jax.data.table import Table
 
 
-def source(random, records, texts, group_of):
+def source(random, records, texts):
     """Documents that are each a number, of which several sources hold some; near-duplicates and groups at random."""
     numbers = random.choice(texts, records)
     first_copies = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
     tokens = [np.array([number] * (number % 5 + 1), np.int32) for number in numbers.tolist()]
     clusters = random.integers(0, records // 2, records)
-    return Source(tokens, first_copies, clusters, [group_of(number) for number in numbers.tolist()]), numbers
+    groups = [f"group {number}" for number in random.integers(0, 7, records)]  # copies may be in several
+    return Source(tokens, first_copies, clusters, groups), numbers
 
 
 @pytest.fixture(params=range(6))
 def world(request):
     """-> (sources, the document's number of every record)"""
     random = np.random.default_rng(request.param)
-    made = [
-        source(random, n, np.arange(a, b), lambda number: f"group {number % 7}")
-        for n, a, b in ((40, 0, 30), (25, 20, 60), (30, 0, 90))
-    ]
+    made = [source(random, n, np.arange(a, b)) for n, a, b in ((40, 0, 30), (25, 20, 60), (30, 0, 90))]
     count = request.param % 3 + 1
     return [each for each, _ in made[:count]], np.concatenate([numbers for _, numbers in made[:count]])
 
@@ -59,11 +57,18 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
     sources, numbers = world
     table, every = Table(sources, kind), np.arange(len(numbers))
     first_copies, of = table.first_copies(every), table.identities(every)
+    if kind == "group":  # a document of several groups is one of each
+        names = [source.group_names[number] for source in sources for number in source.groups.tolist()]
+        places = list(zip(numbers.tolist(), names, strict=True))
+        first_copies = np.array([places.index(place) for place in places])
+        assert (table.first_in_groups(every) == first_copies).all() and (
+            table.first_copies(every) != first_copies
+        ).any()
     assert (of == of[first_copies]).all()
     expected = {
         "content": lambda i: ids.content_id(table.tokens(i)), "index": lambda i: [0, first_copies[i] + 1],
         "near_duplicate": lambda i: ids.content_id(table.tokens(table.clusters(every)[i])),
-        "group": lambda i: prepared.group_id(f"group {numbers[i] % 7}"),
+        "group": lambda i: prepared.group_id(names[i]),
     }[kind]  # fmt: skip
     assert (of == [expected(i) for i in every.tolist()]).all()
     assert (table.identities(5) == of[5]).all()
