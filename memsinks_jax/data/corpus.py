@@ -61,8 +61,9 @@ class Corpus:
         taken, held_out = np.zeros(len(words) + 1, np.int64), np.sort(self.mixture.documents("held_out"))
         for start, stop, _ in self.table.runs.tolist():
             records = np.setdiff1d(np.arange(start, stop), held_out, assume_unique=True)
-            records = records[self.table.first_in_groups(records) == records]
-            groups = self.table.groups[records]
+            first_copies, groups = self.table.first_copies(records), self.table.groups[records]
+            selected = (first_copies == records) | (self.table.groups[first_copies] != groups)
+            records, groups = records[selected], groups[selected]
             order = np.argsort(groups, kind="stable")
             rank = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
             order = order[rank < nearest.DOCUMENTS - taken[groups[order]]]
