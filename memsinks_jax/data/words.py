@@ -1,8 +1,9 @@
-"""Tokens of words: what a text is, white space apart.
+"""Tokens of words: what a text is, apart from white space and marks.
 
 A tokenizer writes the word behind a line break in other tokens than the same word behind a space, so a licence wrapped at
 another width is another run of tokens. Here a word has the tokens that it has behind a space, each without its white space,
-and tokens of white space alone are left out.
+and tokens of white space alone are left out. So are words without a letter or digit: the marks of quoted mail (>) and of
+comments (*, #, //).
 """
 
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class Words:
             ],
             np.int32,
         )
+        self._is_mark = np.array([_PART not in text and not any(map(str.isalnum, text)) for text in self._texts])
         self._opens = np.array([text[:1].isspace() for text in self._texts])
         self._closes = np.array([text[-1:].isspace() for text in self._texts])
         self._is_usual = np.array([text[:1] == " " and not text[1:2].isspace() for text in self._texts])
@@ -50,6 +52,8 @@ class Words:
         if bounds is not None:
             opens[bounds[bounds < len(tokens)]] = True
         is_space = numbers == _SPACE
+        word = np.cumsum(opens | is_space)
+        is_space |= np.bincount(word, ~self._is_mark[tokens])[word] == 0
         counts = np.where(is_space, 0, 1)
         first = np.flatnonzero(opens & ~is_space)
         ends = np.append(np.flatnonzero(opens | is_space), len(tokens))

@@ -1,6 +1,6 @@
 """Finds passages: runs of at least N tokens that stand in several documents, as licences, quotes and mail footers do.
 
-Texts are compared as `data.words` reads them, so a licence is the same at any width and behind any margin. An n-gram of N
+Texts are compared as `data.words` reads them, so a licence is the same at any width and behind any margin, comment or quote. An n-gram of N
 tokens is common if two different documents have it. Two n-grams that follow each other somewhere belong to one passage if
 this is where most places of either go on: if the first is followed by this token in more than half of its places, and the
 second preceded by this one in more than half of its own. So every n-gram has at most one before it and one after it, a
@@ -13,9 +13,9 @@ copyright files of a Debian system (697,646 tokens), first with tokens as they s
 that it ends:
 
                                                    places    as they stand    here    here, N = 25
-  "Permission is hereby granted, free of charge"      207               96      22              17
-  "This program is free software"                     218              121      75              42
-  "The software is provided"                          254              104      39              23
+  "Permission is hereby granted, free of charge"      207               96      18              13
+  "This program is free software"                     218              121      70              40
+  "The software is provided"                          254              104      30              18
 
 Eight stages sort on disk, as in `common_text`. A place is shard << 32 | number of the n-gram's last word token in the
 shard. Exact copies are one document, whose copies have the same passages. If documents have prompts, passages are of
