@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import shutil
+import textwrap
 
 import numpy as np
 import pytest
@@ -234,6 +235,24 @@ def test_passages_are_of_answers_alone(kind, tmp_path, monkeypatch):
     assert [corpus.passages_of(record).tolist() for record in range(len(corpus))] == [*whole.values()]
     assert dict(zip(corpus.passage_ids.tolist(), corpus.passage_places.tolist(), strict=True)) == places
     assert len(corpus.passages) > 60 and len(answers) == len(corpus) * (1 + (kind == "conversations"))
+
+
+def test_a_quote_and_a_comment_have_the_passage_of_the_text(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "run_stage", in_this_process)
+    lines = textwrap.wrap(LICENCE, 50)
+    quoted = [f"> {line}" for line in lines]
+    mails = [
+        " ".join(lines), "They wrote:\n" + "\n".join(quoted), "And I\n" + "\n".join(f"> {line}" for line in quoted),
+        "/*\n" + "\n".join(f" * {line}" for line in textwrap.wrap(LICENCE, 70)) + "\n */\nint main() {}",
+    ]  # fmt: skip
+    (tmp_path / "mails.jsonl").write_text("".join(json.dumps({"text": mail}) + "\n" for mail in mails))
+    prepare([str(tmp_path / "mails.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", passages=LENGTH)
+    corpus = Prepared(tmp_path / "out")
+    assert corpus.passage_places.tolist() == [4]
+    for number in range(4):
+        ((start, length, _),) = corpus.passages_of(number).tolist()
+        text = corpus.tokenizer().decode(corpus.read(number)[start : start + length])
+        assert "".join(filter(str.isalnum, text)) == "".join(filter(str.isalnum, LICENCE))
 
 
 def said_by(row, number):
