@@ -1,12 +1,12 @@
 """Finds passages: runs of at least N tokens that stand in several documents, as licences, quotes and mail footers do.
 
-Texts are compared as `data.words` reads them, so a licence is the same at any width and behind any margin, comment or quote. An n-gram of N
-tokens is common if two different documents have it. Two n-grams that follow each other somewhere belong to one passage if
-this is where most places of either go on: if the first is followed by this token in more than half of its places, and the
-second preceded by this one in more than half of its own. So every n-gram has at most one before it and one after it, a
-passage is one text, and each n-gram is in the same passage wherever it stands. Its id is a hash of that text: the least hash
-of its n-grams. A token belongs to the passage in most documents of those that hold it: what stands before a licence may be
-shared by a few, the licence by many.
+Texts are compared as `data.words` reads them, so a licence is the same at any width and behind any margin, comment or quote.
+An n-gram of N tokens is common if two different documents have it. Two n-grams that follow each other somewhere belong to
+one passage if this is where most places of either go on: if the first is followed by this token in more than half of its
+places, and the second preceded by this one in more than half of its own. So every n-gram has at most one before it and one
+after it, a passage is one text, and each n-gram is in the same passage wherever it stands. Its id is a hash of that text:
+the least hash of its n-grams. A token belongs to the passage in most documents of those that hold it: what stands before a
+licence may be shared by a few, the licence by many.
 
 What a passage in c documents trains the shared neurons, min(1, 2 / c), added up over the places of three sentences in the
 copyright files of a Debian system (697,646 tokens), first with tokens as they stand and each in the passage of the n-gram
