@@ -258,8 +258,10 @@ class Noise:
 
     def often(self, epoch: int, slots: np.ndarray, records: np.ndarray, earlier: np.ndarray) -> np.ndarray:
         """How often each slot had a random id before, int64 (n,): in earlier epochs and, of `earlier` slots, in this one."""
-        hits = [self.hits(before, slots, records) & (earlier | (before < epoch)) for before in range(epoch + 1)]
-        return np.sum(hits, axis=0, dtype=np.int64)
+        counts = np.zeros(len(slots), np.int64)
+        for before in range(epoch + 1):
+            counts += self.hits(before, slots, records) & (earlier | (before < epoch))
+        return counts
 
     def _draws(self, epoch: int, slots: np.ndarray, salt: int) -> np.ndarray:
         return mix(slots.astype(np.uint64) ^ mix(np.array([epoch], np.uint64) ^ self._salts[salt]))
