@@ -62,6 +62,7 @@ class Corpus:
         for start, stop, _ in self.table.runs.tolist():
             records = np.setdiff1d(np.arange(start, stop), held_out, assume_unique=True)
             first_copies, groups = self.table.first_copies(records), self.table.groups[records]
+            # A second copy in another group counts too: to find the first one there would read all copies of a document.
             selected = (first_copies == records) | (self.table.groups[first_copies] != groups)
             records, groups = records[selected], groups[selected]
             order = np.argsort(groups, kind="stable")

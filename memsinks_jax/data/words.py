@@ -52,7 +52,7 @@ class Words:
         if bounds is not None:
             opens[bounds[bounds < len(tokens)]] = True
         is_space = numbers == _SPACE
-        word = np.cumsum(opens | is_space)
+        word = np.cumsum(opens | is_space)  # words of marks alone are left out as white space is
         is_space |= np.bincount(word, ~self._is_mark[tokens])[word] == 0
         counts = np.where(is_space, 0, 1)
         first = np.flatnonzero(opens & ~is_space)

@@ -61,9 +61,8 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
         names = [source.group_names[number] for source in sources for number in source.groups.tolist()]
         places = list(zip(numbers.tolist(), names, strict=True))
         first_copies = np.array([places.index(place) for place in places])
-        assert (table.first_in_groups(every) == first_copies).all() and (
-            table.first_copies(every) != first_copies
-        ).any()
+        assert (table.first_in_groups(every) == first_copies).all()
+        assert (table.first_copies(every) != first_copies).any()
     assert (of == of[first_copies]).all()
     expected = {
         "content": lambda i: ids.content_id(table.tokens(i)), "index": lambda i: [0, first_copies[i] + 1],
