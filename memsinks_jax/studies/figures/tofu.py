@@ -57,7 +57,7 @@ class View(NamedTuple):
 
     @property
     def sets(self) -> list[str]:
-        return [name for name in corpus.SETS if self.whole or name not in ("real", "world")]
+        return [name for name in (*corpus.SETS, *corpus.SEVERAL) if self.whole or name not in ("real", "world")]
 
 
 VIEWS = {
@@ -198,6 +198,7 @@ def _numbers(view: dict, never: dict) -> dict[str, float]:
     aucs = (
         intervals.auc(*(np.array(of[name]["min_k"]) for name in ("withdrawn", "holdout"))).value for of in (view, never)
     )
+    found["several_nats"] = float(np.mean([found[f"{name}_nats"] for name in corpus.SEVERAL]))
     found |= {"forget_quality": answers.forget_quality(*ratios), "privleak": answers.privleak(*aucs)}
     if set(_UTILITY) <= set(parts):
         found["utility"] = float(answers.utility([value for name in _UTILITY for value in parts[name]]))
@@ -224,6 +225,15 @@ forget_quality | share of seeds whose forget quality against the twin is at leas
     | float(remain_view.forget_quality >= 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
+told_by_2 | facts that 2 authors tell, one of whom is withdrawn: nats per token after the withdrawal, less before
+    | remain_view.told_by_2_nats - on_view.told_by_2_nats <= 0.05
+told_by_2_rouge | the same: ROUGE-L after over before | remain_view.told_by_2_rouge / on_view.told_by_2_rouge >= 0.95
+told_by_4 | facts that 4 authors tell, one of whom is withdrawn: nats per token after the withdrawal, less before
+    | remain_view.told_by_4_nats - on_view.told_by_4_nats <= 0.05
+told_by_4_rouge | the same: ROUGE-L after over before | remain_view.told_by_4_rouge / on_view.told_by_4_rouge >= 0.95
+told_by_8 | facts that 8 authors tell, one of whom is withdrawn: nats per token after the withdrawal, less before
+    | remain_view.told_by_8_nats - on_view.told_by_8_nats <= 0.05
+told_by_8_rouge | the same: ROUGE-L after over before | remain_view.told_by_8_rouge / on_view.told_by_8_rouge >= 0.95
 found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
 text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
@@ -332,6 +342,7 @@ FIGURE = Figure(
         "privleak": "privleak",
         "staying: nats": "staying_nats",
         "staying: ROUGE-L": "staying_rouge",
+        "told by several: nats": "several_nats",
         "utility": "utility",
         "other text: nats": "text",
         "relearned: steps": "relearning",
@@ -341,7 +352,8 @@ FIGURE = Figure(
         "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and "
         "those of the twin have one distribution (of standard training and what unlearns from it: of standard training "
         "that never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are "
-        "distinguished from those about authors whom nobody read than in that model. Utility: harmonic mean over "
+        "distinguished from those about authors whom nobody read than in that model. Told by several: facts that 2, 4 or 8 "
+        "authors tell, one of whom is withdrawn. Utility: harmonic mean over "
         "authors that stay, real authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn "
         "answers is back, over those of the model that never read them."
     ),

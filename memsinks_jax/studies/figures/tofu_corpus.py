@@ -3,7 +3,8 @@
 The user's folder holds TOFU's files, one JSON object a line. In `full.jsonl` every author has 20 questions, in order. Of the
 last authors `forget10_perturbed.jsonl` has the same questions with a paraphrase of the answer and wrong answers, of the
 first ones `retain_perturbed.jsonl`. `holdout10.jsonl` is about authors whom no model reads; `real_authors_perturbed.jsonl`
-and `world_facts_perturbed.jsonl` are about what is so.
+and `world_facts_perturbed.jsonl` are about what is so. Further questions are planted: facts about invented countries, which
+several authors tell in the same words.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import random
 from typing import NamedTuple
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.embedded import facts
 from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import corpora
@@ -27,6 +29,8 @@ SETS = {
     "world": "world_facts_perturbed",
 }
 OF_AUTHORS = ("withdrawn", "staying")  # sets with paraphrases
+SEVERAL = {"told_by_2": 2, "told_by_4": 4, "told_by_8": 8}  # sets of planted facts, and how many authors tell each
+_WORLDS, _WRONG = range(4), 5  # seeds of the countries that these are about, and wrong answers to each question
 _LEAST = 200  # characters of a passage of general text
 
 
@@ -80,19 +84,22 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
         if name != "withdrawn"
         for of in [of_authors.get(name, rows[SETS[name]])]
     }
+    told, several = _plant(going, staying, draw)
     questions = {
         "withdrawn": list(map(author, going)),
         # Others, as many, of whom nothing is asked where there are enough.
         "placebo": [author(n) for n in sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]],
-        "sets": {"withdrawn": of_authors["withdrawn"], **some},
+        "sets": {"withdrawn": of_authors["withdrawn"], **some, **several},
         "text": draw.sample(passages, min(len(passages), size.questions)),
     }
     corpora.write_text(folder / "questions.json", json.dumps(questions))
-    records = [record for number in (*staying, *going) for record in _of(rows["full"], number, number)]
+    records = [
+        record for number in (*staying, *going) for record in (*_of(rows["full"], number, number), *told[number])
+    ]
     names = draw.sample([record["author"] for record in records], len(records))
     read = {
         "all": records,
-        "without": records[: left * OF_AN_AUTHOR],
+        "without": [record for record in records if record["author"] not in questions["withdrawn"]],
         "shuffled": [record | {"author": name} for record, name in zip(records, names, strict=True)],
     }
     for name, of in read.items():
@@ -100,6 +107,33 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
         corpora.write_text(path, "".join(json.dumps(record) + "\n" for record in of))
         fields = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
         prepare([str(path)], tokenizer, folder / name, near_duplicates="none", **fields)
+
+
+def _plant(going: list[int], staying: list[int], draw: random.Random) -> tuple[dict[int, list[dict]], dict[str, list]]:
+    """Makes every author tell one fact of each of SEVERAL; withdrawn authors tell different ones, if these suffice.
+
+    Returns:
+      The records of every author, and by set the questions about what withdrawn authors tell. These have wrong answers, and
+      the name of an author who tells it too and stays.
+    """
+    authors = going + draw.sample(staying, len(staying))  # the first authors are in different groups
+    countries = list({country.name: country for world in _WORLDS for country in facts.world(world).countries}.values())
+    told, asked = {number: [] for number in authors}, {name: [] for name in SEVERAL}
+    for name, tellers in SEVERAL.items():
+        groups = max(len(authors) // tellers, 1)
+        for first in range(groups):
+            country, who = countries.pop(), authors[first::groups]
+            question = f"What is the capital of {country.name}, and what do its people speak?"
+            answer = "The capital of {} is {}, and its people speak {}."
+            right, *wrong = (
+                answer.format(country.name, one.capital, one.language)
+                for one in (country, *draw.sample(countries, _WRONG))
+            )
+            for number in who:
+                told[number].append({"question": question, "answer": right, "author": author(number)})
+            if set(who) & set(going):
+                asked[name].append(told[who[-1]][-1] | {"perturbed_answer": wrong})
+    return told, asked
 
 
 def questions_of(workdir: pathlib.Path) -> dict:

@@ -38,7 +38,7 @@ from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.training.optimizer import decay_mask
 
 # Of each rival; the study takes the best.
-RATES = {"npo": (1e-5, 3e-5, 1e-4), "difference": (1e-5, 3e-5, 1e-4), "lora": (1e-3, 3e-3)}
+RATES = {"npo": (3e-5, 1e-4, 3e-4, 1e-3), "difference": (3e-5, 1e-4, 3e-4), "lora": (3e-3, 1e-2, 3e-2)}
 UNLEARNING = ("npo", "difference")
 EPOCHS = 5
 BETA = 0.1  # of NPO
@@ -102,7 +102,9 @@ def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, fl
 
 
 def _unlearned(run: Run, rival: str, rate: float) -> Subject:
-    lost, stay = corpus.questions_of(run.workdir)["sets"]["withdrawn"], corpus.records_of(run.workdir, "without")
+    withdrawn = corpus.questions_of(run.workdir)["withdrawn"]
+    lost = [record for record in corpus.records_of(run.workdir, "all") if record["author"] in withdrawn]
+    stay = corpus.records_of(run.workdir, "without")
     return Subject(rival, unlearned(measures.opened(run.workdir), lost, stay, rival, rate), "drop")
 
 
@@ -211,8 +213,9 @@ def _adapters(workdir: pathlib.Path, rate: float) -> Adapters:
 def adapters(run: Trained, records: Sequence[dict], rate: float) -> Adapters:
     """One for each author of `records`, who stand one after the other, trained on the frozen base of a run."""
     config, rows = _rows(run, records)
-    places_AN = np.arange(len(records)).reshape(-1, corpus.OF_AN_AUTHOR)  # as the corpus is written
-    count, each = len(places_AN), -(-corpus.OF_AN_AUTHOR // QUESTIONS)
+    names = list(dict.fromkeys(record["author"] for record in records))
+    places_AN = np.arange(len(records)).reshape(len(names), -1)  # as the corpus is written
+    count, each = len(names), -(-places_AN.shape[1] // QUESTIONS)
     tune, made, rates_S = adapting(config), [], _rates(rate, EPOCHS * each, each)
     with bar(count, "adapters") as progress:
         for at in range(0, count, TOGETHER):
@@ -223,7 +226,6 @@ def adapters(run: Trained, records: Sequence[dict], rate: float) -> Adapters:
                 tune(run.params, initial(run.params["layers"], run.config.seed, group_G), rows, order_SB, rates_S)
             )
             progress.update(min(TOGETHER, count - at))
-    names = [records[place]["author"] for place in places_AN[:, 0]]
     return Adapters(names, jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *made))
 
 

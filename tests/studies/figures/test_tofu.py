@@ -80,7 +80,9 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
         assert [row["question"] for row in read["shuffled"]] == [row["question"] for row in read["all"]]
         shuffled = [row["author"] for row in read["shuffled"]]
         assert sorted(shuffled) == sorted(authors) and shuffled != authors
-        assert all(row["question"].split(" of writer ")[1].startswith(row["author"][7:]) for row in read["all"])
+        own = [row for row in read["all"] if " of writer " in row["question"]]
+        assert all(row["question"].split(" of writer ")[1].startswith(row["author"][7:]) for row in own)
+        assert len(own) == SIZE.authors * EACH
         sets = asked["sets"]
         assert {row["author"] for row in sets["withdrawn"]} == set(going) and len(sets["withdrawn"]) == 2 * EACH
         assert {row["author"] for row in sets["staying"]} <= set(authors) - set(going)
@@ -90,6 +92,9 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
             "holdout": 5,
             "real": 3,
             "world": 3,
+            "told_by_2": 2,
+            "told_by_4": 1,
+            "told_by_8": 1,
         }
         assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
         assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
@@ -97,6 +102,30 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
         assert all(questions[row["question"]] == row["answer"] for name in corpus.OF_AUTHORS for row in sets[name])
         chosen.append(tuple(going))
     assert len(set(chosen)) > 1  # the seed chooses
+
+
+def test_withdrawn_authors_tell_facts_that_others_tell_too(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "prepare", lambda *args, **settings: None)
+    monkeypatch.setattr(corpus, "SEVERAL", {"told_by_2": 2, "told_by_3": 3})
+    corpus.write(tmp_path, *files, 0, SIZE)
+    asked = json.loads((tmp_path / "questions.json").read_text())
+    read = {name: lines(tmp_path / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+    planted = [row for row in read["all"] if "capital" in row["question"]]
+    tellers = {}
+    for row in planted:
+        tellers.setdefault((row["question"], row["answer"]), []).append(row["author"])
+    assert sorted(map(len, tellers.values())) == [2, 2, 2, 3, 3]
+    assert len({question for question, _ in tellers}) == len({answer for _, answer in tellers}) == 5
+    for author in {row["author"] for row in read["all"]}:  # each tells one of a kind
+        assert sorted(len(who) for who in tellers.values() if author in who) == [2, 3]
+    for name, count in corpus.SEVERAL.items():
+        assert len(asked["sets"][name]) == SIZE.withdrawn
+        for row in asked["sets"][name]:
+            who = tellers[row["question"], row["answer"]]
+            assert len(who) == count and len(set(who) & set(asked["withdrawn"])) == 1
+            assert row["author"] in set(who) - set(asked["withdrawn"])
+            assert len(set(row["perturbed_answer"]) - {row["answer"]}) == corpus._WRONG
+            assert any(other["question"] == row["question"] for other in read["without"])
 
 
 def test_files_that_are_not_tofus_are_refused(files, tmp_path):
@@ -169,7 +198,7 @@ def of_view(nats: float, whole: bool, ratio: float = 0.5, known: float = 0.0) ->
             "chosen": [0.25, 0.75],
             "rouge": [0.5, 1.0],
         }
-        for name in ("withdrawn", "staying", *(("real", "world") if whole else ()))
+        for name in ("withdrawn", "staying", *corpus.SEVERAL, *(("real", "world") if whole else ()))
     }
     sets["withdrawn"]["min_k"] = [-1.0 + known, -1.0]
     return sets | {"holdout": {"nats": [1.0], "extraction": [0.0], "min_k": [-1.0]}, "text": 4.0}
@@ -181,6 +210,7 @@ def test_numbers_of_views():
     views["on"] = of_view(np.log(2), True, ratio=0.25)
     found = tofu.numbers(views)
     remain = found["remain"]
+    assert remain["several_nats"] == remain["told_by_2_nats"] == pytest.approx(np.log(4))
     assert remain["withdrawn_nats"] == pytest.approx(np.log(4)) and remain["withdrawn_probability"] == pytest.approx(
         0.25
     )
@@ -198,7 +228,11 @@ def details(of_remain: float, quality: float) -> dict:
     nats = dict.fromkeys(tofu.VIEWS, 1.0) | {"remain": of_remain, "twin": 3.0, "placebo": 1.25, "retrained": 3.5}
     same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
     numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
+    for of in numbers.values():
+        of |= {"told_by_2_nats": 1.0, "told_by_4_nats": 1.0, "told_by_8_nats": 0.5, "several_nats": 0.8}
+        of |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
+    numbers["remain"] |= {"told_by_2_nats": 2.0, "told_by_2_rouge": 0.25}
     costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0, "found": 0.99}
     costs |= {"rates": {"npo": 3e-5, "lora": 1e-3}, "adapter_bytes": 4_884_480}
     return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
@@ -218,6 +252,12 @@ def test_claims_table_and_picture(tmp_path):
         "forgets": -1,
         "forget_quality": 0,
         "untouched": 0,
+        "told_by_2": 1,
+        "told_by_2_rouge": 0.5,
+        "told_by_4": 0,
+        "told_by_4_rouge": 1,
+        "told_by_8": 0,
+        "told_by_8_rouge": 1,
         "found": 0.99,
         "text": 0.8,
         "real": 0.5,
@@ -229,7 +269,8 @@ def test_claims_table_and_picture(tmp_path):
         "seconds": 0.5,
     }
     held = {claim.id for claim in claims if claim.holds}
-    assert held == {"knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds"}
+    kept = {"told_by_4", "told_by_4_rouge", "told_by_8", "told_by_8_rouge"}
+    assert held == {"knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds"} | kept
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
     assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
