@@ -140,6 +140,26 @@ def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_s
         after.group_id("author 9")
 
 
+def test_a_frozen_base_is_kept_in_the_type_of_activations(folder, run, tmp_path):
+    of = {"model__initial": str(run), "model__dtype": "bfloat16"}
+    train_and_evaluate(config_on(folder / "more", **of), tmp_path / "half")
+    before, after = leaves(open_run(run).params), leaves(open_run(tmp_path / "half").params)
+    for name, array in after.items():
+        if "sink_" in name:
+            assert array.dtype == np.float32 and (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
+            assert (array[2 * ACTIVE : 3 * ACTIVE] != before[name][2 * ACTIVE :]).any()
+        else:
+            np.testing.assert_array_equal(array, before[name].astype(jnp.bfloat16))
+            assert array.dtype == jnp.bfloat16
+    export_sources(tmp_path / "half", tmp_path / "model")
+    for name, array in leaves(open_run(tmp_path / "model").params).items():
+        np.testing.assert_array_equal(array.astype(jnp.bfloat16), after[name].astype(jnp.bfloat16), err_msg=name)
+    # All of it is trained further: then in float32.
+    whole = {"model__initial": str(tmp_path / "half"), "optimizer__base_multiple": 1.0, "training__steps": 1}
+    train_and_evaluate(config_on(folder / "more", **whole), tmp_path / "whole")
+    assert {leaf.dtype for leaf in leaves(open_run(tmp_path / "whole").params).values()} == {np.dtype(np.float32)}
+
+
 def test_a_model_without_sinks_gets_as_many_as_its_groups_need(folder):
     plain = {"sinks__kind": "none", "optimizer__base_multiple": 1.0, "training__steps": 1}
     train_and_evaluate(config_on(folder / "first", **plain), folder / "plain run")

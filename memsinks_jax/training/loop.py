@@ -313,13 +313,18 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
         there = run.config.sinks.pool if has_sinks(run.config) else 0
         new = sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool - there, config.seed + there)
         params |= {name: np.concatenate([params[name], rows]) if there else rows for name, rows in new.items()}
-    check_arrays(arrays_of(params), arrays_of(shapes), pathlib.Path(place))
+    found, wanted = arrays_of(params), arrays_of(shapes)
+    # Of any type: what is frozen is kept in that of activations.
+    typed = {name: [of[0], wanted.get(name, of)[1]] for name, of in found.items()}
+    check_arrays(typed, wanted, pathlib.Path(place))
     theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
     if theirs != ours:
         mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
         raise InputError(f"config.model.initial={place} has another tokenizer or end of text; {mend}")
 
     def put(array: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        if array.dtype != shape.dtype:
+            array = array.astype(shape.dtype)
         if jax.process_count() == 1:
             return jax.device_put(array, shape.sharding)  # without a copy where it lies there
         whole = np.asarray(array)
