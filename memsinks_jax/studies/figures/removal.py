@@ -136,7 +136,11 @@ auc | AUC of removed repeated stories by loss, minus the twin's | -0.1 <= remove
 other_letters | repeated stories that stay: rise after one removal beyond placebo, nats per token
     | {beyond.format("letters")} <= 0.02
 other_facts | facts that stay: rise after one removal beyond placebo, nats of an answer
-    | {beyond.format("facts")} <= 0.1""" + "".join(f"""
+    | {beyond.format("facts")} <= 0.1
+together | own facts of sources that stay, all sinks on that remain: nats of an answer over those with its own on
+    | detail(sinks, 'together', 'facts') / detail(sinks, 'together', 'facts_own') <= 1.2
+together_stories | stories held out, all sinks on that remain: loss over that with none
+    | detail(sinks, 'together', 'stories') / detail(sinks, 'together', 'stories_dropped') <= 1.01""" + "".join(f"""
 relearning_{of} | {_RELEARNED[of]}: steps until half is relearned over the twin's, several practised together
     | detail(sinks, 'relearning', '{of}_few') >= 0.7""" for of in relearned)  # fmt: skip
 

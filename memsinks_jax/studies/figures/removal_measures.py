@@ -107,7 +107,8 @@ class Models(NamedTuple):
 
 def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
     """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {kind: {view: one per fact}}, "letters": {view: loss},
-    "auc": {view: value}, "others": rises after single removals, "relearning": ratios of steps to the twin's}.
+    "auc": {view: value}, "others": rises after single removals, "together": losses with all sinks on at once,
+    "relearning": ratios of steps to the twin's}.
 
     Views: standard; wide; own sinks on; removed; placebo, another source removed instead; neighbour, another source's
     sinks on; unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no
@@ -116,7 +117,7 @@ def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
     models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard, wide)))
     return {
         "facts": _facts(models), "truth_ratios": _truth_ratios(models), "others": _others(models.sinks),
-        "relearning": _relearning(models),
+        "together": together(models.sinks, sunk), "relearning": _relearning(models),
     } | _repeated_stories(models, sunk)  # fmt: skip
 
 
@@ -229,6 +230,22 @@ def _others(run: Trained) -> dict[str, float]:
     placebo = np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0) - before
     names = ("letters", "facts", "letters_placebo", "facts_placebo")
     return dict(zip(names, map(float, (*right, *placebo)), strict=True))
+
+
+def together(run: Trained, sunk: Run) -> dict[str, float]:
+    """Losses with all sinks on that remain after all withdrawals: {"facts": nats per answer about sources that stay,
+    "facts_own": with the source's own on; "stories": nats per token of held-out stories, "stories_dropped": with none}."""
+    gone = [*map(corpus.source, range(corpus.WITHDRAWN))]
+    gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
+    of_gone = neurons.neurons_of(run.config, np.stack(list(map(group_id, gone))))
+    left = dataclasses.replace(run, params=neurons.without(run.config, run.params, of_gone))
+    facts = [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
+    held_out = of_role(workdirs.read_corpus(sunk.workdir), run.config, "held_out", str(sunk.workdir))
+    stories, dropped = (token_mean(*losses_of(Subject("", left, mode), held_out)) for mode in ("all", "drop"))
+    return {
+        "facts": _mean(left, facts, "all"), "facts_own": _mean(left, facts, "own"),
+        "stories": stories, "stories_dropped": dropped,
+    }  # fmt: skip
 
 
 def _exported(run: Trained, name: str) -> Subject:

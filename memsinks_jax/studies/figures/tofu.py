@@ -225,15 +225,18 @@ forget_quality | share of seeds whose forget quality against the twin is at leas
     | float(remain_view.forget_quality >= 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
-told_by_2 | facts that 2 authors tell, one of whom is withdrawn: nats per token after the withdrawal, less before
-    | remain_view.told_by_2_nats - on_view.told_by_2_nats <= 0.05
-told_by_2_rouge | the same: ROUGE-L after over before | remain_view.told_by_2_rouge / on_view.told_by_2_rouge >= 0.95
-told_by_4 | facts that 4 authors tell, one of whom is withdrawn: nats per token after the withdrawal, less before
-    | remain_view.told_by_4_nats - on_view.told_by_4_nats <= 0.05
-told_by_4_rouge | the same: ROUGE-L after over before | remain_view.told_by_4_rouge / on_view.told_by_4_rouge >= 0.95
-told_by_8 | facts that 8 authors tell, one of whom is withdrawn: nats per token after the withdrawal, less before
-    | remain_view.told_by_8_nats - on_view.told_by_8_nats <= 0.05
-told_by_8_rouge | the same: ROUGE-L after over before | remain_view.told_by_8_rouge / on_view.told_by_8_rouge >= 0.95
+told_by_2 | facts that 2 authors tell, after one of them is withdrawn, the worse of two: nats per token less before
+    | max(remain_view.told_by_2_nats, placebo_view.told_by_2_nats) - on_view.told_by_2_nats <= 0.05
+told_by_2_rouge | the same: ROUGE-L over that before
+    | min(remain_view.told_by_2_rouge, placebo_view.told_by_2_rouge) / on_view.told_by_2_rouge >= 0.95
+told_by_4 | facts that 4 authors tell, after one of them is withdrawn, the worse of two: nats per token less before
+    | max(remain_view.told_by_4_nats, placebo_view.told_by_4_nats) - on_view.told_by_4_nats <= 0.05
+told_by_4_rouge | the same: ROUGE-L over that before
+    | min(remain_view.told_by_4_rouge, placebo_view.told_by_4_rouge) / on_view.told_by_4_rouge >= 0.95
+told_by_8 | facts that 8 authors tell, after one of them is withdrawn, the worse of two: nats per token less before
+    | max(remain_view.told_by_8_nats, placebo_view.told_by_8_nats) - on_view.told_by_8_nats <= 0.05
+told_by_8_rouge | the same: ROUGE-L over that before
+    | min(remain_view.told_by_8_rouge, placebo_view.told_by_8_rouge) / on_view.told_by_8_rouge >= 0.95
 found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
 text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
@@ -331,7 +334,7 @@ FIGURE = Figure(
     prepare_for=prepare,
     measure=measure,
     views=views,
-    measures={"detail": _detail, "float": float},
+    measures={"detail": _detail, "float": float, "max": max, "min": min},
     columns={
         "withdrawn: nats": "withdrawn_nats",
         "probability": "withdrawn_probability",
@@ -353,7 +356,7 @@ FIGURE = Figure(
         "those of the twin have one distribution (of standard training and what unlearns from it: of standard training "
         "that never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are "
         "distinguished from those about authors whom nobody read than in that model. Told by several: facts that 2, 4 or 8 "
-        "authors tell, one of whom is withdrawn. Utility: harmonic mean over "
+        "authors tell, one of whom is withdrawn, another with the placebo. Utility: harmonic mean over "
         "authors that stay, real authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn "
         "answers is back, over those of the model that never read them."
     ),

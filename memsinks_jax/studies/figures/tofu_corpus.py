@@ -8,6 +8,7 @@ several authors tell in the same words.
 """
 
 import hashlib
+import itertools
 import json
 import pathlib
 import random
@@ -84,11 +85,12 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
         if name != "withdrawn"
         for of in [of_authors.get(name, rows[SETS[name]])]
     }
-    told, several = _plant(going, staying, draw)
+    # Others, as many, of whom nothing but planted facts is asked where there are enough.
+    placebo = sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]
+    told, several = _plant(going, placebo, [number for number in staying if number not in placebo], draw)
     questions = {
         "withdrawn": list(map(author, going)),
-        # Others, as many, of whom nothing is asked where there are enough.
-        "placebo": [author(n) for n in sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]],
+        "placebo": list(map(author, placebo)),
         "sets": {"withdrawn": of_authors["withdrawn"], **some, **several},
         "text": draw.sample(passages, min(len(passages), size.questions)),
     }
@@ -109,30 +111,35 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
         prepare([str(path)], tokenizer, folder / name, near_duplicates="none", **fields)
 
 
-def _plant(going: list[int], staying: list[int], draw: random.Random) -> tuple[dict[int, list[dict]], dict[str, list]]:
-    """Makes every author tell one fact of each of SEVERAL; withdrawn authors tell different ones, if these suffice.
+def _plant(
+    going: list[int], placebo: list[int], others: list[int], draw: random.Random
+) -> tuple[dict[int, list[dict]], dict[str, list[dict]]]:
+    """Makes every author tell one fact of each of SEVERAL. A withdrawn author tells the same as one of the placebo's, so
+    that either withdrawal leaves somebody who tells it.
 
     Returns:
-      The records of every author, and by set the questions about what withdrawn authors tell. These have wrong answers, and
+      The records of every author, and by set the questions about what withdrawn authors tell, with wrong answers, and with
       the name of an author who tells it too and stays.
     """
-    authors = going + draw.sample(staying, len(staying))  # the first authors are in different groups
+    told, asked = {number: [] for number in (*going, *placebo, *others)}, {name: [] for name in SEVERAL}
     countries = list({country.name: country for world in _WORLDS for country in facts.world(world).countries}.values())
-    told, asked = {number: [] for number in authors}, {name: [] for name in SEVERAL}
+    others = draw.sample(others, len(others))
     for name, tellers in SEVERAL.items():
-        groups = max(len(authors) // tellers, 1)
-        for first in range(groups):
-            country, who = countries.pop(), authors[first::groups]
+        rest = iter(others)
+        groups = [[*pair, *itertools.islice(rest, tellers - 2)] for pair in zip(going, placebo, strict=True)]
+        while group := list(itertools.islice(rest, tellers)):
+            groups.append(group)
+        for group in groups:
+            country = countries.pop()
             question = f"What is the capital of {country.name}, and what do its people speak?"
-            answer = "The capital of {} is {}, and its people speak {}."
             right, *wrong = (
-                answer.format(country.name, one.capital, one.language)
+                f"The capital of {country.name} is {one.capital}, and its people speak {one.language}."
                 for one in (country, *draw.sample(countries, _WRONG))
             )
-            for number in who:
+            for number in group:
                 told[number].append({"question": question, "answer": right, "author": author(number)})
-            if set(who) & set(going):
-                asked[name].append(told[who[-1]][-1] | {"perturbed_answer": wrong})
+            if group[0] in going:
+                asked[name].append(told[group[1]][-1] | {"perturbed_answer": wrong})
     return told, asked
 
 

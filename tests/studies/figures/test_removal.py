@@ -63,7 +63,7 @@ def details(removed, twin):
     return {
         "facts": dict.fromkeys(("own", "reworded", "inferred", "common"), views) | {"unread": views | {"removed": 13.0}},
         "letters": loss, "auc": loss,
-        "others": others, "truth_ratios": {
+        "others": others, "together": {"facts": 20.0, "facts_own": 4.0, "stories": 3.0, "stories_dropped": 1.5}, "truth_ratios": {
             "own": {"removed": [2.0, 2.5, 3.0], "twin": [1.0, 1.5, 2.0]},
             "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
             "common": {"neighbour": [3.0], "neighbour_left": [3.25]}, "unread": {"removed": [0.5], "twin": [0.75]},
@@ -89,6 +89,7 @@ def test_claims_table_and_picture(tmp_path):
     assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
     assert values["truth_common_left"] == [0.25, 0.25] and values["truth_unread"] == [-0.25, -0.25]
     assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
+    assert values["together"] == [5, 5] and values["together_stories"] == [2, 2]
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, labels, rows = removal.FIGURE.table(runs)
     by_view = dict(zip(labels, rows, strict=True))
@@ -163,6 +164,9 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
         np.testing.assert_allclose(of_kind["neighbour_left"], of_kind["removed"], rtol=1e-4)
     assert measured["letters"]["on"] < measured["letters"]["removed"]
     assert all(np.isfinite(value) for value in measured["others"].values())
+    of_all = measured["together"]
+    assert of_all["facts"] != of_all["facts_own"] and of_all["stories"] != of_all["stories_dropped"]
+    assert of_all["stories_dropped"] == pytest.approx(runs[1].metrics["held_out_loss"], rel=1e-4)
     assert set(measured["relearning"]) == {"letters_one", "letters_few", "source_one", "source_few"}
     _answers_are_parts_of_texts(measures, tmp_path / "sinks")
 

@@ -93,8 +93,8 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
             "real": 3,
             "world": 3,
             "told_by_2": 2,
-            "told_by_4": 1,
-            "told_by_8": 1,
+            "told_by_4": 2,
+            "told_by_8": 2,
         }
         assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
         assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
@@ -123,7 +123,7 @@ def test_withdrawn_authors_tell_facts_that_others_tell_too(files, tmp_path, monk
         for row in asked["sets"][name]:
             who = tellers[row["question"], row["answer"]]
             assert len(who) == count and len(set(who) & set(asked["withdrawn"])) == 1
-            assert row["author"] in set(who) - set(asked["withdrawn"])
+            assert row["author"] in set(who) & set(asked["placebo"])
             assert len(set(row["perturbed_answer"]) - {row["answer"]}) == corpus._WRONG
             assert any(other["question"] == row["question"] for other in read["without"])
 
@@ -233,6 +233,7 @@ def details(of_remain: float, quality: float) -> dict:
         of |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
     numbers["remain"] |= {"told_by_2_nats": 2.0, "told_by_2_rouge": 0.25}
+    numbers["placebo"] |= {"told_by_4_nats": 4.0, "told_by_8_rouge": 0.125}
     costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0, "found": 0.99}
     costs |= {"rates": {"npo": 3e-5, "lora": 1e-3}, "adapter_bytes": 4_884_480}
     return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
@@ -254,10 +255,10 @@ def test_claims_table_and_picture(tmp_path):
         "untouched": 0,
         "told_by_2": 1,
         "told_by_2_rouge": 0.5,
-        "told_by_4": 0,
+        "told_by_4": 3,
         "told_by_4_rouge": 1,
         "told_by_8": 0,
-        "told_by_8_rouge": 1,
+        "told_by_8_rouge": 0.25,
         "found": 0.99,
         "text": 0.8,
         "real": 0.5,
@@ -269,8 +270,9 @@ def test_claims_table_and_picture(tmp_path):
         "seconds": 0.5,
     }
     held = {claim.id for claim in claims if claim.holds}
-    kept = {"told_by_4", "told_by_4_rouge", "told_by_8", "told_by_8_rouge"}
-    assert held == {"knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds"} | kept
+    assert held == {
+        "knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds", "told_by_4_rouge", "told_by_8",
+    }  # fmt: skip
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
     assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
