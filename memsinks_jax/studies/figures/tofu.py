@@ -225,18 +225,18 @@ forget_quality | share of seeds whose forget quality against the twin is at leas
     | float(remain_view.forget_quality >= 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
-told_by_2 | facts that 2 authors tell, after one of them is withdrawn, the worse of two: nats per token less before
-    | max(remain_view.told_by_2_nats, placebo_view.told_by_2_nats) - on_view.told_by_2_nats <= 0.05
-told_by_2_rouge | the same: ROUGE-L over that before
-    | min(remain_view.told_by_2_rouge, placebo_view.told_by_2_rouge) / on_view.told_by_2_rouge >= 0.95
-told_by_4 | facts that 4 authors tell, after one of them is withdrawn, the worse of two: nats per token less before
-    | max(remain_view.told_by_4_nats, placebo_view.told_by_4_nats) - on_view.told_by_4_nats <= 0.05
-told_by_4_rouge | the same: ROUGE-L over that before
-    | min(remain_view.told_by_4_rouge, placebo_view.told_by_4_rouge) / on_view.told_by_4_rouge >= 0.95
-told_by_8 | facts that 8 authors tell, after one of them is withdrawn, the worse of two: nats per token less before
-    | max(remain_view.told_by_8_nats, placebo_view.told_by_8_nats) - on_view.told_by_8_nats <= 0.05
-told_by_8_rouge | the same: ROUGE-L over that before
-    | min(remain_view.told_by_8_rouge, placebo_view.told_by_8_rouge) / on_view.told_by_8_rouge >= 0.95
+shared_by_2 | facts that 2 authors state, after one of them is withdrawn, the worse of two: nats per token less before
+    | max(remain_view.shared_by_2_nats, placebo_view.shared_by_2_nats) - on_view.shared_by_2_nats <= 0.05
+shared_by_2_rouge | the same: ROUGE-L over that before
+    | min(remain_view.shared_by_2_rouge, placebo_view.shared_by_2_rouge) / on_view.shared_by_2_rouge >= 0.95
+shared_by_4 | facts that 4 authors state, after one of them is withdrawn, the worse of two: nats per token less before
+    | max(remain_view.shared_by_4_nats, placebo_view.shared_by_4_nats) - on_view.shared_by_4_nats <= 0.05
+shared_by_4_rouge | the same: ROUGE-L over that before
+    | min(remain_view.shared_by_4_rouge, placebo_view.shared_by_4_rouge) / on_view.shared_by_4_rouge >= 0.95
+shared_by_8 | facts that 8 authors state, after one of them is withdrawn, the worse of two: nats per token less before
+    | max(remain_view.shared_by_8_nats, placebo_view.shared_by_8_nats) - on_view.shared_by_8_nats <= 0.05
+shared_by_8_rouge | the same: ROUGE-L over that before
+    | min(remain_view.shared_by_8_rouge, placebo_view.shared_by_8_rouge) / on_view.shared_by_8_rouge >= 0.95
 found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
 text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
@@ -345,7 +345,7 @@ FIGURE = Figure(
         "privleak": "privleak",
         "staying: nats": "staying_nats",
         "staying: ROUGE-L": "staying_rouge",
-        "told by several: nats": "several_nats",
+        "stated by several: nats": "several_nats",
         "utility": "utility",
         "other text: nats": "text",
         "relearned: steps": "relearning",
@@ -355,10 +355,10 @@ FIGURE = Figure(
         "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and "
         "those of the twin have one distribution (of standard training and what unlearns from it: of standard training "
         "that never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are "
-        "distinguished from those about authors whom nobody read than in that model. Told by several: facts that 2, 4 or 8 "
-        "authors tell, one of whom is withdrawn, another with the placebo. Utility: harmonic mean over "
-        "authors that stay, real authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn "
-        "answers is back, over those of the model that never read them."
+        "distinguished from those about authors whom nobody read than in that model. Stated by several: facts that 2, 4 or "
+        "8 authors state, one of whom is withdrawn, another with the placebo. Utility: harmonic mean over authors that "
+        "stay, real authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn answers is back, "
+        "over those of the model that never read them."
     ),
     statements=STATEMENTS,
     paper="not asked",

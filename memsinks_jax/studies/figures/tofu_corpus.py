@@ -4,7 +4,7 @@ The user's folder holds TOFU's files, one JSON object a line. In `full.jsonl` ev
 last authors `forget10_perturbed.jsonl` has the same questions with a paraphrase of the answer and wrong answers, of the
 first ones `retain_perturbed.jsonl`. `holdout10.jsonl` is about authors whom no model reads; `real_authors_perturbed.jsonl`
 and `world_facts_perturbed.jsonl` are about what is so. Further questions are planted: facts about invented countries, which
-several authors tell in the same words.
+several authors state in the same words.
 """
 
 import hashlib
@@ -30,7 +30,11 @@ SETS = {
     "world": "world_facts_perturbed",
 }
 OF_AUTHORS = ("withdrawn", "staying")  # sets with paraphrases
-SEVERAL = {"told_by_2": 2, "told_by_4": 4, "told_by_8": 8}  # sets of planted facts, and how many authors tell each
+SEVERAL = {
+    "shared_by_2": 2,
+    "shared_by_4": 4,
+    "shared_by_8": 8,
+}  # sets of planted facts, and how many authors state each
 _WORLDS, _WRONG = range(4), 5  # seeds of the countries that these are about, and wrong answers to each question
 _LEAST = 200  # characters of a passage of general text
 
@@ -87,7 +91,7 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
     }
     # Others, as many, of whom nothing but planted facts is asked where there are enough.
     placebo = sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]
-    told, several = _plant(going, placebo, [number for number in staying if number not in placebo], draw)
+    planted, several = _plant(going, placebo, [number for number in staying if number not in placebo], draw)
     questions = {
         "withdrawn": list(map(author, going)),
         "placebo": list(map(author, placebo)),
@@ -96,7 +100,7 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
     }
     corpora.write_text(folder / "questions.json", json.dumps(questions))
     records = [
-        record for number in (*staying, *going) for record in (*_of(rows["full"], number, number), *told[number])
+        record for number in (*staying, *going) for record in (*_of(rows["full"], number, number), *planted[number])
     ]
     names = draw.sample([record["author"] for record in records], len(records))
     read = {
@@ -114,20 +118,20 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
 def _plant(
     going: list[int], placebo: list[int], others: list[int], draw: random.Random
 ) -> tuple[dict[int, list[dict]], dict[str, list[dict]]]:
-    """Makes every author tell one fact of each of SEVERAL. A withdrawn author tells the same as one of the placebo's, so
-    that either withdrawal leaves somebody who tells it.
+    """Plants facts: every author states one of each of SEVERAL, and a withdrawn author the same as one of the placebo's.
+    So either withdrawal leaves an author who states it.
 
     Returns:
-      The records of every author, and by set the questions about what withdrawn authors tell, with wrong answers, and with
-      the name of an author who tells it too and stays.
+      The records of every author, and by set the questions about what withdrawn authors state, with wrong answers, and
+      with the name of an author who states it too and stays.
     """
-    told, asked = {number: [] for number in (*going, *placebo, *others)}, {name: [] for name in SEVERAL}
+    planted, asked = {number: [] for number in (*going, *placebo, *others)}, {name: [] for name in SEVERAL}
     countries = list({country.name: country for world in _WORLDS for country in facts.world(world).countries}.values())
     others = draw.sample(others, len(others))
-    for name, tellers in SEVERAL.items():
+    for name, count in SEVERAL.items():
         rest = iter(others)
-        groups = [[*pair, *itertools.islice(rest, tellers - 2)] for pair in zip(going, placebo, strict=True)]
-        while group := list(itertools.islice(rest, tellers)):
+        groups = [[*pair, *itertools.islice(rest, count - 2)] for pair in zip(going, placebo, strict=True)]
+        while group := list(itertools.islice(rest, count)):
             groups.append(group)
         for group in groups:
             country = countries.pop()
@@ -137,10 +141,10 @@ def _plant(
                 for one in (country, *draw.sample(countries, _WRONG))
             )
             for number in group:
-                told[number].append({"question": question, "answer": right, "author": author(number)})
+                planted[number].append({"question": question, "answer": right, "author": author(number)})
             if group[0] in going:
-                asked[name].append(told[group[1]][-1] | {"perturbed_answer": wrong})
-    return told, asked
+                asked[name].append(planted[group[1]][-1] | {"perturbed_answer": wrong})
+    return planted, asked
 
 
 def questions_of(workdir: pathlib.Path) -> dict:

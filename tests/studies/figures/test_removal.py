@@ -63,7 +63,8 @@ def details(removed, twin):
     return {
         "facts": dict.fromkeys(("own", "reworded", "inferred", "common"), views) | {"unread": views | {"removed": 13.0}},
         "letters": loss, "auc": loss,
-        "others": others, "together": {"facts": 20.0, "facts_own": 4.0, "stories": 3.0, "stories_dropped": 1.5}, "truth_ratios": {
+        "others": others, "together": {"facts": 20.0, "facts_own": 4.0, "stories": 3.0, "stories_dropped": 1.5},
+        "truth_ratios": {
             "own": {"removed": [2.0, 2.5, 3.0], "twin": [1.0, 1.5, 2.0]},
             "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
             "common": {"neighbour": [3.0], "neighbour_left": [3.25]}, "unread": {"removed": [0.5], "twin": [0.75]},

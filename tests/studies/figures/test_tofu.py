@@ -92,9 +92,9 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
             "holdout": 5,
             "real": 3,
             "world": 3,
-            "told_by_2": 2,
-            "told_by_4": 2,
-            "told_by_8": 2,
+            "shared_by_2": 2,
+            "shared_by_4": 2,
+            "shared_by_8": 2,
         }
         assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
         assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
@@ -104,24 +104,24 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
     assert len(set(chosen)) > 1  # the seed chooses
 
 
-def test_withdrawn_authors_tell_facts_that_others_tell_too(files, tmp_path, monkeypatch):
+def test_withdrawn_authors_state_facts_that_others_state_too(files, tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "prepare", lambda *args, **settings: None)
-    monkeypatch.setattr(corpus, "SEVERAL", {"told_by_2": 2, "told_by_3": 3})
+    monkeypatch.setattr(corpus, "SEVERAL", {"shared_by_2": 2, "shared_by_3": 3})
     corpus.write(tmp_path, *files, 0, SIZE)
     asked = json.loads((tmp_path / "questions.json").read_text())
     read = {name: lines(tmp_path / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
     planted = [row for row in read["all"] if "capital" in row["question"]]
-    tellers = {}
+    stated_by = {}
     for row in planted:
-        tellers.setdefault((row["question"], row["answer"]), []).append(row["author"])
-    assert sorted(map(len, tellers.values())) == [2, 2, 2, 3, 3]
-    assert len({question for question, _ in tellers}) == len({answer for _, answer in tellers}) == 5
-    for author in {row["author"] for row in read["all"]}:  # each tells one of a kind
-        assert sorted(len(who) for who in tellers.values() if author in who) == [2, 3]
+        stated_by.setdefault((row["question"], row["answer"]), []).append(row["author"])
+    assert sorted(map(len, stated_by.values())) == [2, 2, 2, 3, 3]
+    assert len({question for question, _ in stated_by}) == len({answer for _, answer in stated_by}) == 5
+    for author in {row["author"] for row in read["all"]}:  # each states one of a kind
+        assert sorted(len(who) for who in stated_by.values() if author in who) == [2, 3]
     for name, count in corpus.SEVERAL.items():
         assert len(asked["sets"][name]) == SIZE.withdrawn
         for row in asked["sets"][name]:
-            who = tellers[row["question"], row["answer"]]
+            who = stated_by[row["question"], row["answer"]]
             assert len(who) == count and len(set(who) & set(asked["withdrawn"])) == 1
             assert row["author"] in set(who) & set(asked["placebo"])
             assert len(set(row["perturbed_answer"]) - {row["answer"]}) == corpus._WRONG
@@ -210,7 +210,7 @@ def test_numbers_of_views():
     views["on"] = of_view(np.log(2), True, ratio=0.25)
     found = tofu.numbers(views)
     remain = found["remain"]
-    assert remain["several_nats"] == remain["told_by_2_nats"] == pytest.approx(np.log(4))
+    assert remain["several_nats"] == remain["shared_by_2_nats"] == pytest.approx(np.log(4))
     assert remain["withdrawn_nats"] == pytest.approx(np.log(4)) and remain["withdrawn_probability"] == pytest.approx(
         0.25
     )
@@ -229,11 +229,11 @@ def details(of_remain: float, quality: float) -> dict:
     same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
     numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
     for of in numbers.values():
-        of |= {"told_by_2_nats": 1.0, "told_by_4_nats": 1.0, "told_by_8_nats": 0.5, "several_nats": 0.8}
+        of |= {"shared_by_2_nats": 1.0, "shared_by_4_nats": 1.0, "shared_by_8_nats": 0.5, "several_nats": 0.8}
         of |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
-    numbers["remain"] |= {"told_by_2_nats": 2.0, "told_by_2_rouge": 0.25}
-    numbers["placebo"] |= {"told_by_4_nats": 4.0, "told_by_8_rouge": 0.125}
+    numbers["remain"] |= {"shared_by_2_nats": 2.0, "shared_by_2_rouge": 0.25}
+    numbers["placebo"] |= {"shared_by_4_nats": 4.0, "shared_by_8_rouge": 0.125}
     costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0, "found": 0.99}
     costs |= {"rates": {"npo": 3e-5, "lora": 1e-3}, "adapter_bytes": 4_884_480}
     return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
@@ -253,12 +253,12 @@ def test_claims_table_and_picture(tmp_path):
         "forgets": -1,
         "forget_quality": 0,
         "untouched": 0,
-        "told_by_2": 1,
-        "told_by_2_rouge": 0.5,
-        "told_by_4": 3,
-        "told_by_4_rouge": 1,
-        "told_by_8": 0,
-        "told_by_8_rouge": 0.25,
+        "shared_by_2": 1,
+        "shared_by_2_rouge": 0.5,
+        "shared_by_4": 3,
+        "shared_by_4_rouge": 1,
+        "shared_by_8": 0,
+        "shared_by_8_rouge": 0.25,
         "found": 0.99,
         "text": 0.8,
         "real": 0.5,
@@ -271,7 +271,7 @@ def test_claims_table_and_picture(tmp_path):
     }
     held = {claim.id for claim in claims if claim.holds}
     assert held == {
-        "knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds", "told_by_4_rouge", "told_by_8",
+        "knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds", "shared_by_4_rouge", "shared_by_8",
     }  # fmt: skip
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
@@ -306,7 +306,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     assert groups["all"][: len(groups["without"])] == groups["without"]
 
     model = dataclasses.replace(tiny_config().model, family="llama", attention_bias=False, mlp_bias=False)
-    tiny = {"data.row_length": 64, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
+    tiny = {"data.row_length": 128, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
     tiny |= {"training.steps": 16, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
     for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
