@@ -328,7 +328,10 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
     nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
     assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
-    assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
+    beyond = {
+        name: nats[name] - of["staying_nats"] for name, of in numbers.items()
+    }  # what stays is still being learned
+    assert nats["npo"] > nats["standard"] and beyond["difference"] > beyond["standard"] + 0.02
     assert numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
     assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()
 
