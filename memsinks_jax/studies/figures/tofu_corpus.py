@@ -30,11 +30,7 @@ SETS = {
     "world": "world_facts_perturbed",
 }
 OF_AUTHORS = ("withdrawn", "staying")  # sets with paraphrases
-SEVERAL = {
-    "shared_by_2": 2,
-    "shared_by_4": 4,
-    "shared_by_8": 8,
-}  # sets of planted facts, and how many authors state each
+SEVERAL = {"shared_by_2": 2, "shared_by_4": 4, "shared_by_8": 8}  # sets of planted facts: how many authors state each
 _WORLDS, _WRONG = range(4), 5  # seeds of the countries that these are about, and wrong answers to each question
 _LEAST = 200  # characters of a passage of general text
 
