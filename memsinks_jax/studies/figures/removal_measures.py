@@ -117,7 +117,7 @@ def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
     models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard, wide)))
     return {
         "facts": _facts(models), "truth_ratios": _truth_ratios(models), "others": _others(models.sinks),
-        "together": together(models.sinks, sunk), "relearning": _relearning(models),
+        "together": _together(models.sinks, sunk), "relearning": _relearning(models),
     } | _repeated_stories(models, sunk)  # fmt: skip
 
 
@@ -164,8 +164,15 @@ def _under(asked: Asked, identity: np.ndarray) -> Asked:
     return asked._replace(identities=np.tile(identity, (len(asked.questions), 1)))
 
 
-def _without(run: Trained, group: str) -> dict:
-    return neurons.without(run.config, run.params, neurons.neurons_of(run.config, group_id(group)[None]))
+def _without(run: Trained, *groups: str) -> dict:
+    """The parameters after these groups are removed."""
+    gone = neurons.neurons_of(run.config, np.stack(list(map(group_id, groups))))
+    return neurons.without(run.config, run.params, gone)
+
+
+def _of_sources_that_stay() -> list[Asked]:
+    """Their own facts."""
+    return [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
 
 
 def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
@@ -180,7 +187,7 @@ def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
     """Asked of the withdrawn sources; and of others, before (neighbour) and after (neighbour_left) all these are gone."""
     run, going = models.sinks, range(corpus.WITHDRAWN)
     ids, of_others = (np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going)))
-    left = neurons.without(run.config, run.params, neurons.neurons_of(run.config, ids))
+    left = _without(run, *map(corpus.source, going))
     found = {}
     for kind, of_sources in _by_kind().items():
         facts = sum(of_sources, [])
@@ -216,7 +223,7 @@ def _others(run: Trained) -> dict[str, float]:
     """Rise of the remaining documents' loss, own sinks on, when a source or a repeated story is removed: {"letters": nats
     per token, "facts": nats per answer; each also with _placebo, for removing an unused id}. Means over the removals."""
     repeated = _repeated_stories_of(run, range(corpus.WITHDRAWN_STORIES, corpus.REPEATED_STORIES)).batches(run)
-    facts = [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
+    facts = _of_sources_that_stay()
     loss = DocumentLoss(run.config)
 
     def both(params: dict) -> np.ndarray:
@@ -232,14 +239,12 @@ def _others(run: Trained) -> dict[str, float]:
     return dict(zip(names, map(float, (*right, *placebo)), strict=True))
 
 
-def together(run: Trained, sunk: Run) -> dict[str, float]:
+def _together(run: Trained, sunk: Run) -> dict[str, float]:
     """Losses with all sinks on that remain after all withdrawals: {"facts": nats per answer about sources that stay,
     "facts_own": with the source's own on; "stories": nats per token of held-out stories, "stories_dropped": with none}."""
     gone = [*map(corpus.source, range(corpus.WITHDRAWN))]
     gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
-    of_gone = neurons.neurons_of(run.config, np.stack(list(map(group_id, gone))))
-    left = dataclasses.replace(run, params=neurons.without(run.config, run.params, of_gone))
-    facts = [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
+    left, facts = dataclasses.replace(run, params=_without(run, *gone)), _of_sources_that_stay()
     held_out = of_role(workdirs.read_corpus(sunk.workdir), run.config, "held_out", str(sunk.workdir))
     stories, dropped = (token_mean(*losses_of(Subject("", left, mode), held_out)) for mode in ("all", "drop"))
     return {
