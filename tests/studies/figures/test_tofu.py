@@ -307,7 +307,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
 
     model = dataclasses.replace(tiny_config().model, family="llama", attention_bias=False, mlp_bias=False)
     tiny = {"data.row_length": 128, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
-    tiny |= {"training.steps": 16, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
+    tiny |= {"training.steps": 48, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
     for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
         sunk = {"sinks.active": 4} if job.config.sinks.kind != "none" else {}
@@ -328,10 +328,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
     nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
     assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
-    beyond = {
-        name: nats[name] - of["staying_nats"] for name, of in numbers.items()
-    }  # what stays is still being learned
-    assert nats["npo"] > nats["standard"] and beyond["difference"] > beyond["standard"] + 0.02
+    assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
     assert numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
     assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()
 
