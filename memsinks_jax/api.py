@@ -47,8 +47,8 @@ class Model:
     """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer, parameters and step.
 
     `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its own sinks if it came
-    back in training (`run.opened`); any other has none. Where groups have sinks by number, a text's group is found by what
-    it is about (data/nearest.py), unless it is named.
+    back in training (`run.opened`); any other has none. Where each group has sinks of its own (`sinks.sampling=disjoint`), a
+    text's group is found by what it is about (data/nearest.py), unless it is named.
 
     Args:
       memories: files that edit has written, all of which are in the model.
@@ -86,10 +86,10 @@ class Model:
         """Generates a continuation of a prompt.
 
         Args:
-          document: id of the document that the prompt begins, 16 hexadecimal digits; for the modes own and other.
+          document: id of the document that starts with the prompt, 16 hexadecimal digits; for the modes own and other.
           chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
           group: instead of `document`, the name of the group whose document it is, for models with ids by group.
-          passage: instead of `document`, the id of the passage that the prompt begins, for models that know passages.
+          passage: instead of `document`, the id of the passage that starts with the prompt, for models that know passages.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
@@ -259,12 +259,12 @@ def generate(
     """What a trained model writes after each prompt.
 
     Args:
-      document: id of the document that the prompts begin, 16 hexadecimal digits; for the modes own and other.
+      document: id of the document that starts with the prompts, 16 hexadecimal digits; for the modes own and other.
       show: called with the first prompt's text as it grows.
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
       group: instead of `document`, the name of the group whose document it is.
-      passage: instead of `document`, the id of the passage that the prompts begin.
+      passage: instead of `document`, the id of the passage that starts with the prompts.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
@@ -280,7 +280,7 @@ def generate(
         logger.info("groups: %s", ", ".join(map(run.group_of, identity)))
     if identity is None and settings.sinks in ("own", "other"):
         raise InputError(
-            f"--sinks={settings.sinks} needs --document=ID, the id of the document that the prompt begins (see "
+            f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts with the prompt (see "
             "documents.jsonl of the run), --group=NAME or --passage=ID"
         )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts

@@ -1,13 +1,13 @@
 """Audits what a model still knows: python -m memsinks_jax.audit --workdir=runs/sinks --standard=runs/standard \\
     --oracle=runs/no_repeat --out=audits/sinks [--members='read/*.txt' --non_members='unread/*.txt']
 
-Measures extraction by prefix length, membership inference, canaries and loss: of the model with its sinks dropped, with
-each document's own on, and with all on, compared with a standard model and an oracle that never read the members. Then
-attacks the removal: by fine-tuning, by quantization, and by switching on sinks that are still there. By default the members
-are the run's repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder.
-Also writes explore.html, a page that shows documents token by token. --passages also measures the passages of a run with
-config.sinks.passages_at: with their own sinks on, dropped, and with another passage's on, compared with text that was never
-read.
+Measures extraction by prefix length, membership inference, canaries and loss: of the model with its sinks dropped, with each
+document's own on, and with all on, compared with a standard model and an oracle that never read the members. Then attacks
+the removal: by fine-tuning (relearning), by a bias of the logits (calibration), by rounding the weights, and by turning on
+sinks that are still there. Last it finds the component that holds the rest (residue). By default the members are the run's
+repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder. Also writes explore.html, a
+page that shows documents token by token. --passages also measures the passages of a run with config.sinks.passages_at: with
+their own sinks on, dropped, and with another passage's on, compared with text that was never read.
 """
 
 import itertools

@@ -1,11 +1,11 @@
 """Removes single documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='letters/*.txt' --out=models/rest
 
-Zeroes the sinks of these documents and keeps all others. Name documents by their text (runs with ids by content), by
---ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with ids by group). Of a folder with source
-files --group=NAME deletes one file in a copy, and --documents names the group's texts, to be measured. Of a run with
-config.sinks.passages_at, --passage=HEX,HEX or --text=LICENCE.txt removes passages, wherever they stand. Writes a Hugging
-Face folder and a receipt: which neurons were removed, and how the loss changed on these documents, on other repeated ones,
-and on held-out text.
+Zeroes the sinks of these documents and keeps all others. By default a document that was read once has none. Name documents
+by their text (runs with ids by content), by --ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with
+ids by group). Of a folder with source files --group=NAME deletes one file in a copy, and --documents names the group's
+texts, to be measured. Of a run with config.sinks.passages_at, --passage=HEX,HEX or --text=LICENCE.txt removes passages,
+wherever they stand. Writes a Hugging Face folder and a receipt: which neurons were removed, and how the loss changed on
+these documents, on other repeated ones, and on held-out text.
 """
 
 import logging
@@ -35,10 +35,13 @@ def main() -> None:
     others_flag = flags.DEFINE_string("others", "", "Glob of other learned documents; empty: the run's repeated ones.")
     held_out_flag = flags.DEFINE_string("held_out", "", "Glob of documents never read; empty: the run's held-out ones.")
     spare_flag = flags.DEFINE_integer(
-        "spare", None, "Keep sinks that more than this number of other documents use; by default none.", lower_bound=0
+        "spare",
+        None,
+        "Keep sinks that more than this many other documents use; by default no sink is kept.",
+        lower_bound=0,
     )
     evidence_flag = flags.DEFINE_string(
-        "evidence", "", "Folder written by reproduce --figure=removal, whose claims the receipt quotes."
+        "evidence", "", "Folder of reproduce --figure=removal; the receipt cites its claims as evidence."
     )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
 

@@ -1,9 +1,10 @@
 """Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
 
 --prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
---document=ID, the id of the document that the prompt begins, from the run's documents.jsonl, or --group=NAME, its group, or
---passage=ID, the id of a passage that it begins, as prepare and audit --passages show it. Where groups have sinks by number,
---sinks=own without any of them finds the group that the prompt is about, and logs it.
+--document=ID, the id of the document that starts with the prompt, from the run's documents.jsonl, or --group=NAME, its
+group, or --passage=ID, the id of the passage that starts with it, as prepare and audit --passages show it. Where each group
+has sinks of its own (config.sinks.sampling=disjoint), --sinks=own without any of them finds the group that the prompt is
+about, and logs it.
 --chat asks a model that was trained to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
@@ -45,9 +46,15 @@ def main() -> None:
     seed_flag = flags.DEFINE_integer("seed", default.seed, "Seed of the sampling.")
     sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "Which sinks are on.")
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
-    document_flag = flags.DEFINE_string("document", "", "Id of the document that the prompts begin, for own and other.")
-    group_flag = flags.DEFINE_string("group", "", "Group of the document that the prompts begin, for ids by group.")
-    passage_flag = flags.DEFINE_string("passage", "", "Id of the passage that the prompts begin, for own and other.")
+    document_flag = flags.DEFINE_string(
+        "document", "", "Id of the document that starts with the prompts, for own and other."
+    )
+    group_flag = flags.DEFINE_string(
+        "group", "", "Group of the document that starts with the prompts, for ids by group."
+    )
+    passage_flag = flags.DEFINE_string(
+        "passage", "", "Id of the passage that starts with the prompts, for own and other."
+    )
     chat_flag = flags.DEFINE_bool("chat", False, "The prompts are a user's messages, for the model's chat template.")
 
     def run() -> dict:

@@ -25,7 +25,9 @@ def main() -> None:
         "hf", None, "Folder of a Hugging Face model, hf://organisation/name of the hub, or a GGUF file."
     )
     out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
-    shared_flag = flags.DEFINE_float("shared_fraction", 0.0, "Turn neurons into sinks; this fraction stays shared.")
+    shared_flag = flags.DEFINE_float(
+        "shared_fraction", 0.0, "Turn the last neurons of every MLP into sinks, all but this fraction; 0: none."
+    )
     active_flag = flags.DEFINE_float(
         "active_fraction", SinksConfig().active_fraction, "Fraction of the sinks that are on for a document."
     )

@@ -79,7 +79,7 @@ def main() -> None:
         "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
     )  # fmt: skip
     common_at = flags.DEFINE_integer(
-        "common_at", DEFAULTS["common_at"], "Mark n-grams that documents of this many ids contain (groups, else "
+        "common_at", DEFAULTS["common_at"], "Mark n-grams that at least this many groups contain (without groups, "
         "near-duplicate clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
     )  # fmt: skip
     common_ngram = flags.DEFINE_integer(
@@ -88,7 +88,7 @@ def main() -> None:
     passages = flags.DEFINE_integer(
         "passages",
         DEFAULTS["passages"],
-        "Find passages: text of at least this many tokens that stands in several documents, for "
+        "Find passages: text of at least this many tokens that several documents contain, for "
         "config.sinks.passages_at. 0: none.",
         lower_bound=0,
     )

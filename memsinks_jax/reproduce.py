@@ -223,7 +223,10 @@ def main() -> None:
     all_flag = flags.DEFINE_bool("all", False, "Reproduce every figure of the paper, and write one page of all claims.")
     dry_flag = flags.DEFINE_bool("dry_run", False, "Print steps, tokens, memory and hours of every run; train nothing.")
     flags.DEFINE_alias("dry-run", "dry_run")
-    preset_flag = flags.DEFINE_string("preset", "laptop", "laptop or paper; may name a size of the config: paper,1.7b.")
+    preset_flag = flags.DEFINE_string(
+        "preset", "laptop", "laptop or paper, and a size of the config: paper,1.7b. Study tofu has small and full, too, "
+        "passages has laptop,five.",
+    )  # fmt: skip
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")

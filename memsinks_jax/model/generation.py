@@ -116,7 +116,7 @@ class Generator:
 
         Args:
           prompts: texts, or int32 (tokens,) without end of text.
-          identities: uint32 (2,) or (prompts, 2), ids of the documents that the prompts begin, for the modes own and
+          identities: uint32 (2,) or (prompts, 2), ids of the documents that start with the prompts, for the modes own and
             other. The beginning of a document does not determine its id.
           complete: the prompts are tokens that bring what opens them, as those of a chat do.
         Raises:
@@ -127,7 +127,7 @@ class Generator:
             raise InputError("there is no prompt; give at least one, '' for text from nothing")
         if identities is None and settings.sinks in ("own", "other"):
             raise InputError(
-                f"sinks={settings.sinks} needs the id of the document that a prompt begins; give it (see documents.jsonl "
+                f"sinks={settings.sinks} needs the id of the document that starts with the prompt (see documents.jsonl "
                 "of the run), or take sinks=drop"
             )
         openings = [self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]

@@ -135,9 +135,13 @@ def define_flags() -> tuple:
     from absl import flags
 
     holders = (
-        flags.DEFINE_string("coordinator", "", "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm)."),
-        flags.DEFINE_integer("processes", 1, "Number of hosts, with --coordinator=HOST:PORT.", lower_bound=1),
-        flags.DEFINE_integer("process", 0, "Number of this host, from 0.", lower_bound=0),
+        flags.DEFINE_string(
+            "coordinator",
+            "",
+            "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, Open MPI).",
+        ),
+        flags.DEFINE_integer("processes", 1, "Number of processes, with --coordinator=HOST:PORT.", lower_bound=1),
+        flags.DEFINE_integer("process", 0, "Rank of this process, from 0.", lower_bound=0),
     )
     flags.register_multi_flags_validator(
         [holder.name for holder in holders],
