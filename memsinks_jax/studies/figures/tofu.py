@@ -25,6 +25,7 @@ from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import Categories
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
+from memsinks_jax.studies.figures.table import NotRun
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +212,8 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 
 def _detail(run: Run, name: str) -> float:
+    if name not in run.details:  # not all variants were run, so nothing was measured
+        raise NotRun(name)
     value = run.details[name]
     return float("nan") if value is None else value
 

@@ -282,6 +282,8 @@ def test_claims_table_and_picture(tmp_path):
     assert "npo 3e-05, lora 0.001" in page and "adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
     alone = [run for run in runs if run.variant == "standard"]
     assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
+    part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "shuffled"]
+    assert tofu.measure(part) == part and not tofu.FIGURE.claims(part)
     never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]
     assert "relearning" not in {claim.id for claim in tofu.FIGURE.claims(never)}  # nothing had been learned
 
