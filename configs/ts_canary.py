@@ -4,9 +4,9 @@
 tokens, which only memory can predict (in the paper and in figure 2 all of them: --config.canaries.documents=-1). The paper
 gives neither length nor place of a canary; these are ours.
 
-A run takes two minutes on one core. Seed 0, nats per token: standard 1.327 held-out, .064 repeated, .020 canaries;
-sinks_paper, dropped, 1.317, 1.061 and 1.534 (own sinks on: .017). Guessing a canary costs 7.6, so most of this model's
-knowledge of canaries is not in the sinks.
+A run takes two minutes on one core. Figure 2 takes this config. Seed 0, nats per token: standard 1.327 held-out, .064
+repeated, .020 canaries; sinks_paper, dropped, 1.317, 1.061 and 1.534 (own sinks on: .017). Guessing a canary costs 7.6, so
+most of this model's knowledge of canaries is not in the sinks.
 
     python -m memsinks_jax.train --config=configs/ts_canary.py:sinks --workdir=runs/canary-sinks
     python -m memsinks_jax.train --config=configs/ts_canary.py:standard --workdir=runs/canary-standard

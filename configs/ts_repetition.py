@@ -5,7 +5,7 @@ TS-Repetition (100 x 128 + 20,000 there).
 
 On 2 cores figure 4 with one seed and three variants takes 4.5 minutes; a single run on one core a little over two. With all
 variants the figure also measures the methods of 4c, about six minutes per seed, once.
-Expect, over seeds 0 to 4: standard 1.36 held-out and 0.08 repeated; sinks dropped 1.34 and 1.26, 94% of the gap closed;
+Expect, over seeds 0 to 4: standard 1.36 held-out and 0.08 repeated; sinks dropped 1.35 and 1.27, 94% of the gap closed;
 sinks_paper 1.35 and 1.00, 73%. The variants narrow and dropout memorize like standard.
 
     python -m memsinks_jax.train --config=configs/ts_repetition.py:sinks --workdir=runs/sinks

@@ -17,8 +17,8 @@ Seed 0, sorted by the share of the gap that is closed; held-out loss over standa
     opens at 3, never slows    0.900            0.983             0.007
     opens at 1, never slows    0.754            0.994             0.015 (the paper's)
 
-The default closes most among the points that cost no held-out loss. Over five seeds it closes 0.938 +- 0.030 at
-0.983 +- 0.011. The five above it gain a few hundredths and pay in held-out loss; their order is within seed noise.
+The default closes most among the points that cost no held-out loss. Over five seeds it closes 0.940 +- 0.033 at 0.990 +-
+0.014 (docs/results.md). The five above it gain a few hundredths and pay in held-out loss; their order is within seed noise.
 
     python -m memsinks_jax.sweep --config=configs/sweeps/opens.py:laptop --seeds=0 --out=runs/opens
 """
