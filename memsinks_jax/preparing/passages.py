@@ -24,6 +24,7 @@ answers: no n-gram has a token of a prompt, and none goes on into one.
 
 import functools
 import pathlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -36,14 +37,13 @@ from memsinks_jax.data.table import is_in
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.data.words import InWords, Words
 from memsinks_jax.preparing.columns import Column
-from memsinks_jax.preparing.common_text import hashes_of, in_several, is_new, range_of, shard_tokens
+from memsinks_jax.preparing.common_text import hashes_of, is_new, range_of, shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, union
 from memsinks_jax.preparing.steps import answers_file
 
 _SHOWN = 10  # longest and most frequent passages on the page
 _EXCERPT = 1000  # tokens
 _NONE = 2**32 - 1  # no token: the neighbour of an n-gram at the end of a document
-_COMMON, _GOES_ON, _COMES_FROM = 1, 2, 4  # what is known of a place, three bits below it
 _LOW = np.uint64(2**32 - 1)
 
 
@@ -117,7 +117,10 @@ def _words(path: pathlib.Path, modified: int) -> Words:
 
 
 class Repeats(PipelineStep):
-    """Stage 2, one task per range of hashes: the places, sorted, of common n-grams, how they go on, and their hashes."""
+    """Stage 2, one task per range of hashes: the common n-grams, sorted, and the neighbours that most places of each have.
+
+    An n-gram of a licence has as many places as the corpus has copies. So they are counted a shard at a time.
+    """
 
     type, name = "memsinks_jax", "repeats"
 
@@ -126,24 +129,47 @@ class Repeats(PipelineStep):
         self.work, self.shards = str(work), shards
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        work = pathlib.Path(self.work)
-        hashes, numbers = _read_range(work / "passage_ngrams", self.shards, *hashes_of(rank, world_size), 3)
-        common = in_several(hashes, numbers[:, 0], 2)
-        hashes, (_, places, neighbours) = hashes[common], numbers[common].T
-        known = np.full(len(places), _COMMON, np.uint64)
-        known[_with_most(hashes, neighbours & _LOW)] |= np.uint64(_GOES_ON)
-        known[_with_most(hashes, neighbours >> np.uint64(32))] |= np.uint64(_COMES_FROM)
-        _save_sorted(work / "repeats", rank, places << np.uint64(3) | known, hashes)
+        work, of_shards = pathlib.Path(self.work), []
+        for hashes, numbers in _read_shards(work / "passage_ngrams", self.shards, *hashes_of(rank, world_size)):
+            documents, _, neighbours = numbers.T
+            of_shards.append(_counted(hashes, neighbours, documents, documents, np.ones(len(hashes), np.int64)))
+        hashes, neighbours, least, most, places = _counted(*map(np.concatenate, zip(*of_shards, strict=True)))
+        first = np.flatnonzero(is_new(hashes))
+        common = _reduced(np.minimum, least, first) != _reduced(np.maximum, most, first)
+        before, after = (_of_most(hashes, of, places) for of in (neighbours >> np.uint64(32), neighbours & _LOW))
+        _save_sorted(work / "repeats", rank, hashes[first][common], (before << np.uint64(32) | after)[common])
 
 
-def _with_most(hashes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Which places of an n-gram have the neighbour that more than half of them have -> bool (n,)."""
-    order, found = np.lexsort((tokens, hashes)), np.zeros(len(hashes), bool)
+def _counted(
+    hashes: np.ndarray, neighbours: np.ndarray, least: np.ndarray, most: np.ndarray, places: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """An entry for each n-gram and its neighbours: the least and the greatest id of a document, and the number of places."""
+    order = np.lexsort((neighbours, hashes))
+    hashes, neighbours, least, most, places = (of[order] for of in (hashes, neighbours, least, most, places))
+    first = np.flatnonzero(is_new(hashes) | is_new(neighbours))
+    counted = ((np.minimum, least), (np.maximum, most), (np.add, places))
+    return hashes[first], neighbours[first], *(_reduced(how, of, first) for how, of in counted)
+
+
+def _reduced(how: np.ufunc, values: np.ndarray, first: np.ndarray) -> np.ndarray:
+    return how.reduceat(values, first) if len(first) else values
+
+
+def _of_most(hashes: np.ndarray, tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The token of more than half of the places of each n-gram, _NONE if there is none -> uint64 (n-grams,).
+
+    Args:
+      hashes: of the n-grams, sorted; one of them may come several times.
+    """
+    order = np.lexsort((tokens, hashes))
     new_ngram = is_new(hashes[order])
     new_pair = new_ngram | is_new(tokens[order])
     ngram, pair = np.cumsum(new_ngram) - 1, np.cumsum(new_pair) - 1
-    found[order] = 2 * np.bincount(pair)[pair] > np.bincount(ngram)[ngram]
-    return found & (tokens != _NONE)
+    of_pair, of_ngram = (np.bincount(of, places[order]) for of in (pair, ngram))  # exact, below 2**53
+    found = np.full(len(of_ngram), _NONE, np.uint64)
+    has_most = 2 * of_pair > of_ngram[ngram[new_pair]]
+    found[ngram[new_pair][has_most]] = tokens[order][new_pair][has_most]
+    return found
 
 
 class Runs(PipelineStep):
@@ -160,11 +186,8 @@ class Runs(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        found, hashes = _read_range(work / "repeats", self.ranges, rank << 35, (rank + 1 << 35) - 1)
-        order = np.argsort(found, kind="stable")
-        found, hashes = found[order], hashes[order]
-        at, known = found >> np.uint64(3) & _LOW, found & np.uint64(7)
-        goes_on = (at[1:] == at[:-1] + np.uint64(1)) & (known[:-1] & _GOES_ON > 0) & (known[1:] & _COMES_FROM > 0)
+        hashes, at, before, after = self._common(work, rank)
+        goes_on = (at[1:] == at[:-1] + np.uint64(1)) & after[:-1] & before[1:]
         first = np.flatnonzero(np.append(True, ~goes_on)[: len(at)])
         names = np.minimum.reduceat(hashes, first) if len(first) else hashes
         last = np.append(first[1:], len(at))[: len(first)] - 1
@@ -172,6 +195,24 @@ class Runs(PipelineStep):
         np.save(work / "runs" / f"{rank:05d}.npy", np.stack([at[first], at[last], names], axis=1))
         named = np.unique(np.stack([hashes, np.repeat(names, last - first + 1)], axis=1), axis=0)
         _save_sorted(work / "named", rank, named[:, 0], named[:, 1])
+
+    def _common(self, work: pathlib.Path, rank: int) -> tuple[np.ndarray, ...]:
+        """The common n-grams of a shard by their places there: hash, place, and whether most places of the n-gram have the
+        same token before it, and after it."""
+        hashes, numbers = _load(work / "passage_ngrams", rank)
+        kept = []
+        for part in range(self.ranges):
+            there = slice(*range_of(hashes, *hashes_of(part, self.ranges)))
+            common, neighbours = _load(work / "repeats", part)
+            where = np.flatnonzero(is_in(hashes[there], common))
+            of, (_, places, own) = hashes[there][where], numbers[there][where].T
+            most = neighbours[np.searchsorted(common, of)]
+            same = ((own ^ most) >> np.uint64(32) == 0), ((own ^ most) & _LOW == 0)
+            has = (most >> np.uint64(32) != _NONE), (most & _LOW != _NONE)
+            kept.append((of, places & _LOW, *(np.logical_and(*each) for each in zip(same, has, strict=True))))
+        columns = list(map(np.concatenate, zip(*kept, strict=True)))
+        order = np.argsort(columns[1], kind="stable")
+        return tuple(column[order] for column in columns)
 
 
 class Joins(PipelineStep):
@@ -372,13 +413,22 @@ def _read_range(
     folder: pathlib.Path, files: int, first: int, last: int, columns: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """(keys, values) of all files of `_save_sorted`, with keys from `first` to `last`."""
-    keys, values = [np.zeros(0, np.uint64)], [np.zeros((0, columns) if columns else 0, np.uint64)]
-    for number in range(files):
-        ascending = np.load(folder / f"{number:05d}.keys.npy", mmap_mode="r")
-        there = slice(*range_of(ascending, first, last))
-        keys.append(ascending[there])
-        values.append(np.load(folder / f"{number:05d}.values.npy", mmap_mode="r")[there])
+    nothing = np.zeros(0, np.uint64), np.zeros((0, columns) if columns else 0, np.uint64)
+    keys, values = zip(nothing, *_read_shards(folder, files, first, last), strict=True)
     return np.concatenate(keys), np.concatenate(values)
+
+
+def _read_shards(folder: pathlib.Path, files: int, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(keys, values) of each file of `_save_sorted`, with keys from `first` to `last`."""
+    for number in range(files):
+        keys, values = _load(folder, number)
+        there = slice(*range_of(keys, first, last))
+        yield keys[there], values[there]
+
+
+def _load(folder: pathlib.Path, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """(keys, values) of a file of `_save_sorted`, memory-mapped."""
+    return tuple(np.load(folder / f"{number:05d}.{part}.npy", mmap_mode="r") for part in ("keys", "values"))
 
 
 class Found(NamedTuple):

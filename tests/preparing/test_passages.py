@@ -22,7 +22,7 @@ from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.preparing import common_text, inputs, stages
+from memsinks_jax.preparing import common_text, inputs, passages, stages
 from memsinks_jax.preparing.prepare import prepare
 
 LENGTH = 12
@@ -384,3 +384,32 @@ def test_a_corpus_without_passages_is_refused(folder):
         validate(config_of(folder, **{"sinks.common_every": 2}))
     with pytest.raises(InputError, match=r"disjoint.* config.sinks.passages_at is 2; set it to 0"):
         validate(config_of(folder, **{"sinks.sampling": "disjoint", "sinks.active": 4, "data.ids": "group"}))
+
+
+def test_ngrams_are_counted_by_their_neighbours():
+    """As many entries as neighbours, however many places: else a licence in all documents would fill the memory."""
+    draw = np.random.default_rng(0)
+    hashes, neighbours, documents = (draw.integers(0, most, 2000, np.uint64) for most in (20, 3, 4))
+    documents[hashes < 5] = 7  # one document alone
+    parts = np.split(np.arange(2000), [700, 700])
+    counted = [
+        passages._counted(hashes[of], neighbours[of], documents[of], documents[of], np.ones(len(of), int))
+        for of in parts
+    ]
+    found = passages._counted(*map(np.concatenate, zip(*counted, strict=True)))
+    expected = collections.defaultdict(list)
+    for hash, neighbour, document in zip(hashes.tolist(), neighbours.tolist(), documents.tolist(), strict=True):
+        expected[hash, neighbour].append(document)
+    rows = [(*key, min(of), max(of), len(of)) for key, of in sorted(expected.items())]
+    assert rows == list(zip(*(column.tolist() for column in found), strict=True))
+    places = np.bincount(hashes.astype(int))
+    often = [
+        next((one for one in range(3) if 2 * len(expected[of, one]) > places[of]), passages._NONE) for of in range(20)
+    ]
+    assert passages._of_most(found[0], found[1], found[4]).tolist() == often
+    weights = np.where(found[1] == 1, 1000, found[4])
+    assert passages._of_most(found[0], found[1], weights).tolist() == [1] * 20
+    half = np.where(found[1] == 1, 2, 1)  # of the places of each; more than half is needed
+    ends = np.full(len(found[0]), passages._NONE, np.uint64)  # of documents: no token
+    for tokens, weights in ((found[1], half), (ends, found[4])):
+        assert set(passages._of_most(found[0], tokens, weights).tolist()) == {passages._NONE}
