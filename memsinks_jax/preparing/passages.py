@@ -207,9 +207,9 @@ class Runs(PipelineStep):
             where = np.flatnonzero(is_in(hashes[there], common))
             of, (_, places, own) = hashes[there][where], numbers[there][where].T
             most = neighbours[np.searchsorted(common, of)]
-            same = ((own ^ most) >> np.uint64(32) == 0), ((own ^ most) & _LOW == 0)
-            has = (most >> np.uint64(32) != _NONE), (most & _LOW != _NONE)
-            kept.append((of, places & _LOW, *(np.logical_and(*each) for each in zip(same, has, strict=True))))
+            before = ((own ^ most) >> np.uint64(32) == 0) & (most >> np.uint64(32) != _NONE)
+            after = ((own ^ most) & _LOW == 0) & (most & _LOW != _NONE)
+            kept.append((of, places & _LOW, before, after))
         columns = list(map(np.concatenate, zip(*kept, strict=True)))
         order = np.argsort(columns[1], kind="stable")
         return tuple(column[order] for column in columns)
