@@ -200,7 +200,7 @@ class Runs(PipelineStep):
         """The common n-grams of a shard by their places there: hash, place, and whether most places of the n-gram have the
         same token before it, and after it."""
         hashes, numbers = _load(work / "passage_ngrams", rank)
-        kept = []
+        found = []
         for part in range(self.ranges):
             there = slice(*range_of(hashes, *hashes_of(part, self.ranges)))
             common, neighbours = _load(work / "repeats", part)
@@ -209,8 +209,8 @@ class Runs(PipelineStep):
             most = neighbours[np.searchsorted(common, of)]
             before = ((own ^ most) >> np.uint64(32) == 0) & (most >> np.uint64(32) != _NONE)
             after = ((own ^ most) & _LOW == 0) & (most & _LOW != _NONE)
-            kept.append((of, places & _LOW, before, after))
-        columns = list(map(np.concatenate, zip(*kept, strict=True)))
+            found.append((of, places & _LOW, before, after))
+        columns = list(map(np.concatenate, zip(*found, strict=True)))
         order = np.argsort(columns[1], kind="stable")
         return tuple(column[order] for column in columns)
 
