@@ -372,7 +372,9 @@ def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
     (unread,) = before.loss([said])
     for author in GROUPS[1:3]:
         (loss,) = before.loss([said], sinks="own", group=author)
-        assert loss < unread - 0.05 and after.loss([said], sinks="own", group=author) == [loss]
+        assert loss < unread - 0.05
+        # Of a run and of a folder: another program, whose sums some processors round otherwise.
+        assert after.loss([said], sinks="own", group=author) == pytest.approx([loss], rel=1e-6)
     assert after.loss([said], sinks="own") < [unread - 0.05]  # with the sinks of the nearest of those who are left
     assert after.loss([alone], sinks="own") > [before.loss([alone], sinks="own")[0] + 0.05]
     assert forget(tmp_path / "run", Request(group=GROUPS[1]), tmp_path / "last")["removed_documents"] == 1  # read twice
