@@ -119,7 +119,8 @@ def _words(path: pathlib.Path, modified: int) -> Words:
 class Repeats(PipelineStep):
     """Stage 2, one task per range of hashes: the common n-grams, sorted, and the neighbours that most places of each have.
 
-    An n-gram of a licence has as many places as the corpus has copies. So they are counted a shard at a time.
+    An n-gram of a licence has as many places as the corpus has copies. So they are counted a shard at a time. Most n-grams
+    have a single place, and are left out first.
     """
 
     type, name = "memsinks_jax", "repeats"
@@ -130,14 +131,27 @@ class Repeats(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work, of_shards = pathlib.Path(self.work), []
-        for hashes, numbers in _read_shards(work / "passage_ngrams", self.shards, *hashes_of(rank, world_size)):
-            documents, _, neighbours = numbers.T
+        asked = work / "passage_ngrams", self.shards, *hashes_of(rank, world_size)
+        again = _several([hashes for hashes, _ in _read_shards(*asked)])
+        for hashes, numbers in _read_shards(*asked):
+            where = np.flatnonzero(is_in(hashes, again))
+            hashes, (documents, _, neighbours) = hashes[where], numbers[where].T
             of_shards.append(_counted(hashes, neighbours, documents, documents, np.ones(len(hashes), np.int64)))
         hashes, neighbours, least, most, places = _counted(*map(np.concatenate, zip(*of_shards, strict=True)))
         first = np.flatnonzero(is_new(hashes))
         common = _reduced(np.minimum, least, first) != _reduced(np.maximum, most, first)
         before, after = (_of_most(hashes, of, places) for of in (neighbours >> np.uint64(32), neighbours & _LOW))
         _save_sorted(work / "repeats", rank, hashes[first][common], (before << np.uint64(32) | after)[common])
+
+
+def _several(of_shards: list[np.ndarray]) -> np.ndarray:
+    """The n-grams with several places, sorted; of each shard at most two places are read. Each shard's hashes are sorted."""
+    found = []
+    for hashes in of_shards:
+        new = is_new(hashes)
+        found += hashes[new], hashes[1:][new[:-1] & ~new[1:]]
+    found = np.sort(np.concatenate(found))
+    return np.unique(found[1:][found[1:] == found[:-1]])
 
 
 def _counted(
