@@ -373,7 +373,7 @@ def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
     for author in GROUPS[1:3]:
         (loss,) = before.loss([said], sinks="own", group=author)
         assert loss < unread - 0.05
-        # Of a run and of a folder: another program, whose sums some processors round otherwise.
+        # The folder has all sinks in its matrices, the run in tables: sums in another order.
         assert after.loss([said], sinks="own", group=author) == pytest.approx([loss], rel=1e-6)
     assert after.loss([said], sinks="own") < [unread - 0.05]  # with the sinks of the nearest of those who are left
     assert after.loss([alone], sinks="own") > [before.loss([alone], sinks="own")[0] + 0.05]
