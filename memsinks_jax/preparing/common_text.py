@@ -14,6 +14,7 @@ from datatrove.pipeline.base import PipelineStep
 from memsinks_jax.data import prepared
 from memsinks_jax.data.ids import as_numbers, ngram_hashes
 from memsinks_jax.preparing.near_duplicates import read_clusters
+from memsinks_jax.preparing.sorted_files import is_new, part_of
 from memsinks_jax.preparing.steps import answers_file, shard_writer
 
 _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB
@@ -103,27 +104,16 @@ class Common(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        first, last = hashes_of(rank, world_size)
         hashes, numbers = [np.zeros(0, np.uint64)], [np.zeros((0, 2), np.uint64)]
         for shard in range(self.shards):
             sorted_hashes = np.load(work / "ngrams" / f"{shard:05d}.hashes.npy", mmap_mode="r")
-            there = slice(*range_of(sorted_hashes, first, last))
+            there = part_of(sorted_hashes, rank, world_size)
             hashes.append(sorted_hashes[there])
             numbers.append(np.load(work / "ngrams" / f"{shard:05d}.numbers.npy", mmap_mode="r")[there])
         identities, places = np.concatenate(numbers).T
         places = places[in_several(np.concatenate(hashes), identities, self.at)]
         (work / "common").mkdir(exist_ok=True)
         np.save(work / "common" / f"{rank:05d}.npy", np.sort(places))
-
-
-def hashes_of(rank: int, world_size: int) -> tuple[int, int]:
-    """The first and the last hash of a task's range."""
-    return (rank << 64) // world_size, ((rank + 1 << 64) // world_size) - 1
-
-
-def range_of(ascending: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """Start and stop of the values from `first` to `last`."""
-    return int(np.searchsorted(ascending, np.uint64(first))), int(np.searchsorted(ascending, np.uint64(last), "right"))
 
 
 def in_several(hashes: np.ndarray, identities: np.ndarray, at: int) -> np.ndarray:
@@ -134,11 +124,6 @@ def in_several(hashes: np.ndarray, identities: np.ndarray, at: int) -> np.ndarra
     ngram, found = np.cumsum(new_ngram) - 1, np.zeros(len(hashes), bool)
     found[order] = np.bincount(ngram[new_id])[ngram] >= at
     return found
-
-
-def is_new(values: np.ndarray) -> np.ndarray:
-    """Which of some values differ from the one before; the first does -> bool (n,)."""
-    return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
 class Marks(PipelineStep):
@@ -156,7 +141,8 @@ class Marks(PipelineStep):
         common = np.zeros(ends[-1] if len(ends) else 0, bool)
         for part in range(self.ranges):
             places = np.load(out / "work" / "common" / f"{part:05d}.npy", mmap_mode="r")
-            there = places[slice(*range_of(places, rank << 32, (rank + 1 << 32) - 1))]
+            first, stop = np.searchsorted(places, [np.uint64(rank << 32), np.uint64(rank + 1 << 32)])
+            there = places[first:stop]
             common[(there & np.uint64(2**32 - 1)).astype(np.int64)] = True
         (out / "common").mkdir(exist_ok=True)
         with shard_writer(out / "common" / f"{rank:05d}.array_record", ends) as writer:

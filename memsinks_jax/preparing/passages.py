@@ -24,7 +24,6 @@ answers: no n-gram has a token of a prompt, and none goes on into one.
 
 import functools
 import pathlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -36,9 +35,11 @@ from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.data.table import is_in
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.data.words import InWords, Words
+from memsinks_jax.preparing import sorted_files
 from memsinks_jax.preparing.columns import Column
-from memsinks_jax.preparing.common_text import hashes_of, is_new, range_of, shard_tokens
+from memsinks_jax.preparing.common_text import shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, union
+from memsinks_jax.preparing.sorted_files import is_new, part_of, several
 from memsinks_jax.preparing.steps import answers_file
 
 _SHOWN = 10  # longest and most frequent passages on the page
@@ -107,7 +108,7 @@ class Ngrams(PipelineStep):
         hashes = ngram_hashes(tokens, self.length)[first]
         places = (first + self.length - 1).astype(np.uint64) + np.uint64(rank << 32)
         columns = as_numbers(index["identity"])[document[of]], places, before << np.uint64(32) | after
-        _save_sorted(out / "work" / "passage_ngrams", rank, hashes, np.stack(columns, axis=1))
+        sorted_files.save(out / "work" / "passage_ngrams", rank, hashes, np.stack(columns, axis=1))
 
 
 @functools.lru_cache(maxsize=1)
@@ -131,9 +132,9 @@ class Repeats(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work, of_shards = pathlib.Path(self.work), []
-        asked = work / "passage_ngrams", self.shards, *hashes_of(rank, world_size)
-        again = _several([hashes for hashes, _ in _read_shards(*asked)])
-        for hashes, numbers in _read_shards(*asked):
+        asked = work / "passage_ngrams", self.shards, rank, world_size
+        again = several([hashes for hashes, _ in sorted_files.read_shards(*asked)])
+        for hashes, numbers in sorted_files.read_shards(*asked):
             where = np.flatnonzero(is_in(hashes, again))
             hashes, (documents, _, neighbours) = hashes[where], numbers[where].T
             of_shards.append(_counted(hashes, neighbours, documents, documents, np.ones(len(hashes), np.int64)))
@@ -141,17 +142,7 @@ class Repeats(PipelineStep):
         first = np.flatnonzero(is_new(hashes))
         common = _reduced(np.minimum, least, first) != _reduced(np.maximum, most, first)
         before, after = (_of_most(hashes, of, places) for of in (neighbours >> np.uint64(32), neighbours & _LOW))
-        _save_sorted(work / "repeats", rank, hashes[first][common], (before << np.uint64(32) | after)[common])
-
-
-def _several(of_shards: list[np.ndarray]) -> np.ndarray:
-    """The n-grams with several places, sorted; of each shard at most two places are read. Each shard's hashes are sorted."""
-    found = []
-    for hashes in of_shards:
-        new = is_new(hashes)
-        found += hashes[new], hashes[1:][new[:-1] & ~new[1:]]
-    found = np.sort(np.concatenate(found))
-    return np.unique(found[1:][found[1:] == found[:-1]])
+        sorted_files.save(work / "repeats", rank, hashes[first][common], (before << np.uint64(32) | after)[common])
 
 
 def _counted(
@@ -208,16 +199,16 @@ class Runs(PipelineStep):
         (work / "runs").mkdir(exist_ok=True)
         np.save(work / "runs" / f"{rank:05d}.npy", np.stack([at[first], at[last], names], axis=1))
         named = np.unique(np.stack([hashes, np.repeat(names, last - first + 1)], axis=1), axis=0)
-        _save_sorted(work / "named", rank, named[:, 0], named[:, 1])
+        sorted_files.save(work / "named", rank, named[:, 0], named[:, 1])
 
     def _common(self, work: pathlib.Path, rank: int) -> tuple[np.ndarray, ...]:
         """The common n-grams of a shard by their places there: hash, place, and whether most places of the n-gram have the
         same token before it, and after it."""
-        hashes, numbers = _load(work / "passage_ngrams", rank)
+        hashes, numbers = sorted_files.load(work / "passage_ngrams", rank)
         found = []
         for part in range(self.ranges):
-            there = slice(*range_of(hashes, *hashes_of(part, self.ranges)))
-            common, neighbours = _load(work / "repeats", part)
+            there = part_of(hashes, part, self.ranges)
+            common, neighbours = sorted_files.load(work / "repeats", part)
             where = np.flatnonzero(is_in(hashes[there], common))
             of, (_, places, own) = hashes[there][where], numbers[there][where].T
             most = neighbours[np.searchsorted(common, of)]
@@ -240,7 +231,7 @@ class Joins(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        hashes, names = _read_range(work / "named", self.shards, *hashes_of(rank, world_size))
+        hashes, names = sorted_files.read_range(work / "named", self.shards, rank, world_size)
         order = np.lexsort((names, hashes))
         new = is_new(hashes[order])
         least = names[order][new][np.cumsum(new) - 1]
@@ -294,7 +285,7 @@ class Spans(PipelineStep):
         np.save(work / "runs" / f"{rank:05d}.ids.npy", identities)
         spans = (start - opens).astype(np.uint64) << np.uint64(32) | (stop - opens).astype(np.uint64)
         records = document.astype(np.uint64) + np.uint64(rank << 32)
-        _save_sorted(
+        sorted_files.save(
             work / "spans",
             rank,
             identities,
@@ -319,7 +310,7 @@ class Places(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        identities, numbers = _read_range(work / "spans", self.shards, *hashes_of(rank, world_size), 3)
+        identities, numbers = sorted_files.read_range(work / "spans", self.shards, rank, world_size, 3)
         documents, records, spans = numbers.T
         order = np.lexsort((documents, identities))
         new = is_new(identities[order])
@@ -416,35 +407,6 @@ def _words_of(work: pathlib.Path, rank: int) -> InWords:
     return InWords(*np.load(work / "words" / f"{rank:05d}.npy", mmap_mode="r"))
 
 
-def _save_sorted(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
-    order = np.argsort(keys, kind="stable")
-    folder.mkdir(exist_ok=True)
-    np.save(folder / f"{rank:05d}.keys.npy", keys[order])
-    np.save(folder / f"{rank:05d}.values.npy", values[order])
-
-
-def _read_range(
-    folder: pathlib.Path, files: int, first: int, last: int, columns: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """(keys, values) of all files of `_save_sorted`, with keys from `first` to `last`."""
-    nothing = np.zeros(0, np.uint64), np.zeros((0, columns) if columns else 0, np.uint64)
-    keys, values = zip(nothing, *_read_shards(folder, files, first, last), strict=True)
-    return np.concatenate(keys), np.concatenate(values)
-
-
-def _read_shards(folder: pathlib.Path, files: int, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(keys, values) of each file of `_save_sorted`, with keys from `first` to `last`."""
-    for number in range(files):
-        keys, values = _load(folder, number)
-        there = slice(*range_of(keys, first, last))
-        yield keys[there], values[there]
-
-
-def _load(folder: pathlib.Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """(keys, values) of a file of `_save_sorted`, memory-mapped."""
-    return tuple(np.load(folder / f"{number:05d}.{part}.npy", mmap_mode="r") for part in ("keys", "values"))
-
-
 class Found(NamedTuple):
     """A summary of the passages of a corpus."""
 
@@ -474,7 +436,7 @@ def write_columns(out: pathlib.Path, shards: int, ranges: int) -> Found:
         has_tokens = np.zeros(len(found), bool)
         for shard in range(shards):
             of_shard = np.load(out / "work" / "passages_of" / f"{shard:05d}.ids.npy", mmap_mode="r")
-            has_tokens |= is_in(found[:, 0], of_shard[slice(*range_of(of_shard, *hashes_of(rank, ranges)))])
+            has_tokens |= is_in(found[:, 0], of_shard[part_of(of_shard, rank, ranges)])
         found = found[has_tokens]
         columns["passage_ids"].append(found[:, 0])
         columns["passage_places"].append(found[:, 1])

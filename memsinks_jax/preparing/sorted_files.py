@@ -1,0 +1,63 @@
+"""Files of hashes in ascending order, by which one stage reads what another found. A task reads its part of every file.
+
+A folder has RANK.keys.npy, uint64 (n,), ascending, and RANK.values.npy, with a row for each key.
+"""
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+
+def save(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
+    order = np.argsort(keys, kind="stable")
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{rank:05d}.keys.npy", keys[order])
+    np.save(folder / f"{rank:05d}.values.npy", values[order])
+
+
+def load(folder: pathlib.Path, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """(keys, values) of a file of `save`, memory-mapped."""
+    return tuple(np.load(folder / f"{number:05d}.{part}.npy", mmap_mode="r") for part in ("keys", "values"))
+
+
+def read_shards(
+    folder: pathlib.Path, files: int, rank: int, world_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(keys, values) of a task's part of each file of `save`."""
+    for number in range(files):
+        keys, values = load(folder, number)
+        there = part_of(keys, rank, world_size)
+        yield keys[there], values[there]
+
+
+def read_range(
+    folder: pathlib.Path, files: int, rank: int, world_size: int, columns: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """(keys, values) of a task's part of all files of `save`."""
+    nothing = np.zeros(0, np.uint64), np.zeros((0, columns) if columns else 0, np.uint64)
+    keys, values = zip(nothing, *read_shards(folder, files, rank, world_size), strict=True)
+    return np.concatenate(keys), np.concatenate(values)
+
+
+def part_of(ascending: np.ndarray, rank: int, world_size: int) -> slice:
+    """Where in ascending hashes a task's part of them is: task r of w has those from r / w to (r + 1) / w of all."""
+    first, last = (rank << 64) // world_size, ((rank + 1 << 64) // world_size) - 1
+    return slice(
+        int(np.searchsorted(ascending, np.uint64(first))), int(np.searchsorted(ascending, np.uint64(last), "right"))
+    )
+
+
+def is_new(values: np.ndarray) -> np.ndarray:
+    """Which of some values differ from the one before; the first does -> bool (n,)."""
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
+
+
+def several(of_shards: list[np.ndarray]) -> np.ndarray:
+    """The hashes that come several times, ascending. Each shard's are ascending; at most two of each are read there."""
+    found = []
+    for hashes in of_shards:
+        new = is_new(hashes)
+        found += hashes[new], hashes[1:][new[:-1] & ~new[1:]]
+    found = np.sort(np.concatenate(found))
+    return np.unique(found[1:][found[1:] == found[:-1]])
