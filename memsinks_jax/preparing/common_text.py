@@ -1,7 +1,7 @@
 """Finds common text: n-grams that documents of several ids contain. Marks the last token of each.
 
 What several sources state in the same words stays when one of them is withdrawn. Three stages find it by sorting on disk:
-every n-gram goes to the task for its range of hashes, which counts ids; the places of common ones go back to their shard.
+every n-gram goes to the task for its range of hashes, which counts ids; the common ones go back to the shards.
 """
 
 import pathlib
@@ -13,8 +13,10 @@ from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.data import prepared
 from memsinks_jax.data.ids import as_numbers, ngram_hashes
+from memsinks_jax.data.table import is_in
+from memsinks_jax.preparing import sorted_files
 from memsinks_jax.preparing.near_duplicates import read_clusters
-from memsinks_jax.preparing.sorted_files import is_new, part_of
+from memsinks_jax.preparing.sorted_files import is_new, part_of, several
 from memsinks_jax.preparing.steps import answers_file, shard_writer
 
 _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB
@@ -31,7 +33,7 @@ class Ngrams(PipelineStep):
     documents have prompts.
 
     The id is that of the group; without one, that of the near-duplicate cluster; without one, that of the content. A place
-    is shard << 32 | number of the n-gram's last token in the shard. End of text is the last token of every document.
+    is the number of the n-gram's last token in the shard. End of text is the last token of every document.
     """
 
     type, name = "memsinks_jax", "ngrams"
@@ -52,7 +54,7 @@ class Ngrams(PipelineStep):
         answers = np.load(answers) if answers.exists() else None
         for document, tokens in enumerate(shard_tokens(shard, len(index), self.kind)):
             found = ngram_hashes(np.append(tokens, self.end_of_text), self.length)
-            places = np.arange(len(found), dtype=np.uint64) + np.uint64((rank << 32) + at + self.length - 1)
+            places = np.arange(len(found), dtype=np.uint64) + np.uint64(at + self.length - 1)
             if answers is not None:
                 first, last = np.searchsorted(answers[:, 0], [document, document + 1])
                 inside = _inside(answers[first:last, 1:], len(tokens) + 1, self.length)
@@ -61,11 +63,8 @@ class Ngrams(PipelineStep):
             numbers.append(np.stack([np.full_like(places, identities[document]), places], axis=1))
             at += len(tokens) + 1
         hashes = np.concatenate([np.zeros(0, np.uint64), *hashes])
-        order = np.argsort(hashes, kind="stable")
-        folder = work / "ngrams"
-        folder.mkdir(exist_ok=True)
-        np.save(folder / f"{rank:05d}.hashes.npy", hashes[order])
-        np.save(folder / f"{rank:05d}.numbers.npy", np.concatenate([np.zeros((0, 2), np.uint64), *numbers])[order])
+        numbers = np.concatenate([np.zeros((0, 2), np.uint64), *numbers])
+        sorted_files.save(work / "ngrams", rank, hashes, numbers)
 
 
 def _inside(answers: np.ndarray, size: int, length: int) -> np.ndarray:
@@ -94,7 +93,10 @@ def _identities(index: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 
 class Common(PipelineStep):
-    """Stage 2, one task per range of hashes: the places, sorted, of n-grams that have at least `at` ids."""
+    """Stage 2, one task per range of hashes: the n-grams, sorted, that have at least `at` ids.
+
+    An n-gram that all documents contain has as many ids. So at most `at` of them are read in each shard.
+    """
 
     type, name = "memsinks_jax", "common"
 
@@ -103,27 +105,28 @@ class Common(PipelineStep):
         self.work, self.shards, self.at = str(work), shards, at
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        work = pathlib.Path(self.work)
-        hashes, numbers = [np.zeros(0, np.uint64)], [np.zeros((0, 2), np.uint64)]
-        for shard in range(self.shards):
-            sorted_hashes = np.load(work / "ngrams" / f"{shard:05d}.hashes.npy", mmap_mode="r")
-            there = part_of(sorted_hashes, rank, world_size)
-            hashes.append(sorted_hashes[there])
-            numbers.append(np.load(work / "ngrams" / f"{shard:05d}.numbers.npy", mmap_mode="r")[there])
-        identities, places = np.concatenate(numbers).T
-        places = places[in_several(np.concatenate(hashes), identities, self.at)]
+        work, of_shards = pathlib.Path(self.work), []
+        asked = work / "ngrams", self.shards, rank, world_size
+        again = several([hashes for hashes, _ in sorted_files.read_shards(*asked)])
+        for hashes, numbers in sorted_files.read_shards(*asked):
+            where = np.flatnonzero(is_in(hashes, again))
+            hashes, identities, _ = _different(hashes[where], numbers[where, 0], self.at)
+            of_shards.append((hashes, identities))
+        hashes, _, number = _different(*map(np.concatenate, zip(*of_shards, strict=True)), self.at)
         (work / "common").mkdir(exist_ok=True)
-        np.save(work / "common" / f"{rank:05d}.npy", np.sort(places))
+        np.save(work / "common" / f"{rank:05d}.npy", hashes[number == self.at - 1])
 
 
-def in_several(hashes: np.ndarray, identities: np.ndarray, at: int) -> np.ndarray:
-    """Which n-grams have at least `at` different ids -> bool (n,). Both are uint64 (n,)."""
+def _different(hashes: np.ndarray, identities: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The different ids of each n-gram, at most `most` -> sorted hashes and ids, and the number of each id in its n-gram."""
     order = np.lexsort((identities, hashes))
-    new_ngram = is_new(hashes[order])
-    new_id = new_ngram | is_new(identities[order])
-    ngram, found = np.cumsum(new_ngram) - 1, np.zeros(len(hashes), bool)
-    found[order] = np.bincount(ngram[new_id])[ngram] >= at
-    return found
+    hashes, identities = hashes[order], identities[order]
+    new = is_new(hashes) | is_new(identities)
+    hashes, identities = hashes[new], identities[new]
+    first = np.flatnonzero(is_new(hashes))
+    number = np.arange(len(hashes)) - np.repeat(first, np.diff(np.append(first, len(hashes))))
+    few = number < most
+    return hashes[few], identities[few], number[few]
 
 
 class Marks(PipelineStep):
@@ -139,11 +142,12 @@ class Marks(PipelineStep):
         out = pathlib.Path(self.out)
         ends = np.cumsum(np.load(out / "work" / f"{rank:05d}.npy")["length"].astype(np.int64) + 1)
         common = np.zeros(ends[-1] if len(ends) else 0, bool)
+        hashes, numbers = sorted_files.load(out / "work" / "ngrams", rank)
         for part in range(self.ranges):
-            places = np.load(out / "work" / "common" / f"{part:05d}.npy", mmap_mode="r")
-            first, stop = np.searchsorted(places, [np.uint64(rank << 32), np.uint64(rank + 1 << 32)])
-            there = places[first:stop]
-            common[(there & np.uint64(2**32 - 1)).astype(np.int64)] = True
+            there = part_of(hashes, part, self.ranges)
+            found = is_in(hashes[there], np.load(out / "work" / "common" / f"{part:05d}.npy"))
+            common[numbers[there][found, 1].astype(np.int64)] = True
+        np.save(out / "work" / "common" / f"{rank:05d}.tokens.npy", common.sum())
         (out / "common").mkdir(exist_ok=True)
         with shard_writer(out / "common" / f"{rank:05d}.array_record", ends) as writer:
             for of_record in np.split(common, ends[:-1]) if len(ends) else ():
@@ -151,5 +155,5 @@ class Marks(PipelineStep):
 
 
 def count(work: pathlib.Path) -> int:
-    """The number of marks that stage 2 found."""
-    return sum(len(np.load(path, mmap_mode="r")) for path in (work / "common").glob("*.npy"))
+    """The number of marks that stage 3 wrote."""
+    return sum(int(np.load(path)) for path in (work / "common").glob("*.tokens.npy"))

@@ -52,6 +52,8 @@ def prepare(
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
 
     settings = DEFAULTS | settings
+    if settings["common_at"] == 1:
+        raise InputError("--common_at=1 would mark all text; give the number of groups that share it, 2 or more")
     # Without these the manifest is that of a folder from before there were any.
     unused = [] if settings["common_at"] else ["common_at", "common_ngram"]
     unused += [] if settings["passages"] else ["passages"]

@@ -143,6 +143,12 @@ def test_what_slows_no_document_needs_no_marks(folder, fields):
     assert "common" not in load_corpus(with_fields(config, {"data.files": "", "data.unique_documents": 20})).rows()[0]
 
 
+def test_text_of_one_group_is_not_common(folder, tmp_path):
+    with pytest.raises(InputError, match="--common_at=1 would mark all text; give"):
+        prepare([str(folder / "0.jsonl.gz")], str(folder / "tokenizer.model"), tmp_path / "out", common_at=1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_corpus_without_marks_is_refused(folder, tmp_path):
     config = config_of(folder)
     for files, name in (("", "the embedded stories"), (str(folder / "0.jsonl.gz"), "0.jsonl.gz")):
