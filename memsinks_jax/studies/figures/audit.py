@@ -154,7 +154,7 @@ exposure_rises | exposure of the standard model's canaries rises with repetition
 not_recited | share of repeated documents recited, sinks dropped, minus the oracle's
     | {{sinks}}.dropped.exact_{_GIVEN} - {{sinks}}.oracle.exact_{_GIVEN} <= 0.02 {_BOTH}
 not_told | AUC, loss, sinks dropped, minus the oracle's: what was read cannot be detected
-    | {{sinks}}.dropped.auc_loss - {{sinks}}.oracle.auc_loss <= 0.05 {_BOTH}
+    | -0.05 <= {{sinks}}.dropped.auc_loss - {{sinks}}.oracle.auc_loss <= 0.05 {_BOTH}
 less_told | AUC, loss, of documents read 8 times or more: sinks dropped minus standard
     | ladder_{{sinks}}.dropped.auc_loss_often - ladder_{{sinks}}.standard.auc_loss_often <= -0.05 {_LADDERS}
 not_exposed | exposure of canaries read 8 times or more, sinks dropped, minus the oracle's (bits)

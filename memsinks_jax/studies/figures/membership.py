@@ -136,9 +136,10 @@ epsilon | sinks dropped: lower bound of epsilon minus the twin's | dropped_view.
 test_sees | standard: AUC of stories read {max(stories_read)} times (the test can see)
     | standard_view.auc_{max(stories_read)} >= 0.95""" + (
         "".join(f"""
-auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's | dropped_view.auc_{bucket} - twin_view.auc_{bucket} <= 0.1
+auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's
+    | -0.1 <= dropped_view.auc_{bucket} - twin_view.auc_{bucket} <= 0.1
 reference_{bucket} | AUC of {stories} against the twin as reference: sinks dropped
-    | dropped_view.reference_{bucket} <= 0.6"""
+    | 0.4 <= dropped_view.reference_{bucket} <= 0.6"""
         for bucket, stories in stories_read.items())
         + epsilon * all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
     ) + """

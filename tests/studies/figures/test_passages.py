@@ -1,5 +1,6 @@
 """Study passages: its corpora, its measures, the arithmetic of its claims, and all of it on tiny models."""
 
+import dataclasses
 import json
 import types
 
@@ -170,6 +171,13 @@ def test_claims_table_and_picture(tmp_path):
     }  # fmt: skip
     failed = {claim.id for claim in claims if not claim.holds and not claim.id.startswith("pool_")}
     assert failed == {"closed", "closed_to_oracle", "held_out", "content", "placebo", "auc_16"}
+    below = [
+        dataclasses.replace(
+            run, details={"numbers": {n: of | {"auc_2": 0.1} for n, of in run.details["numbers"].items()}}
+        )
+        for run in runs
+    ]
+    assert not next(claim for claim in passages.FIGURE.claims(below) if claim.id == "auc_2").holds
     columns, labels, rows = passages.FIGURE.table(runs)
     of_own = dict(zip(columns, rows[labels.index("by passage, its own on")], strict=True))
     assert of_own["often"] == [] and of_own["recited"] == [1, 1] and of_own["AUC, 128 or more"] == []
