@@ -95,7 +95,7 @@ def measure(runs: list[Run]) -> list[Run]:
         views = {}
         for name, (label, variant, *how) in VIEWS.items():
             if run := groups.get(variant, {}).get(seed):
-                asked = {"texts": corpus.digest(corpus.folder_of(run.workdir)), "how": how}
+                asked = {"texts": corpus.digest(corpus.folder_of(run.workdir)), "how": how, "context": corpus.CONTEXT}
                 views[name] = cached([run], f"passages_{name}", asked, functools.partial(measures.of_view, run, *how))
                 logger.info("measured seed %d: %s", seed, label)
         for name, view in views.items():
@@ -237,9 +237,10 @@ FIGURE = Figure(
         (never), as the files have them; gap closed: 1 minus their difference over standard's, and the same after that of the
         model that never read passages is subtracted from both. Held-out documents have licences, too; new text is what is
         in no n-gram of {corpus.KNOWN} tokens that training has. Frequent: passages in {_FREQUENT} documents or more, as
-        training has them. Recited: of the {_RECITED} most frequent, those of which a model given the first half, or
-        {corpus.LENGTH} tokens, writes as many tokens exactly; written: the share of them before its first mistake. AUC, by
-        loss below that of the model that never read passages, against pieces of new text; by number of documents.""",
+        training has them, without their first {corpus.CONTEXT} tokens. Recited: of the {_RECITED} most frequent, those of
+        which a model given the first half, or {corpus.LENGTH} tokens, writes as many tokens exactly; written: the share of
+        them before its first mistake. AUC, by how far this loss is below that of the model that never read passages, against
+        pieces of new text; by number of documents.""",
     statements=statements,
     paper="not asked",
     panels=panels,

@@ -22,6 +22,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import corpora
 
 LENGTH = 50  # tokens of a passage, at least; measured are its first ones
+CONTEXT = 13  # but for these: no model has read a passage without what stands before it
 SHOWN = 2 * LENGTH  # tokens of a passage that are kept to ask for
 KNOWN = 13  # text that has an n-gram of so many tokens in common with training is no new text
 PLACES = (2, 4, 16, 128)  # a passage belongs to the highest that is at most its number of documents

@@ -59,7 +59,7 @@ def _pieces(tokens: np.ndarray, size: int) -> list[np.ndarray]:
 
 def of_view(run: Run, mode: str, other: bool) -> dict:
     """One model, its sinks in a mode -> {
-      "passages", "unread": nats per token of the first LENGTH tokens of each;
+      "passages", "unread": nats per token of each, see `loss`;
       "written": of each passage, the share of what follows its first half that it would write;
       "places": of each passage, in how many documents it stands; "licences": which of them are, see `Asked`;
       "often", "never", "held_out", "new": nats per token, if sinks are dropped: these texts have no passages' ids}.
@@ -82,7 +82,7 @@ def of_view(run: Run, mode: str, other: bool) -> dict:
         name: [reading.nats for reading in readings[end - len(of) : end]]
         for (name, of), end in zip(parts.items(), ends.tolist(), strict=True)
     }
-    numbers = {name: [float(nats[: corpus.LENGTH].mean()) for nats in found[name]] for name in ("passages", "unread")}
+    numbers = {name: list(map(loss, found[name])) for name in ("passages", "unread")}
     numbers["written"] = [written(each.likeliest) for each in readings[: len(own)]]
     numbers["places"], numbers["licences"] = [passage.places for passage in asked.passages], asked.licences
     for name in found.keys() - numbers.keys():
@@ -90,6 +90,15 @@ def of_view(run: Run, mode: str, other: bool) -> dict:
     if mode == "drop":
         numbers["new"] = float(np.concatenate(found["held_out"])[asked.new].mean())
     return numbers
+
+
+def loss(nats: np.ndarray) -> float:
+    """The mean of the first LENGTH tokens, float (tokens,), without the first CONTEXT.
+
+    A passage was never read without what stands before it, such as the end of a sentence. So the loss of its first tokens
+    differs between models that have read the same, by more than what is left of a passage.
+    """
+    return float(nats[corpus.CONTEXT : corpus.LENGTH].mean())
 
 
 def written(likeliest: np.ndarray) -> float:

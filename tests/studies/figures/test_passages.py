@@ -144,6 +144,14 @@ def test_numbers_of_a_view():
     assert not passages._numbers(never_read, None).keys() & {"auc_2", "auc_16"}
 
 
+def test_the_first_tokens_of_a_passage_are_context():
+    from memsinks_jax.studies.figures import passages_measures as measures
+
+    nats = np.append(np.full(corpus.CONTEXT, 9.0), np.ones(100))
+    nats[corpus.LENGTH :] = 5.0
+    assert measures.loss(nats) == 1.0
+
+
 def test_claims_table_and_picture(tmp_path):
     of = {
         "standard": of_view(2.0, [1.0, 1.0, 3.0, 3.0], [1.0] * 4),
