@@ -52,6 +52,14 @@ def test_claims_say_what_was_measured(runs):
     }  # fmt: skip
 
 
+def test_a_loss_above_the_oracles_distinguishes_too(runs):
+    for run in runs:
+        if run.variant == "sinks_paper":
+            run.details["audit"] = audited((0.3, 1, 1, 1, 0.55))
+    (claim,) = (claim for claim in audit.FIGURE.claims(runs) if claim.id == "not_told")
+    assert claim.values == pytest.approx([-0.25, -0.25]) and not claim.holds
+
+
 def test_what_no_document_answered_is_no_claim(runs):
     runs[1].details["audit"]["attacks"]["relearning"]["members"]["other"] = {
         "steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0,
