@@ -16,7 +16,7 @@ from memsinks_jax.data.ids import as_numbers, ngram_hashes
 from memsinks_jax.data.table import is_in
 from memsinks_jax.preparing import sorted_files
 from memsinks_jax.preparing.near_duplicates import read_clusters
-from memsinks_jax.preparing.sorted_files import is_new, part_of, several
+from memsinks_jax.preparing.sorted_files import is_new, part_of
 from memsinks_jax.preparing.steps import answers_file, shard_writer
 
 _TASK_BYTES = 2**26  # of input per range of hashes: sorting its n-grams takes about 1 GiB
@@ -106,11 +106,8 @@ class Common(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work, of_shards = pathlib.Path(self.work), []
-        asked = work / "ngrams", self.shards, rank, world_size
-        again = several([hashes for hashes, _ in sorted_files.read_shards(*asked)])
-        for hashes, numbers in sorted_files.read_shards(*asked):
-            where = np.flatnonzero(is_in(hashes, again))
-            hashes, identities, _ = _different(hashes[where], numbers[where, 0], self.at)
+        for hashes, numbers in sorted_files.read_repeated(work / "ngrams", self.shards, rank, world_size):
+            hashes, identities, _ = _different(hashes, numbers[:, 0], self.at)
             of_shards.append((hashes, identities))
         hashes, _, number = _different(*map(np.concatenate, zip(*of_shards, strict=True)), self.at)
         (work / "common").mkdir(exist_ok=True)

@@ -39,7 +39,7 @@ from memsinks_jax.preparing import sorted_files
 from memsinks_jax.preparing.columns import Column
 from memsinks_jax.preparing.common_text import shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, union
-from memsinks_jax.preparing.sorted_files import is_new, part_of, several
+from memsinks_jax.preparing.sorted_files import is_new, part_of
 from memsinks_jax.preparing.steps import answers_file
 
 _SHOWN = 10  # longest and most frequent passages on the page
@@ -132,11 +132,8 @@ class Repeats(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work, of_shards = pathlib.Path(self.work), []
-        asked = work / "passage_ngrams", self.shards, rank, world_size
-        again = several([hashes for hashes, _ in sorted_files.read_shards(*asked)])
-        for hashes, numbers in sorted_files.read_shards(*asked):
-            where = np.flatnonzero(is_in(hashes, again))
-            hashes, (documents, _, neighbours) = hashes[where], numbers[where].T
+        for hashes, numbers in sorted_files.read_repeated(work / "passage_ngrams", self.shards, rank, world_size):
+            documents, _, neighbours = numbers.T
             of_shards.append(_counted(hashes, neighbours, documents, documents, np.ones(len(hashes), np.int64)))
         hashes, neighbours, least, most, places = _counted(*map(np.concatenate, zip(*of_shards, strict=True)))
         first = np.flatnonzero(is_new(hashes))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from memsinks_jax.data.table import is_in
+
 
 def save(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
     order = np.argsort(keys, kind="stable")
@@ -29,6 +31,16 @@ def read_shards(
         keys, values = load(folder, number)
         there = part_of(keys, rank, world_size)
         yield keys[there], values[there]
+
+
+def read_repeated(
+    folder: pathlib.Path, files: int, rank: int, world_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """As `read_shards`, without the keys that come once in all files: of n-grams these are most."""
+    again = _several([keys for keys, _ in read_shards(folder, files, rank, world_size)])
+    for keys, values in read_shards(folder, files, rank, world_size):
+        where = np.flatnonzero(is_in(keys, again))
+        yield keys[where], values[where]
 
 
 def read_range(
@@ -53,11 +65,11 @@ def is_new(values: np.ndarray) -> np.ndarray:
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
-def several(of_shards: list[np.ndarray]) -> np.ndarray:
-    """The hashes that come several times, ascending. Each shard's are ascending; at most two of each are read there."""
+def _several(of_shards: list[np.ndarray]) -> np.ndarray:
+    """The keys that come several times, ascending. Each shard's are ascending; at most two of each are read there."""
     found = []
-    for hashes in of_shards:
-        new = is_new(hashes)
-        found += hashes[new], hashes[1:][new[:-1] & ~new[1:]]
+    for keys in of_shards:
+        new = is_new(keys)
+        found += keys[new], keys[1:][new[:-1] & ~new[1:]]
     found = np.sort(np.concatenate(found))
     return np.unique(found[1:][found[1:] == found[:-1]])
