@@ -23,23 +23,8 @@ from memsinks_jax.preparing.prepare import prepare
 LENGTH, WIDTH, QUOTED, FOOTERS = 50, 72, 3, 8
 WORDS, FOOTER_WORDS = (60, 140), 75  # of a paragraph
 NAMES = (
-    "Ada",
-    "Ben",
-    "Cleo",
-    "Dan",
-    "Eva",
-    "Finn",
-    "Gus",
-    "Hal",
-    "Ida",
-    "Jon",
-    "Kim",
-    "Leo",
-    "Mia",
-    "Ned",
-    "Ola",
-    "Pia",
-)
+    "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hal", "Ida", "Jon", "Kim", "Leo", "Mia", "Ned", "Ola", "Pia",
+)  # fmt: skip
 MAILS = (1, 1, 2, 3, 4, 6)  # of a thread, drawn
 
 
