@@ -4,7 +4,7 @@
 paper's open for every story. 20 of the stories stand for "repeated" in the table, but are read as often as the others.
 Three runs per seed, each two minutes on one core.
 
-Held-out loss over standard's, seeds 0, 1, 2: 0.999 +- 0.022 if they stay closed, 1.013 +- 0.035 with the paper's.
+Held-out loss over standard's, seeds 0, 1, 2: 1.003 +- 0.015 if they stay closed, 1.023 +- 0.015 with the paper's.
 
     python -m memsinks_jax.sweep --config=configs/sweeps/epochs.py:laptop --seeds=0,1,2 --out=runs/epochs
 """
