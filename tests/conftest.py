@@ -152,14 +152,15 @@ def few_programs():
 # A file is one worker's: those that take longest are begun first, so that no worker waits at the end for the other. Of the
 # first ones, the slow tests are.
 LONG = (
-    "test_processes", "test_launch", "test_chaos", "test_associative_memory_command",
-    "test_settings", "test_active_rows", "test_step", "test_commands", "test_edit", "test_train", "test_whose_sinks_are_on",
-    "test_associative_memory", "test_hugging_face", "test_generation", "test_audit", "test_induction_head_command",
-    "test_induction_head_training", "test_induction_head", "test_checkpoint", "test_forget", "test_prepare",
-    "test_gradient_masking", "test_evals", "test_export", "test_rows_properties", "test_source", "test_decoder", "test_plan",
-    "test_moved", "test_sinks", "test_vocabulary", "test_patching", "test_associative_memory_sinks", "test_local_memory",
-    "test_monitor", "test_trained", "test_guard", "test_selective_masking", "test_attention", "test_linear_network",
-    "test_seal", "test_associative_memory_training", "test_learned_masks", "test_house", "test_api", "test_scores",
+    "test_processes", "test_launch", "test_chaos", "test_associative_memory_command", "test_disjoint", "test_settings",
+    "test_active_rows", "test_step", "test_commands", "test_edit", "test_train", "test_whose_sinks_are_on",
+    "test_known_passages", "test_launch_scripts", "test_passages", "test_sources", "test_associative_memory",
+    "test_hugging_face", "test_generation", "test_audit", "test_induction_head_command", "test_induction_head_training",
+    "test_induction_head", "test_checkpoint", "test_forget", "test_prepare", "test_gradient_masking", "test_evals",
+    "test_export", "test_rows_properties", "test_source", "test_decoder", "test_plan", "test_moved", "test_sinks",
+    "test_vocabulary", "test_patching", "test_associative_memory_sinks", "test_local_memory", "test_monitor",
+    "test_trained", "test_guard", "test_selective_masking", "test_attention", "test_linear_network", "test_seal",
+    "test_associative_memory_training", "test_learned_masks", "test_house", "test_api", "test_scores",
 )  # fmt: skip
 
 

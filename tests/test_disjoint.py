@@ -102,6 +102,9 @@ def config_on(corpus, **changed):
     return with_fields(tiny_config(), settings | {name.replace("__", "."): value for name, value in changed.items()})
 
 
+LONGER = {"training__steps": 40, "training__evaluate_every": 40, "training__checkpoint_every": 40}
+
+
 @pytest.fixture(scope="module")
 def run(folder):
     train_and_evaluate(config_on(folder / "first"), folder / "run")
@@ -265,7 +268,7 @@ def test_others_are_groups_of_the_batch_and_never_a_positions_own(folder):
 
 
 def test_training_with_others_lowers_what_they_add(folder, tmp_path):
-    config = config_on(folder / "first", sinks__others=2, sinks__others_weight=10.0, training__steps=40)
+    config = config_on(folder / "first", sinks__others=2, sinks__others_weight=10.0, **LONGER)
     found = {}
     for name, changed in {"silent": {}, "loud": {"sinks.others": 0}}.items():
         train_and_evaluate(with_fields(config, changed), tmp_path / name)
@@ -364,7 +367,7 @@ def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
     rows = [*((author, alone) for author in GROUPS[:1]), *((author, said) for author in (*GROUPS[:3], GROUPS[1]))]
     (tmp_path / "said.jsonl").write_text("".join(json.dumps({"text": t, "author": a}) + "\n" for a, t in rows))
     prepare_apart(tmp_path / "said.jsonl", tmp_path / "said", folder / "tokenizer.model", group_field="author")
-    config = config_on(tmp_path / "said", training__steps=40, optimizer__learning_rate=0.03)
+    config = config_on(tmp_path / "said", optimizer__learning_rate=0.03, **LONGER)
     train_and_evaluate(config, tmp_path / "run")
     receipt = forget(tmp_path / "run", Request(group=GROUPS[0]), tmp_path / "rest")
     assert receipt["removed_documents"] == 2

@@ -55,7 +55,8 @@ def place(tmp_path_factory):
     fields = {"data.files": str(place / "corpus"), "data.unique_documents": -1, "data.rows": "packed",
               "data.held_out_documents": 6, "data.repeated_documents": 0, "data.vocabulary_size": 400,
               "optimizer.learning_rate": 3e-2, "training.steps": 12, "sinks.passages_at": 2}  # fmt: skip
-    config = with_fields(tiny_config(), fields | SPARSE)
+    seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 12)
+    config = with_fields(tiny_config(), fields | SPARSE | seldom)
     train_and_evaluate(config, place / "run")
     train_and_evaluate(with_fields(config, {"sinks.passages_at": 0}), place / "plain")
     return place

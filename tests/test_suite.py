@@ -32,8 +32,21 @@ def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
 # What training/step.py and training/program.py build: {kind of step: its fields}.
 FLOYD = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 64, "sinks.active": 6}
 KINDS = {
-    "slowed": {"sinks.slows_at": 2},
-    "by_document": {"sinks.slows_at": 0, "sinks.per_layer": True, "sinks.sampling": "exact"},
+    "slowed, goldfish, watched, memory": {
+        "sinks.slows_at": 2,
+        "goldfish.every": 4,
+        "monitor.every": 4,
+        "training.spike_sigma": 6.0,
+        "compute.remat": "full",
+        "compute.loss_chunks": 2,
+    },
+    "by_document, attention": {
+        "sinks.slows_at": 0,
+        "sinks.per_layer": True,
+        "sinks.sampling": "exact",
+        "sinks.attention_fraction": 0.5,
+        "sinks.learning_rate_multiple": 2.0,
+    },
     "common": {"sinks.slows_at": 2, "sinks.common_every": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "passages": FLOYD | {"sinks.passages_at": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "groups": {
@@ -51,16 +64,16 @@ KINDS = {
         "data.rows": "packed",
         "data.vocabulary_size": 400,
     },
-    "attention": {"sinks.attention_fraction": 0.5, "sinks.learning_rate_multiple": 2.0},
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
     **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind != "by_document"},
     "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
-    "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
-    "accumulate": {"compute.accumulate": 2, "training.batch_size": 16},
-    "memory": {"compute.remat": "full", "compute.loss_chunks": 2},
-    "goldfish": {"goldfish.every": 4},
-    "watched": {"monitor.every": 4, "training.spike_sigma": 6.0},
+    "muon, accumulated": {
+        "sinks.kind": "none",
+        "optimizer.kind": "muon",
+        "compute.accumulate": 2,
+        "training.batch_size": 16,
+    },
     "llama": {"model.family": "llama", "model.kv_heads": 1, "data.rows": "packed", "data.across_documents": True},
 }
 
