@@ -32,11 +32,13 @@ def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
 # What training/step.py and training/program.py build: {kind of step: its fields}.
 FLOYD = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 64, "sinks.active": 6}
 KINDS = {
-    "slowed, goldfish, watched, memory": {
+    "slowed, goldfish, watched, accumulated, memory": {
         "sinks.slows_at": 2,
         "goldfish.every": 4,
         "monitor.every": 4,
         "training.spike_sigma": 6.0,
+        "compute.accumulate": 2,
+        "training.batch_size": 16,
         "compute.remat": "full",
         "compute.loss_chunks": 2,
     },
@@ -68,12 +70,7 @@ KINDS = {
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
     **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind != "by_document"},
     "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
-    "muon, accumulated": {
-        "sinks.kind": "none",
-        "optimizer.kind": "muon",
-        "compute.accumulate": 2,
-        "training.batch_size": 16,
-    },
+    "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
     "llama": {"model.family": "llama", "model.kv_heads": 1, "data.rows": "packed", "data.across_documents": True},
 }
 
