@@ -5,7 +5,7 @@ Ours trains nothing but sinks, a set for each author, and each from that author'
 the sinks of the author whom it seems to be about (`data/nearest.py`), and the author is not given. So a model without an
 author's sinks and words is the one that trained without the author, but for what shares a batch. The retrained twin measures
 that. The corpora are those of `tofu_corpus`, and `tofu_rivals` has other methods: two unlearn from the model of standard
-training, one has an adapter for each author.
+training, one has an adapter for each author, one an adapter for all.
 """
 
 import dataclasses
@@ -81,6 +81,7 @@ VIEWS = {
     "lora_nearest": View("LoRA: the nearest's on, some withdrawn", "sinks", corpus.NEAREST, "withdrawn", rival="lora"),
     "lora_on": View("LoRA: all adapters merged", "sinks", "all", rival="lora"),
     "lora_remain": View("LoRA: withdrawn left out, others merged", "sinks", "all", "withdrawn", rival="lora"),
+    "lora_for_all": View("LoRA: one adapter for all authors", "sinks", "all", rival="lora_for_all"),
 }
 _UTILITY = ("staying", "real", "world")
 
@@ -142,7 +143,7 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
                 make = functools.partial(rivals.of_view, run, *about)
                 tried[rate] = cached([run], f"tofu_{name}_{rate:g}", question, make)
                 logger.info("measured seed %d: %s, rate %g", sunk.seed, view.label, rate)
-            best = max(tried, key=lambda rate: _fitness(tried[rate], views))
+            best = max(tried, key=lambda rate: _fitness(view.rival, tried[rate], views))
             views[name], rates[view.rival] = tried[best], (best,)
     found, back = numbers(views), {"remain": again["relearning"]}
     for rival in rivals.UNLEARNING:
@@ -172,9 +173,11 @@ def _never_read(view: str) -> str:
     return "retrained" if VIEWS[view].variant.startswith("standard") else "twin"
 
 
-def _fitness(view: dict, views: dict[str, dict]) -> float:
-    """What a rival's rate is chosen by: forget quality times utility; of adapters, how well they know their author."""
-    if "real" not in view:
+def _fitness(rival: str, view: dict, views: dict[str, dict]) -> float:
+    """What a rival's rate is chosen by: forget quality times utility; of adapters, how well they know their authors."""
+    from memsinks_jax.studies.figures import tofu_rivals as rivals
+
+    if rival not in rivals.UNLEARNING:
         return -float(np.mean(view["staying"]["nats"]))
     found = _numbers(view, views["retrained"])
     return float(np.nan_to_num(found["forget_quality"] * found["utility"], nan=-1.0))
@@ -285,9 +288,10 @@ def _rivals(runs: list[Run]) -> list[str]:
             "their questions, each with one of an author who stays. Fine-tuning takes some ten times the steps. A LoRA "
             "adapter of rank 8 is trained for each author alone, on the frozen model, as often as ours reads the author; "
             "a withdrawn one is left out. So it forgets exactly, and is compared with itself. The nearest author is found "
-            "as for ours. Learning rates are the best of a few on the first seed, by forget quality times utility; of "
-            f"adapters, by nats of answers with the author's on: {rates}. An adapter takes "
-            f"{details['adapter_bytes'] / 1e6:.1f} MB in bfloat16, the sinks of an author {details['bytes'] / 1e6:.1f} MB."
+            "as for ours. One adapter for all authors has as many parameters as all sinks, and nobody can be left out. "
+            "Learning rates are the best of a few on the first seed, by forget quality times utility; of adapters, by nats "
+            f"of answers with the author's on: {rates}. An author's adapter takes {details['adapter_bytes'] / 1e6:.1f} MB "
+            f"in bfloat16, the sinks of an author {details['bytes'] / 1e6:.1f} MB."
         ),
     ]
 

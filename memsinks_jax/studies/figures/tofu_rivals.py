@@ -6,9 +6,10 @@ as many questions of authors that stay. Batches, warm-up, decay, beta and weight
 epochs TOFU's: so they take a tenth of the steps of fine-tuning.
 
 The third is a LoRA adapter for each author (Hu et al. 2021, arXiv:2106.09685) on all linear maps of the frozen model,
-trained on that author's questions alone, as often as ours reads them. Right after training any can be left out.
+trained on that author's questions alone, as often as ours reads them. Right after training any can be left out. The fourth
+is one adapter for all authors, with as many parameters as all sinks: what a frozen model learns if nobody can be removed.
 
-A authors, G of them trained together, Q questions of each in a step, S steps, B = G Q rows; K rank, L layers, D in, F out.
+A adapters, G of them trained together, Q questions of each in a step, S steps, B = G Q rows; K rank, L layers, D in, F out.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ from memsinks_jax.config import Config, with_fields
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, build_model
+from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained
 from memsinks_jax.studies.figures import tofu_corpus as corpus
@@ -38,8 +40,10 @@ from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.training.optimizer import decay_mask
 
 # Of each rival; the study takes the best.
-RATES = {"npo": (3e-5, 1e-4, 3e-4, 1e-3), "difference": (3e-5, 1e-4, 3e-4), "lora": (3e-3, 1e-2, 3e-2)}
+RATES = {"npo": (3e-5, 1e-4, 3e-4, 1e-3), "difference": (3e-5, 1e-4, 3e-4), "lora": (3e-3, 1e-2, 3e-2),
+         "lora_for_all": (1e-3,)}  # fmt: skip
 UNLEARNING = ("npo", "difference")
+EVERYBODY = "all authors"  # whose the adapter for all is
 EPOCHS = 5
 BETA = 0.1  # of NPO
 DECAY, CLIP = 0.01, 1.0
@@ -59,7 +63,11 @@ def of_view(run: Run, rival: str, rate: float, mode: str, removed: str, sets: Se
     asked = corpus.questions_of(run.workdir)
     if rival in UNLEARNING:
         return measures.of_model(_unlearned(run, rival, rate), asked, sets)
-    made, base, gone = _adapters(run.workdir, rate), measures.opened(run.workdir), asked[removed] if removed else []
+    made, base, gone = (
+        _adapters(run.workdir, rival, rate),
+        measures.opened(run.workdir),
+        asked[removed] if removed else [],
+    )
 
     def subject(on: Collection[str]) -> Subject:
         return Subject(rival, with_adapters(base, made, set(on) - set(gone)), "drop")
@@ -117,6 +125,11 @@ def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
     return shaped.config, {name: jnp.asarray(values) for name, values in rows_of(of, shaped).items()}
 
 
+def _questions(run: Trained) -> int:
+    """In a step of fine-tuning, about."""
+    return max(run.config.training.batch_size * run.config.data.row_length // TOKENS, 1)
+
+
 def _rates(rate: float, steps: int, warm: int) -> np.ndarray:
     """A straight line up over the warm-up, and down to 0 -> (S,)."""
     return rate * np.interp(np.arange(steps), [0, warm, steps], [0, 1, 0]).astype(np.float32)
@@ -125,7 +138,7 @@ def _rates(rate: float, steps: int, warm: int) -> np.ndarray:
 def unlearned(run: Trained, lost: Sequence[dict], stay: Sequence[dict], rival: str, rate: float) -> Trained:
     """The model after "npo" or "difference" unlearned the questions `lost`, with as many that `stay`, drawn anew."""
     config, rows = _rows(run, [*lost, *stay])
-    size = min(max(run.config.training.batch_size * run.config.data.row_length // TOKENS, 1), len(lost))
+    size = min(_questions(run), len(lost))
     each = -(-len(lost) // size)
     draw = np.random.default_rng(run.config.seed)
     order_SB = np.concatenate([
@@ -199,51 +212,64 @@ def _maps(layer: Collection[str]) -> list[str]:
 
 
 class Adapters(NamedTuple):
-    """Of authors, by their place in `authors`: "MAP_in" (A, L, D, K) and "MAP_out" (A, L, K, F)."""
+    """Of authors, or of EVERYBODY, by their place in `authors`: "MAP_in" (A, L, D, K) and "MAP_out" (A, L, K, F)."""
 
     authors: list[str]
     of: dict[str, jax.Array]
 
 
 @functools.lru_cache(maxsize=1)  # several views are of them
-def _adapters(workdir: pathlib.Path, rate: float) -> Adapters:
-    return adapters(measures.opened(workdir), corpus.records_of(workdir, "all"), rate)
+def _adapters(workdir: pathlib.Path, rival: str, rate: float) -> Adapters:
+    run = measures.opened(workdir)
+    rank = rank_of_sinks(run) if rival == "lora_for_all" else None
+    return adapters(run, corpus.records_of(workdir, "all"), rate, rank)
 
 
-def adapters(run: Trained, records: Sequence[dict], rate: float) -> Adapters:
-    """One for each author of `records`, who stand one after the other, trained on the frozen base of a run."""
+def rank_of_sinks(run: Trained) -> int:
+    """The rank of an adapter that has as many parameters as all sinks of a run."""
+    of_rank_one = jax.eval_shape(lambda: initial(run.params["layers"], 0, np.arange(1), 1))
+    sinks = sum(run.params[name].size for name in tables_of(run.config.model))
+    return round(sinks / sum(leaf.size for leaf in jax.tree.leaves(of_rank_one)))
+
+
+def adapters(run: Trained, records: Sequence[dict], rate: float, rank_for_all: int | None = None) -> Adapters:
+    """One for each author of `records`, who stand one after the other, trained on the frozen base of a run; or, with a rank,
+    one for all of them, trained in as many steps as the run."""
     config, rows = _rows(run, records)
     names = list(dict.fromkeys(record["author"] for record in records))
+    rank, questions = RANK, QUESTIONS
+    if rank_for_all:
+        names, rank, questions = [EVERYBODY], rank_for_all, _questions(run)
     places_AN = np.arange(len(records)).reshape(len(names), -1)  # as the corpus is written
-    count, each = len(names), -(-places_AN.shape[1] // QUESTIONS)
+    count, each = len(names), -(-places_AN.shape[1] // questions)
+    together = min(TOGETHER, count)
     tune, made, rates_S = adapting(config), [], _rates(rate, EPOCHS * each, each)
     with bar(count, "adapters") as progress:
-        for at in range(0, count, TOGETHER):
-            group_G = np.minimum(np.arange(at, at + TOGETHER), count - 1)  # one program for all
-            orders = [_order(run.config.seed, author, places_AN[author], each) for author in group_G.tolist()]
+        for at in range(0, count, together):
+            group_G = np.minimum(np.arange(at, at + together), count - 1)  # one program for all
+            orders = [_order(run.config.seed, author, places_AN[author], questions) for author in group_G.tolist()]
             order_SB = np.stack(orders, axis=1).reshape(EPOCHS * each, -1)
-            made.append(
-                tune(run.params, initial(run.params["layers"], run.config.seed, group_G), rows, order_SB, rates_S)
-            )
-            progress.update(min(TOGETHER, count - at))
+            new = initial(run.params["layers"], run.config.seed, group_G, rank)
+            made.append(tune(run.params, new, rows, order_SB, rates_S))
+            progress.update(min(together, count - at))
     return Adapters(names, jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *made))
 
 
-def _order(seed: int, author: int, places_N: np.ndarray, each: int) -> np.ndarray:
+def _order(seed: int, author: int, places_N: np.ndarray, questions: int) -> np.ndarray:
     """The questions of an author's steps, which other authors have no part in -> int (S, Q)."""
-    draw = np.random.default_rng([seed, author])
-    return np.concatenate([np.resize(draw.permutation(places_N), (each, QUESTIONS)) for _ in range(EPOCHS)])
+    draw, steps = np.random.default_rng([seed, author]), -(-len(places_N) // questions)
+    return np.concatenate([np.resize(draw.permutation(places_N), (steps, questions)) for _ in range(EPOCHS)])
 
 
-def initial(layers: dict, seed: int, authors_G: np.ndarray) -> dict:
+def initial(layers: dict, seed: int, authors_G: np.ndarray, rank: int) -> dict:
     """New adapters, (G, L, D, K) and (G, L, K, F): `in` is drawn as PEFT does, `out` is 0."""
 
     def of(author: jax.Array) -> dict:
         key, found = jax.random.fold_in(jax.random.key(seed), author), {}
         for number, name in enumerate(_maps(layers)):
             depth, width_in, width_out = layers[f"{name}_kernel"].shape
-            drawn = jax.random.uniform(jax.random.fold_in(key, number), (depth, width_in, RANK), minval=-1, maxval=1)
-            found |= {f"{name}_in": drawn * width_in**-0.5, f"{name}_out": jnp.zeros((depth, RANK, width_out))}
+            drawn = jax.random.uniform(jax.random.fold_in(key, number), (depth, width_in, rank), minval=-1, maxval=1)
+            found |= {f"{name}_in": drawn * width_in**-0.5, f"{name}_out": jnp.zeros((depth, rank, width_out))}
         return found
 
     return jax.vmap(of)(authors_G)
@@ -311,5 +337,5 @@ def adapter_bytes(run: Run) -> int:
     """Of an author's adapter in bfloat16."""
     model, _ = build_model(workdirs.read_config(run.workdir))
     layers = jax.eval_shape(model.init, jax.random.key(0))["layers"]
-    of = jax.eval_shape(lambda authors_G: initial(layers, 0, authors_G), np.arange(1))
+    of = jax.eval_shape(lambda authors_G: initial(layers, 0, authors_G, RANK), np.arange(1))
     return measures.BYTES * sum(leaf.size for leaf in jax.tree.leaves(of))

@@ -279,7 +279,9 @@ def test_claims_table_and_picture(tmp_path):
     tofu.FIGURE.draw(runs, tmp_path / "tofu.png")
     assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = "".join(tofu.sections(runs, tmp_path))
-    assert "npo 3e-05, lora 0.001" in page and "adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
+    assert (
+        "npo 3e-05, lora 0.001" in page and "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
+    )
     alone = [run for run in runs if run.variant == "standard"]
     assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
     part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "shuffled"]
@@ -295,7 +297,8 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     from memsinks_jax.studies.figures import tofu_measures as measures
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
-    monkeypatch.setattr(rivals, "RATES", {"npo": (1e-5, 1e-2), "difference": (1e-2,), "lora": (1e-5, 1e-2)})
+    monkeypatch.setattr(rivals, "RATES", {"npo": (1e-5, 1e-2), "difference": (1e-2,), "lora": (1e-5, 1e-2)}
+                        | {"lora_for_all": (1e-2,)})  # fmt: skip
     shapes = measures.ON_CPU._replace(prompts=8)
     for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "ON_CPU": shapes}.items():
         monkeypatch.setattr(measures, name, value)
@@ -330,6 +333,7 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
     nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
     assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
+    assert nats["lora_for_all"] < nats["dropped"] and nats["lora_for_all"] != nats["lora_on"]
     assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
     assert numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
     assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()

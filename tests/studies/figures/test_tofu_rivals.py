@@ -98,6 +98,27 @@ def test_an_adapter_knows_its_author_and_is_trained_alone(run, adapters):
         np.testing.assert_allclose(leaf, adapters.of[name][:3], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_one_adapter_for_all_knows_all(run, adapters):
+    of_all = rivals.adapters(run, RECORDS, 0.03, rank_for_all=6)
+    assert of_all.authors == [rivals.EVERYBODY]
+    assert of_all.of["up_in"].shape == (1, 2, 16, 6) and of_all.of["down_out"].shape == (1, 2, 6, 16)
+    known, merged = (losses(rivals.with_adapters(run, made, made.authors)) for made in (of_all, adapters))
+    assert (known < 0.7 * losses(run)).all() and (known < merged).all()
+    steps = -(-len(RECORDS) // rivals._questions(run))
+    order_SQ = rivals._order(run.config.seed, 0, np.arange(len(RECORDS)), rivals._questions(run))
+    assert order_SQ.shape == (rivals.EPOCHS * steps, rivals._questions(run))
+    assert all(set(epoch.ravel()) == set(range(len(RECORDS))) for epoch in np.split(order_SQ, rivals.EPOCHS))
+
+
+def test_the_adapter_for_all_is_as_large_as_all_sinks(run):
+    fields = {"sinks.kind": "by_document", "sinks.sampling": "disjoint", "sinks.sparse": True, "sinks.pool": 320,
+              "sinks.active": 16}  # fmt: skip
+    config = with_fields(run.config, fields)
+    given = dataclasses.replace(run, config=config, params=build_model(config)[0].init(jax.random.key(0)))
+    of_rank_one = 2 * (4 + 3) * (16 + 16)  # layers, maps of attention and of the MLP, their widths
+    assert rivals.rank_of_sinks(given) == round(320 * 3 * 2 * 16 / of_rank_one) > rivals.RANK
+
+
 def test_rows_of_a_batch_have_adapters_of_their_own(run, adapters):
     config, rows = rivals._rows(run, RECORDS)
     apart = rivals.adapted(config)(run.params, adapters.of, rows).sum(axis=1).reshape(AUTHORS, EACH)
