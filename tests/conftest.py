@@ -152,7 +152,8 @@ def few_programs():
 # A file is one worker's: those that take longest are begun first, so that no worker waits at the end for the other. Of the
 # first ones, the slow tests are.
 LONG = (
-    "test_processes", "test_launch", "test_chaos", "test_associative_memory_command", "test_disjoint", "test_settings",
+    "test_processes", "test_launch", "test_chaos", "test_suite", "test_associative_memory_command", "test_published",
+    "test_first_steps", "test_disjoint", "test_settings",
     "test_active_rows", "test_step", "test_commands", "test_edit", "test_train", "test_whose_sinks_are_on",
     "test_known_passages", "test_launch_scripts", "test_passages", "test_sources", "test_associative_memory",
     "test_hugging_face", "test_generation", "test_audit", "test_induction_head_command", "test_induction_head_training",
