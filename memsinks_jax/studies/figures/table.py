@@ -145,8 +145,10 @@ class Table:
         for name, statement, measured, *more in report.rows(written):
             stated, needed = (*more, *(paper, "")[len(more) :])
             least, measure, sign, bound = _BOUNDED.fullmatch(measured).groups()
+            if not set(needed.split()) <= set(self.groups):
+                continue
             values, returning = (self.paired(measure.format(sinks=kind)) for kind in KINDS)
-            if values is None or not set(needed.split()) <= set(self.groups):
+            if values is None:
                 continue
             if not all(map(math.isfinite, values)):
                 logger.warning("not defined in every seed: %s", name)

@@ -52,6 +52,19 @@ def test_claims_say_what_was_measured(runs):
     }  # fmt: skip
 
 
+def test_models_are_audited_without_those_they_could_be_compared_with(runs, tmp_path):
+    """Of a standard model and an oracle there are no views then."""
+    alone = [run for run in runs if run.variant in ("ladder_sinks", "ladder_sinks_paper")]
+    for run in alone:
+        subjects = run.details["audit"]["subjects"]
+        for name in (audit.STANDARD, audit.ORACLE):
+            subjects.pop(name, None)
+    assert audit.FIGURE.claims(alone) == []
+    assert len(audit.FIGURE.table(alone)[2]) == 3 + 2
+    audit.FIGURE.draw(alone, tmp_path / "figure.png")
+    assert audit.sections(alone, tmp_path)
+
+
 def test_a_loss_above_the_oracles_distinguishes_too(runs):
     for run in runs:
         if run.variant == "sinks_paper":
