@@ -28,7 +28,6 @@ from flax import nnx
 from memsinks_jax.auditing.rows import bar, nats_of, reader, rows_of
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, build_model
 from memsinks_jax.model.sparse_sinks import tables_of
@@ -119,7 +118,8 @@ def _unlearned(run: Run, rival: str, rate: float) -> Subject:
 def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
     """A question with its answer a row, of which the answer counts -> (config of such rows, rows as `rows_of`)."""
     of = measures.documents(run, [measures.Asked(row["question"], row["answer"]) for row in records])
-    length = padded(max(map(len, of.tokens)) + 1, measures.longest(run))
+    # A multiple of 32: as a power of two, padding would be most of a step.
+    length = min(-(-(max(map(len, of.tokens)) + 1) // 32) * 32, measures.longest(run))
     # With sinks dropped the seed decides nothing: so all seeds share programs.
     shaped = dataclasses.replace(run, config=with_fields(run.config, {"data.row_length": length, "seed": 0}))
     return shaped.config, {name: jnp.asarray(values) for name, values in rows_of(of, shaped).items()}
