@@ -19,6 +19,7 @@ from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Change, build_model, compose, no_change
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.runs import host_memory
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches
@@ -161,6 +162,7 @@ class DocumentLoss:
         dispatched, fetched = collections.deque(), []
         for batch in batches:
             self._poll()
+            host_memory.bound_freed_memory()
             with placement.on_mesh_of(params):
                 dispatched.append(self._compiled(params, self._put(batch), self._seed, mode=mode))
             # Dispatch some batches ahead, so that the device never waits; not all, so that a stop request is answered soon.

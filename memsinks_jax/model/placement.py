@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import Config, DataConfig
+from memsinks_jax.runs import host_memory
 
 # `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden neurons.
 AXES = ("data", "fsdp", "tensor")
@@ -42,6 +43,7 @@ def jit(function: Callable, **options) -> Callable:
     compiled = jax.jit(function, **options)
 
     def call(*args, **kwargs):
+        host_memory.bound_freed_memory()
         with on_mesh_of((args, kwargs)):
             return compiled(*args, **kwargs)
 
