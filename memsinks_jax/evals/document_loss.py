@@ -16,10 +16,9 @@ from memsinks_jax.config import Config
 from memsinks_jax.data.packing import Piece, owners, reads_whole, row_of, windows
 from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.model import placement
+from memsinks_jax.model import host_memory, placement
 from memsinks_jax.model.decoder import Change, build_model, compose, no_change
 from memsinks_jax.model.losses import token_losses
-from memsinks_jax.runs import host_memory
 
 BATCH_SIZE = 32
 _AHEAD = 4  # batches

@@ -10,7 +10,8 @@ import sys
 from absl import flags
 
 from memsinks_jax.config import InputError
-from memsinks_jax.runs import command_line, host_memory
+from memsinks_jax.model import host_memory
+from memsinks_jax.runs import command_line
 from memsinks_jax.studies.labs import study as shared
 from memsinks_jax.studies.labs.associative_memory import figure_laws, figure_sinks, schemes, training
 from memsinks_jax.studies.labs.associative_memory.study import Settings

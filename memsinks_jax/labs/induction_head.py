@@ -17,7 +17,8 @@ import time
 import tqdm
 from absl import flags
 
-from memsinks_jax.runs import command_line, host_memory, interruption
+from memsinks_jax.model import host_memory
+from memsinks_jax.runs import command_line, interruption
 from memsinks_jax.studies.labs import study as shared
 from memsinks_jax.studies.labs.induction_head import bigrams, presets, sinks, training
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import Config, DataConfig
-from memsinks_jax.runs import host_memory
+from memsinks_jax.model import host_memory
 
 # `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden neurons.
 AXES = ("data", "fsdp", "tensor")

@@ -23,9 +23,9 @@ from ml_collections import config_flags
 
 from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, validate, with_fields
+from memsinks_jax.model.host_memory import use_one_arena
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
-from memsinks_jax.runs.host_memory import use_one_arena
 from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.variants import CONFIGS, config_file
 

@@ -16,7 +16,7 @@ from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop import sources
 from memsinks_jax.interop.folder import is_folder, open_folder
-from memsinks_jax.runs import host_memory
+from memsinks_jax.model import host_memory
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import sharding

@@ -20,9 +20,9 @@ from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches, steps_of
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
-from memsinks_jax.model import sparse_sinks
+from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
-from memsinks_jax.runs import host_memory, interruption
+from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
 from memsinks_jax.runs.trained import open_run

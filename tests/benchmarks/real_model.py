@@ -65,8 +65,7 @@ def ours(fields):
 
     from memsinks_jax.config import Config, with_fields
     from memsinks_jax.interop.folder import open_folder
-    from memsinks_jax.model import sparse_sinks
-    from memsinks_jax.runs import host_memory
+    from memsinks_jax.model import host_memory, sparse_sinks
     from memsinks_jax.runs.initial import inherit
     from memsinks_jax.training import sharding
     from memsinks_jax.training.program import train_program

@@ -94,7 +94,7 @@ def main():
     parser.add_argument("--only", default="", help=f"some of {','.join(RATIOS)}")
     arguments = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from memsinks_jax.runs.host_memory import keep_freed_memory, use_one_arena
+    from memsinks_jax.model.host_memory import keep_freed_memory, use_one_arena
     from memsinks_jax.studies.figures.step_times import take_turns
 
     use_one_arena()  # as all commands do

@@ -47,7 +47,7 @@ def ours(family, kind, shape):
     import numpy as np
 
     from memsinks_jax.config import Config, validate
-    from memsinks_jax.runs.host_memory import keep_freed_memory, use_one_arena
+    from memsinks_jax.model.host_memory import keep_freed_memory, use_one_arena
     from memsinks_jax.training.step import init_state, make_train_step
 
     use_one_arena()  # as all commands do

@@ -12,7 +12,8 @@ from conftest import ROOT
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head import measure as measure_induction_head
-from memsinks_jax.runs import command_line, host_memory, output, trained
+from memsinks_jax.model import host_memory
+from memsinks_jax.runs import command_line, output, trained
 from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.training import loop
 
@@ -43,32 +44,6 @@ def test_a_folder_that_the_user_names_is_left_alone(no_cache_named, monkeypatch)
     before = jax.config.jax_compilation_cache_dir
     command_line.keep_compiled_programs()
     assert jax.config.jax_compilation_cache_dir == before
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="sets glibc, and reads /proc")
-@pytest.mark.parametrize(("platform", "command"), [("cpu", True), ("cpu", False), ("gpu", True), ("tpu", True)])
-def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
-    """64 blocks of a MiB, which glibc gives back unless set otherwise."""
-    code = f"""
-import ctypes, os, pathlib
-from memsinks_jax.runs import host_memory
-if {command}:
-    host_memory.use_one_arena()
-import jax
-jax.block_until_ready(jax.jit(lambda: jax.numpy.ones(1000))())
-jax.default_backend = lambda: "{platform}"
-host_memory.keep_freed_memory()
-resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-before = resident()
-blocks = [ctypes.create_string_buffer(b"x" * 2**20) for _ in range(64)]
-full = resident()
-del blocks
-print(before, full, resident())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    before, full, after = map(int, done.stdout.split())
-    assert full - before > 50
-    assert (after > full - 10) if (platform, command) == ("cpu", True) else (after < before + 10)
 
 
 def test_all_that_computes_keeps_freed_memory(tiny, tmp_path, monkeypatch):

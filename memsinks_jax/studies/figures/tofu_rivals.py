@@ -40,7 +40,7 @@ from memsinks_jax.training.optimizer import decay_mask
 
 # Of each rival; the study takes the best.
 RATES = {"npo": (3e-5, 1e-4, 3e-4, 1e-3), "difference": (3e-5, 1e-4, 3e-4), "lora": (3e-3, 1e-2, 3e-2),
-         "lora_for_all": (1e-3,)}  # fmt: skip
+         "lora_for_all": (3e-3,)}  # fmt: skip
 UNLEARNING = ("npo", "difference")
 EVERYBODY = "all authors"  # whose the adapter for all is
 EPOCHS = 5

@@ -1,11 +1,13 @@
 """What a command retains of freed memory."""
 
 import ctypes
+import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 
-from memsinks_jax.model import placement
-from memsinks_jax.runs import host_memory
+from memsinks_jax.model import host_memory, placement
 
 GIB = 2**30
 
@@ -55,3 +57,29 @@ def test_the_size_is_the_systems():
     before = host_memory._resident()
     block = bytearray(2**28)
     assert 2**27 < host_memory._resident() - before < 2**29 and block
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets glibc, and reads /proc")
+@pytest.mark.parametrize(("platform", "command"), [("cpu", True), ("cpu", False), ("gpu", True), ("tpu", True)])
+def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
+    """64 blocks of a MiB, which glibc gives back unless set otherwise."""
+    code = f"""
+import ctypes, os, pathlib
+from memsinks_jax.model import host_memory
+if {command}:
+    host_memory.use_one_arena()
+import jax
+jax.block_until_ready(jax.jit(lambda: jax.numpy.ones(1000))())
+jax.default_backend = lambda: "{platform}"
+host_memory.keep_freed_memory()
+resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+before = resident()
+blocks = [ctypes.create_string_buffer(b"x" * 2**20) for _ in range(64)]
+full = resident()
+del blocks
+print(before, full, resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    before, full, after = map(int, done.stdout.split())
+    assert full - before > 50
+    assert (after > full - 10) if (platform, command) == ("cpu", True) else (after < before + 10)
