@@ -38,7 +38,8 @@ def on_mesh_of(arrays) -> contextlib.AbstractContextManager:
 def jit(function: Callable, **options) -> Callable:
     """jax.jit, traced and called on the mesh of its arguments, for programs that use the parameters of an opened model.
 
-    Without the mesh the hints here have no effect, and a kernel that XLA cannot split cannot run on several devices.
+    Without the mesh the hints here have no effect, and a kernel that XLA cannot split cannot run on several devices. A call
+    returns freed memory first, if there is much.
     """
     compiled = jax.jit(function, **options)
 

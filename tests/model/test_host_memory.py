@@ -4,9 +4,11 @@ import ctypes
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, tiny_config
 
+from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.model import host_memory, placement
 
 GIB = 2**30
@@ -44,6 +46,14 @@ def test_programs_that_read_return_freed_memory_once_a_gib_more_is_resident(trim
     assert len(trimmed) == 1
     program(1.0)
     assert len(trimmed) == 2
+
+
+def test_document_losses_return_it_too(trimmed):
+    loss = DocumentLoss(tiny_config(), fetch=lambda result: np.ones(1))
+    loss._compiled = lambda *given, **mode: (0, 0)
+    batches = [{"document": np.array([0])}] * 4
+    loss({}, batches, "drop")
+    assert len(trimmed) == 1
 
 
 def test_no_other_process_returns_any(trimmed, monkeypatch):

@@ -62,11 +62,8 @@ def of_view(run: Run, rival: str, rate: float, mode: str, removed: str, sets: Se
     asked = corpus.questions_of(run.workdir)
     if rival in UNLEARNING:
         return measures.of_model(_unlearned(run, rival, rate), asked, sets)
-    made, base, gone = (
-        _adapters(run.workdir, rival, rate),
-        measures.opened(run.workdir),
-        asked[removed] if removed else [],
-    )
+    made, base = _adapters(run.workdir, rival, rate), measures.opened(run.workdir)
+    gone = asked[removed] if removed else []
 
     def subject(on: Collection[str]) -> Subject:
         return Subject(rival, with_adapters(base, made, set(on) - set(gone)), "drop")
