@@ -59,16 +59,7 @@ def audit(
     """
     subjects = subjects_of(workdir, standard, oracle)
     first = subjects[0].run
-    asked, room = min(prefixes) + suffix, first.config.data.row_length - 1
-    too_long = [length for length in prefixes if length + suffix > room]
-    if asked > room:
-        raise InputError(
-            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
-            f"room for {room} of a document; lower one of them"
-        )
-    if too_long:
-        logger.warning("--prefixes=%s leave no room for --suffix=%d in the context: skipped", _listed(too_long), suffix)
-        prefixes = tuple(length for length in prefixes if length not in too_long)
+    prefixes = _lengths_with_room(workdir, prefixes, suffix, first.config.data.row_length - 1)
     corpus = corpus_of(workdir, members_files, non_members_files)
     about = {
         "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
@@ -80,13 +71,8 @@ def audit(
         if not (members_files or len(of_run.mixture.repeated)):
             logger.warning("%s has no repeated documents: the audit is of passages alone", workdir)
             nothing = {
-                "members": 0,
-                "non_members": 0,
-                "encounters": None,
-                "reference": None,
-                "subjects": {},
-                "attacks": None,
-            }
+                "members": 0, "non_members": 0, "encounters": None, "reference": None, "subjects": {}, "attacks": None,
+            }  # fmt: skip
             return about | nothing | {"passages": passages.measure(subjects, of_run, prefixes, suffix)}
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
@@ -116,9 +102,8 @@ def audit(
         found[subject.name] = measure(
             subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
         )  # fmt: skip
-    without_passages = (
-        each._replace(passages=None) for each in (members, non_members)
-    )  # attacks are on documents' sinks
+    # Attacks are on documents' sinks.
+    without_passages = (each._replace(passages=None) for each in (members, non_members))
     times = None if members.encounters is None else members.encounters.tolist()
     return about | {
         "members": len(members.tokens), "non_members": len(non_members.tokens),
@@ -132,8 +117,17 @@ def audit(
     }  # fmt: skip
 
 
-def _listed(lengths: Collection[int]) -> str:
-    return ",".join(map(str, lengths))
+def _lengths_with_room(workdir: pathlib.Path, prefixes: tuple[int, ...], suffix: int, room: int) -> tuple[int, ...]:
+    """The prefixes that a context with `room` tokens for a document can hold with a suffix; warns of the others."""
+    if (asked := min(prefixes) + suffix) > room:
+        raise InputError(
+            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
+            f"room for {room} of a document; lower one of them"
+        )
+    if too_long := [length for length in prefixes if length + suffix > room]:
+        listed = ",".join(map(str, too_long))
+        logger.warning("--prefixes=%s leave no room for --suffix=%d in the context: skipped", listed, suffix)
+    return tuple(length for length in prefixes if length not in too_long)
 
 
 def export_for_open_unlearning(
