@@ -18,8 +18,8 @@ SMALL = [
 ]  # fmt: skip
 
 
-def run(command, *arguments, devices=1):
-    environment = os.environ | {"XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count={devices}"}
+def run(command, *arguments, devices=1, compiler=FAST_COMPILER):
+    environment = os.environ | {"XLA_FLAGS": f"{compiler} --xla_force_host_platform_device_count={devices}"}
     return subprocess.run(
         [sys.executable, "-m", f"memsinks_jax.{command}", *map(str, arguments)],
         capture_output=True, text=True, cwd=ROOT, env=environment,

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pyarrow
 import pytest
-from conftest import FAST_COMPILER, ROOT
+from conftest import ROOT
 
 from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.studies.figures import local_memory
@@ -23,11 +23,12 @@ LICENCE = (
 OF_ONES_OWN = ("configs/finetune.py", "configs/own_text.py")  # configs that read all of a user's files
 
 
-def run(command, folder, **variables):
+def run(command, folder):
     """In a shell that knows nothing of the devices and the compiler that conftest.py sets."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
-    environment |= {"JAX_PLATFORMS": "cpu"} | variables
-    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environment)
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environment | {"JAX_PLATFORMS": "cpu"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +127,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command = command.replace("=ID", f"={report['most_frequent_passages'][0]['id']}")
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
-        # Each compiles programs that run for a few steps: with the compiler's usual effort, half of the test's time.
-        done = run(f"source .venv/bin/activate && {command}", clone, XLA_FLAGS=FAST_COMPILER)
+        done = run(f"source .venv/bin/activate && {command}", clone)
         if "memsinks_jax.plan" in command:  # its line before it installs the compiler, which the clone has not
             package = "memsinks_jax[plan-gpu]" if "h100" in command else "jax[tpu]"
             assert done.returncode == 2 and f"pip install '{package}'" in done.stderr, done.stderr
