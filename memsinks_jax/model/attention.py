@@ -105,14 +105,15 @@ def within(before: jax.Array, windows: Sequence[int], kind: jax.Array | None) ->
 def masked_attention(
     query_BTHC: jax.Array, key_BSKC: jax.Array, value_BSKC: jax.Array, visible_BTS: jax.Array
 ) -> jax.Array:
-    """Softmax attention of T queries over those of S keys that they may see -> (B, T, H, C)."""
-    scale = query_BTHC.shape[-1] ** -0.5
-    shared_by = query_BTHC.shape[2] // key_BSKC.shape[2]
-    if shared_by > 1:
-        key_BSKC, value_BSKC = (jnp.repeat(x, shared_by, axis=2) for x in (key_BSKC, value_BSKC))
-    scores_BHTS = jnp.einsum("bthc,bshc->bhts", query_BTHC, key_BSKC, preferred_element_type=jnp.float32) * scale
-    weights_BHTS = jax.nn.softmax(jnp.where(visible_BTS[:, None], scores_BHTS, jnp.finfo(jnp.float32).min))
-    return jnp.einsum("bhts,bshc->bthc", weights_BHTS.astype(value_BSKC.dtype), value_BSKC)
+    """Softmax attention of T queries over those of S keys that they may see -> (B, T, H, C). G query heads share a key
+    head, which is not copied for each."""
+    keys, size = key_BSKC.shape[2:]
+    query_BTKGC = query_BTHC.reshape(*query_BTHC.shape[:2], keys, -1, size)
+    scores_BKGTS = jnp.einsum("btkgc,bskc->bkgts", query_BTKGC, key_BSKC, preferred_element_type=jnp.float32)
+    visible_B11TS = visible_BTS[:, None, None]
+    weights_BKGTS = jax.nn.softmax(jnp.where(visible_B11TS, scores_BKGTS * size**-0.5, jnp.finfo(jnp.float32).min))
+    heads_BTKGC = jnp.einsum("bkgts,bskc->btkgc", weights_BKGTS.astype(value_BSKC.dtype), value_BSKC)
+    return heads_BTKGC.reshape(query_BTHC.shape)
 
 
 def _splash(query_BTHC, key_BTKC, value_BTKC, segments_BT, interpret: bool = False, window: int = 0):

@@ -167,11 +167,13 @@ class Layer(nnx.Module):
         else:
             rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
             cache = Cache(
-                cache.keys.at[rows_B1, inputs.positions_BT].set(key_BTKC),
-                cache.values.at[rows_B1, inputs.positions_BT].set(value_BTKC),
+                cache.keys.at[layer, rows_B1, inputs.positions_BT].set(key_BTKC),
+                cache.values.at[layer, rows_B1, inputs.positions_BT].set(value_BTKC),
             )
-            before_BTS = inputs.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[1])
-            heads_BTHC = masked_attention(query_BTHC, *cache, within(before_BTS, self.model.windows, kind))
+            visible_BTS = within(
+                inputs.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[2]), self.model.windows, kind
+            )
+            heads_BTHC = masked_attention(query_BTHC, cache.keys[layer], cache.values[layer], visible_BTS)
         heads_BTD = _intervene(inputs, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
@@ -348,17 +350,17 @@ class Decoder:
                 rows[which] = sparse_sinks.fetch(tables, interventions[which], dtype)
         structure, stacked = nnx.split(modules.layers)
 
-        def layer(weights: nnx.State, x_BTD, number, kind, cache, rows, *places) -> tuple[jax.Array, Cache | None]:
+        def layer(x_BTD, cache, weights: nnx.State, number, kind, rows, *places) -> tuple[jax.Array, Cache | None]:
             inputs = LayerInputs(*places, interventions, gradient_scale)
             return nnx.merge(structure, weights)(x_BTD, number, kind, cache, rows, inputs)
 
         if self.remat != "none":
             layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
         x_BTD = constrain(x_BTD.astype(dtype), BATCH, None, None)
-        x_BTD, cache = jax.lax.scan(
-            lambda x_BTD, its: layer(its[0], x_BTD, *its[1:], segments_BT, positions_BT, angles_BTC),
-            x_BTD,
-            (stacked, jnp.arange(config.layers), jnp.asarray(kind_L) if kind_L.any() else None, cache, rows),
+        (x_BTD, cache), _ = jax.lax.scan(
+            lambda carried, its: (layer(*carried, *its, segments_BT, positions_BT, angles_BTC), None),
+            (x_BTD, cache),
+            (stacked, jnp.arange(config.layers), jnp.asarray(kind_L) if kind_L.any() else None, rows),
             unroll=config.layers if self.unroll else 1,
         )
         x_BTD = modules.final_norm(x_BTD)

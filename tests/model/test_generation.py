@@ -181,6 +181,20 @@ def test_the_space_between_prompt_and_text_is_kept():
     assert text_after(tokenizer, opening[:0], tokens) == "sat"
 
 
+def test_a_token_copies_neither_the_cache_nor_a_key_head_for_each_query_head(monkeypatch):
+    """In a long context that takes longer than all else. A layer's keys and values are copied."""
+    config = with_fields(model_of("llama")[0], {"data.row_length": 1024, "model.layers": 4})
+    params = jax.jit(lambda: init_state(config, 10).params)()
+    generator = Generator(config, Bytes(), params, EVERYBODY)
+    asked = []
+    monkeypatch.setattr(generator._programs, "write", lambda *given, mode: asked.extend(given))
+    with pytest.raises(AttributeError):  # nothing is written
+        generator(PROMPTS, Settings(1000))
+    write = jax.jit(generator._programs._write_on, static_argnames="mode", donate_argnames="state")
+    used = write.lower(*asked, mode="drop").compile().memory_analysis().temp_size_in_bytes
+    assert used < sum(array.nbytes for array in asked[1].cache) / 2
+
+
 def test_programs_are_shared_by_lengths_and_settings():
     config, params = model_of("gpt2")
     traced = []
