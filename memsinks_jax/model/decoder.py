@@ -166,13 +166,13 @@ class Layer(nnx.Module):
             )
         else:
             rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
+            # Into the cache of all layers, in place: a layer's own would be copied back whole.
             cache = Cache(
                 cache.keys.at[layer, rows_B1, inputs.positions_BT].set(key_BTKC),
                 cache.values.at[layer, rows_B1, inputs.positions_BT].set(value_BTKC),
             )
-            visible_BTS = within(
-                inputs.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[2]), self.model.windows, kind
-            )
+            before_BTS = inputs.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[2])
+            visible_BTS = within(before_BTS, self.model.windows, kind)
             heads_BTHC = masked_attention(query_BTHC, cache.keys[layer], cache.values[layer], visible_BTS)
         heads_BTD = _intervene(inputs, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
