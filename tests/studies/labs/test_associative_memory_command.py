@@ -152,5 +152,11 @@ def test_every_claim_holds(asked, tmp_path):
     """With the compiler's usual effort: these studies compute more than they compile."""
     arguments = [*asked.split(), f"--out={tmp_path / 'out'}", "--json"]
     content = test_commands.last_json(test_commands.run("labs.associative_memory", *arguments, compiler=""))
-    assert len(content["claims"]) > 20
+    names = [claim["id"].split(":")[0] for claim in content["claims"]]
+    if "--figure=all" in asked:
+        assert set(names) == set(command.FIGURES) and names.count("laws") > 20
+        assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {
+            f"figure_{name}" for name in command.FIGURES
+        }
+    assert len(names) > 20
     assert not [claim for claim in content["claims"] if not claim["holds"]]
