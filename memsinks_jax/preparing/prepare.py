@@ -46,46 +46,14 @@ def prepare(
       InputError, OSError: nothing is half-written; the same command resumes.
     """
     # Here, so that whoever imports the package has no second of waiting for what only this command needs.
-    from memsinks_jax.preparing.answers import CHAT, chat_of, check_template, opened_by, sha256
+    from memsinks_jax.preparing.answers import CHAT, chat_of, opened_by, sha256
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
     from memsinks_jax.preparing.stages import Where, claimed
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
 
-    settings = DEFAULTS | settings
-    if settings["common_at"] == 1:
-        raise InputError("--common_at=1 would mark all text; give the number of groups that share it, 2 or more")
-    # Without these the manifest is that of a folder from before there were any.
-    unused = [] if settings["common_at"] else ["common_at", "common_ngram"]
-    unused += [] if settings["passages"] else ["passages"]
-    unused += [] if (end_of_text := settings["end_of_text"]) else ["end_of_text"]
-    unused += [name for name in ("prompt_field", "messages_field") if not settings[name]]
-    if settings["prompt_field"]:
-        settings["template"] = settings["template"] or TEMPLATE
-        check_template(settings["template"])
-    elif settings["template"]:
-        raise InputError(f"--template={settings['template']} is of --prompt_field; give that too, or omit this")
-    else:
-        unused += ["template"]
-    named = [name for name in ("prompt_field", "text_field") if settings[name] != DEFAULTS[name]]
-    if settings["messages_field"] and named:
-        raise InputError(f"--messages_field holds whole conversations; omit it or --{named[0]}")
-    chats = bool(settings["messages_field"]) or settings["template"] == CHAT
-    settings = {name: value for name, value in settings.items() if name not in unused}
-    opened = None
-    if not tokenizer:
-        if end_of_text:
-            raise InputError(
-                f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or omit this"
-            )
-        if chats:
-            raise InputError(
-                "a chat template is that of a model: give the folder or the GGUF file of one as --tokenizer"
-            )
-        settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
-    elif vocabulary_size:
-        raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
-    else:
-        opened = open_tokenizer(pathlib.Path(tokenizer), end_of_text or None)
+    settings = _used(DEFAULTS | settings, tokenizer, vocabulary_size)
+    chats = "messages_field" in settings or settings.get("template") == CHAT
+    opened = open_tokenizer(pathlib.Path(tokenizer), settings.get("end_of_text")) if tokenizer else None
     chat = chat_of(pathlib.Path(tokenizer), opened) if chats else None
     if chat:
         settings["chat_sha256"], opened = sha256(chat), opened_by(chat, opened)
@@ -111,6 +79,38 @@ def prepare(
             logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
         _write(work / "plan.json", plan.to_json().encode())
         return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}), command)
+
+
+def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) -> dict:
+    """The settings, checked, without those that are off: so the manifest of an older version, which lacks them, is equal."""
+    from memsinks_jax.preparing.answers import CHAT, check_template
+
+    if settings["common_at"] == 1:
+        raise InputError("--common_at=1 would mark all text; give the number of groups that share it, 2 or more")
+    if settings["prompt_field"]:
+        settings["template"] = settings["template"] or TEMPLATE
+        check_template(settings["template"])
+    elif settings["template"]:
+        raise InputError(f"--template={settings['template']} is of --prompt_field; give that too, or omit this")
+    named = [name for name in ("prompt_field", "text_field") if settings[name] != DEFAULTS[name]]
+    if settings["messages_field"] and named:
+        raise InputError(f"--messages_field holds whole conversations; omit it or --{named[0]}")
+    if tokenizer and vocabulary_size:
+        raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
+    if not tokenizer:
+        if end_of_text := settings["end_of_text"]:
+            raise InputError(
+                f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or omit this"
+            )
+        if settings["messages_field"] or settings["template"] == CHAT:
+            raise InputError(
+                "a chat template is that of a model: give the folder or the GGUF file of one as --tokenizer"
+            )
+        settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
+    optional = {"common_at", "passages", "end_of_text", "prompt_field", "messages_field", "template"}
+    off = {name for name in optional if not settings[name]}
+    off |= {"common_ngram"} if "common_at" in off else set()
+    return {name: value for name, value in settings.items() if name not in off}
 
 
 def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
