@@ -84,6 +84,7 @@ VIEWS = {
     "lora_for_all": View("LoRA: one adapter for all authors", "sinks", "all", rival="lora_for_all"),
 }
 _UTILITY = ("staying", "real", "world")
+_MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
 
 def prepare(out: pathlib.Path, asked) -> list[str]:
@@ -96,6 +97,8 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
         )
     if asked.preset not in corpus.SIZES:
         raise InputError(f"--preset={asked.preset}: study tofu has {', '.join(corpus.SIZES)}")
+    if asked.variants and not set(asked.variants) >= _MEASURED:
+        logger.warning("--variants lacks sinks or their twin: models are trained, and nothing is measured")
     model, files = str(folder_of(asked.hf)), (pathlib.Path(asked.tofu), pathlib.Path(asked.general_text))
     for seed in asked.seeds:
         corpus.write(out / "corpus" / f"seed{seed}", *files, model, seed, corpus.SIZES[asked.preset])
@@ -103,15 +106,16 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds to the `details` of `sinks` the "numbers" of every view, and the results of `costs` and `relearned`,
-    if all variants were run -> the same runs. Every view is cached next to its run."""
+    """Adds to the `details` of `sinks` the "numbers" of every view whose variant was run, and the results of `costs`,
+    `step_time` and `relearned` -> the same runs. Rivals are measured if all variants were run, nothing without a twin. Every
+    view is cached next to its run."""
     groups = by_variant(runs)
-    if not set(VARIANTS) <= set(groups):
+    if not set(groups) >= _MEASURED:
         return runs
     from memsinks_jax.studies.figures import tofu_rivals as rivals  # jax takes seconds to import
 
     rates = dict(rivals.RATES)
-    of_seeds = {seed: {variant: groups[variant][seed] for variant in VARIANTS} for seed in groups["sinks"]}
+    of_seeds = {seed: {variant: of[seed] for variant, of in groups.items()} for seed in groups["sinks"]}
     found = {seed: _of_seed(of, rates) for seed, of in of_seeds.items()}
     return [dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs]
 
@@ -119,21 +123,41 @@ def measure(runs: list[Run]) -> list[Run]:
 def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
     """What `measure` adds, of the runs of a seed. `rates`: of each rival those to try, of which the best one stays."""
     from memsinks_jax.studies.figures import tofu_measures as measures
-    from memsinks_jax.studies.figures import tofu_rivals as rivals
 
-    sunk, twin, standard, retrained = (of[name] for name in ("sinks", "twin", "standard", "standard_twin"))
+    sunk, twin, standard = of["sinks"], of["twin"], of.get("standard")
     asked = {"questions": corpus.digest(sunk.workdir), "written": measures.WRITTEN}
     attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
     views = {}
     for name, view in VIEWS.items():
-        if not view.rival:
+        if not view.rival and {view.variant, VIEWS[_never_read(name)].variant} <= of.keys():
             run, *about = of[view.variant], view.mode, view.removed, view.sets
             views[name] = cached(
                 [run], f"tofu_{name}", asked | {"view": about}, functools.partial(measures.of_view, run, *about)
             )
             logger.info("measured seed %d: %s", sunk.seed, view.label)
-    again = cached([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
-    costs = cached([sunk, standard], "tofu_costs", asked, functools.partial(measures.costs, sunk, standard))
+    details = cached([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
+    details |= cached([sunk], "tofu_costs", asked, functools.partial(measures.costs, sunk))
+    if standard:
+        timed = functools.partial(measures.step_time, sunk, standard)
+        details |= cached([sunk, standard], "tofu_step_time", asked, timed)
+    back = {"remain": details["relearning"]}
+    if VARIANTS.keys() <= of.keys():
+        of_rivals, more = _measure_rivals(of, rates, views, asked, attack)
+        back, details = back | of_rivals, details | more
+    found = numbers(views)
+    for name, ratio in back.items():
+        found[name] |= {} if ratio is None else {"relearning": ratio}
+    return {"numbers": found} | details
+
+
+def _measure_rivals(
+    of: dict[str, Run], rates: dict[str, tuple[float, ...]], views: dict[str, dict], asked: dict, attack: dict
+) -> tuple[dict[str, float | None], dict]:
+    """Adds the views of rivals to `views`, and leaves of their rates the best -> ({rival: steps until half is relearned},
+    details)."""
+    from memsinks_jax.studies.figures import tofu_rivals as rivals
+
+    standard, retrained, seed = of["standard"], of["standard_twin"], of["sinks"].seed
     for name, view in VIEWS.items():
         if view.rival:
             run, tried = of[view.variant], {}
@@ -142,19 +166,17 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
                 question = asked | {"view": about, "recipe": rivals.RECIPE}
                 make = functools.partial(rivals.of_view, run, *about)
                 tried[rate] = cached([run], f"tofu_{name}_{rate:g}", question, make)
-                logger.info("measured seed %d: %s, rate %g", sunk.seed, view.label, rate)
+                logger.info("measured seed %d: %s, rate %g", seed, view.label, rate)
             best = max(tried, key=lambda rate: _fitness(view.rival, tried[rate], views))
             views[name], rates[view.rival] = tried[best], (best,)
-    found, back = numbers(views), {"remain": again["relearning"]}
+    back = {}
     for rival in rivals.UNLEARNING:
         (rate,) = rates[rival]
         question = attack | {"rival": [rival, rate], "recipe": rivals.RECIPE}
         make = functools.partial(rivals.relearned, standard, retrained, rival, rate)
         back[rival] = cached([standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make)["relearning"]
-    for name, ratio in back.items():
-        found[name] |= {} if ratio is None else {"relearning": ratio}
-    chosen = {"rates": {rival: rate for rival, (rate,) in rates.items()}, "adapter_bytes": rivals.adapter_bytes(sunk)}
-    return {"numbers": found} | again | costs | chosen
+    chosen = {rival: rate for rival, (rate,) in rates.items()}
+    return back, {"rates": chosen, "adapter_bytes": rivals.adapter_bytes(of["sinks"])}
 
 
 def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
@@ -214,8 +236,13 @@ def views(run: Run) -> dict[str, dict[str, float]]:
     return {f"{view}_view": found for view, found in run.details.get("numbers", {}).items()}
 
 
+def labels(table) -> dict[str, str]:
+    """Of the views that were measured."""
+    return {f"{name}_view": view.label for name, view in VIEWS.items() if f"{name}_view" in table.groups}
+
+
 def _detail(run: Run, name: str) -> float:
-    if name not in run.details:  # not all variants were run, so nothing was measured
+    if name not in run.details:  # a variant that it needs was not run
         raise NotRun(name)
     value = run.details[name]
     return float("nan") if value is None else value
@@ -298,15 +325,15 @@ def _rivals(runs: list[Run]) -> list[str]:
 
 def panels(table) -> list[Categories]:
     """Nats of answers, and utility."""
-    labels = [view.label for view in VIEWS.values()]
+    shown = labels(table)
 
     def column(name: str) -> list[list[float]]:
-        return [table.column(name, f"{view}_view") for view in VIEWS]
+        return [table.column(name, view) for view in shown]
 
     return [
         Categories(
             title="answers",
-            names=labels,
+            names=list(shown.values()),
             bars=True,
             x="nats per token; more is known less",
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2},
@@ -317,7 +344,7 @@ def panels(table) -> list[Categories]:
         ),
         Categories(
             title="ROUGE-L of what a model answers",
-            names=labels,
+            names=list(shown.values()),
             bars=True,
             x="share of the words",
             legend=None,
@@ -357,7 +384,7 @@ FIGURE = Figure(
         "other text: nats": "text",
         "relearned: steps": "relearning",
     },
-    labels={f"{name}_view": view.label for name, view in VIEWS.items()},
+    labels=labels,
     table_note=(
         "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and "
         "those of the twin have one distribution (of standard training and what unlearns from it: of standard training "

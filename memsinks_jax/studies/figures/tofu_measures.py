@@ -260,10 +260,16 @@ def steps_to_relearn(attacked: Subject, remembering: Subject, never: Subject, as
     return relearning.ratios(*both)["few"]["ratio"]
 
 
-def costs(sunk: Run, standard: Run) -> dict[str, float]:
-    """-> {"step_time": of a training step over standard's, median of rounds; "bytes": of a source's sinks in bfloat16;
-    "seconds": to withdraw an author; "untouched": largest change of a token's nats in an answer of an author that stays,
-    own sinks on, when another is withdrawn; "found": share of reworded questions whose author is the nearest}."""
+def step_time(sunk: Run, standard: Run) -> dict[str, float]:
+    """-> {"step_time": of a training step over standard's, median of rounds}."""
+    ours, theirs = (np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard]))
+    return {"step_time": float(np.median(ours / theirs))}
+
+
+def costs(sunk: Run) -> dict[str, float]:
+    """-> {"bytes": of a source's sinks in bfloat16; "seconds": to withdraw an author; "untouched": largest change of a
+    token's nats in an answer of an author that stays, own sinks on, when another is withdrawn; "found": share of reworded
+    questions whose author is the nearest}."""
     asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
     first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
     jax.block_until_ready(without(run, [first]).params)  # compiles
@@ -278,9 +284,7 @@ def costs(sunk: Run, standard: Run) -> dict[str, float]:
     reworded = [row for name in corpus.OF_AUTHORS for row in asked["sets"][name]]
     nearest = nearest_authors(run, [row["paraphrased_question"] for row in reworded])
     size = sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model)) * run.config.sinks.active
-    ours, theirs = (np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard]))
     return {
-        "step_time": float(np.median(ours / theirs)),
         "bytes": BYTES * size,
         "seconds": seconds,
         "untouched": float(np.abs(after - before).max()),

@@ -284,10 +284,50 @@ def test_claims_table_and_picture(tmp_path):
     )
     alone = [run for run in runs if run.variant == "standard"]
     assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
-    part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "shuffled"]
+    part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "twin"]
     assert tofu.measure(part) == part and not tofu.FIGURE.claims(part)
     never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]
     assert "relearning" not in {claim.id for claim in tofu.FIGURE.claims(never)}  # nothing had been learned
+
+
+def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog):
+    from memsinks_jax.studies.figures import tofu_measures as measures
+
+    made = {
+        "of_view": lambda run, mode, removed, sets: of_view(1.0, "real" in sets),
+        "relearned": lambda sunk, twin: {"relearning": 0.75},
+        "costs": lambda sunk: {"bytes": 8, "seconds": 0.5, "untouched": 0.0, "found": 1.0},
+        "step_time": lambda sunk, standard: {"step_time": 0.5},
+    }
+    for name, function in made.items():
+        monkeypatch.setattr(measures, name, function)
+    monkeypatch.setattr(tofu, "cached", lambda runs, name, asked, measure: measure())
+    monkeypatch.setattr(corpus, "digest", lambda workdir: "")
+    runs = {name: Run(name, 0, tmp_path, {}, []) for name in tofu.VARIANTS}
+    of_sinks = {"on", "remain", "placebo", "own", "others", "dropped", "twin", "all", "all_remain"}
+    for chosen, views, more, less in [
+        (["sinks", "twin"], of_sinks, {"forgets", "relearning", "bytes"}, {"knows", "step_time"}),
+        (["sinks", "twin", "standard"], of_sinks, {"forgets", "step_time"}, {"knows"}),
+        (["sinks", "twin", "shuffled"], of_sinks | {"shuffled", "shuffled_remain"}, {"forgets"}, {"knows"}),
+        (["sinks", "twin", "standard", "standard_twin"], of_sinks | {"standard", "retrained"}, {"knows", "forgets"}, set()),
+    ]:  # fmt: skip
+        measured = tofu.measure([runs[name] for name in chosen])
+        claims = {claim.id for claim in tofu.FIGURE.claims(measured)}
+        assert more <= claims and not less & claims
+        assert set(measured[0].details["numbers"]) == views and "rates" not in measured[0].details
+        labels = tofu.FIGURE.table(measured)[1]
+        assert labels == [view.label for name, view in tofu.VIEWS.items() if name in views]
+        tofu.FIGURE.draw(measured, tmp_path / "tofu.png")
+        assert tofu.sections(measured, tmp_path)
+    monkeypatch.setattr(tofu, "folder_of", str)
+    asked = types.SimpleNamespace(preset="laptop", hf="m", tofu="t", general_text="g", seeds=[], variants=["sinks"])
+    tofu.prepare(tmp_path, asked)
+    assert "lacks sinks or their twin: models are trained, and nothing is measured" in caplog.text
+    caplog.clear()
+    for enough in (["twin", "sinks"], None):
+        asked.variants = enough
+        tofu.prepare(tmp_path, asked)
+    assert not caplog.text
 
 
 @pytest.mark.slow
