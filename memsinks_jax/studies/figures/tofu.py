@@ -360,8 +360,8 @@ FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
     answer=(
         "An open model learns about invented authors, each in sinks of its own, added to a frozen base. Some authors are "
-        "then withdrawn. Below, what is left is compared with standard fine-tuning, with models that never read them, with "
-        "the model before, with unlearning and with adapters."
+        "then withdrawn. Below, what is left is compared with a twin that never read them and with the model before; if all "
+        "variants were run, also with standard fine-tuning, with unlearning and with adapters."
     ),
     config="tofu.py",
     variants=VARIANTS,
