@@ -6,6 +6,7 @@ documents to forget. Follows the authors' code, except that their batches have 6
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -46,20 +47,41 @@ def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
     return found
 
 
-def keep_mask(scores_LIO: jax.Array, ratio: float) -> jax.Array:
-    """Weights to keep: all but int(ratio * n) of each layer's n -> bool."""
+def keep_mask(scores_LIO: jax.Array, dropped: jax.Array | int) -> jax.Array:
+    """Weights to keep: all but `dropped` of each layer -> bool."""
     sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
     ranks_LN = jnp.argsort(jnp.argsort(sizes_LN, axis=1), axis=1)
-    return (ranks_LN >= int(ratio * sizes_LN.shape[1])).reshape(scores_LIO.shape)
+    return (ranks_LN >= dropped).reshape(scores_LIO.shape)
 
 
-def masked(params: dict, scores: dict[str, jax.Array], ratio: float) -> dict:
+def masked(params: dict, scores: dict[str, jax.Array], dropped: dict[str, jax.Array | int]) -> dict:
     """The parameters without the dropped weights. In the gradient, a mask counts as the absolute value of its score."""
     sizes = {name: jnp.abs(of) for name, of in scores.items()}
     masks = {
-        name: size + jax.lax.stop_gradient(keep_mask(scores[name], ratio) - size) for name, size in sizes.items()
-    }  # fmt: skip
+        name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped[name]) - size)
+        for name, size in sizes.items()
+    }
     return params | {"layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}}
+
+
+@placement.shared
+def _programs(config: Config, learning_rate: float, momentum: float, decay: float) -> tuple[Callable, ...]:
+    """(the first state of the optimizer, a step, `masked`), compiled once for all ratios and weights."""
+    reader = Reader(config)
+    optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(learning_rate, momentum))
+
+    def loss(params: dict, rows: dict) -> jax.Array:
+        return reader.nats(params, rows, {}).sum() / rows["weights"].sum()
+
+    def step(params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict, weight, dropped: dict):
+        def objective(scores: dict) -> jax.Array:
+            of = masked(params, scores, dropped)
+            return weight * loss(of, stays) - (1 - weight) * loss(of, lost)
+
+        updates, state = optimizer.update(jax.grad(objective)(scores), state, scores)
+        return optax.apply_updates(scores, updates), state
+
+    return optimizer.init, placement.jit(step), placement.jit(masked)
 
 
 def balanced_subnet(
@@ -73,29 +95,14 @@ def balanced_subnet(
     Raises:
       InputError: no document has a target.
     """
-    settings, reader = settings or Settings(), Reader(config)
+    settings = settings or Settings()
     forgotten, other = documents_of(forgotten), documents_of(other)
-    optimizer = optax.chain(
-        optax.add_decayed_weights(settings.decay), optax.sgd(settings.learning_rate, settings.momentum)
-    )
+    first, step, without = _programs(config, settings.learning_rate, settings.momentum, settings.decay)
     scores = initial(params, settings)
-    state = optimizer.init(scores)
-
-    def loss(params: dict, rows: dict) -> jax.Array:
-        return reader.nats(params, rows, {}).sum() / rows["weights"].sum()
-
-    def step(params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict):
-        def objective(scores: dict) -> jax.Array:
-            of = masked(params, scores, settings.ratio)
-            return settings.weight * loss(of, stays) - (1 - settings.weight) * loss(of, lost)
-
-        updates, state = optimizer.update(jax.grad(objective)(scores), state, scores)
-        return optax.apply_updates(scores, updates), state
-
-    advance = placement.jit(step)
+    state, dropped = first(scores), {name: int(settings.ratio * of[0].size) for name, of in scores.items()}
     for lost, stays in _batches(forgotten, other, settings):
-        scores, state = advance(params, scores, state, lost, stays)
-    return placement.jit(lambda params, scores: masked(params, scores, settings.ratio))(params, scores)
+        scores, state = step(params, scores, state, lost, stays, settings.weight, dropped)
+    return without(params, scores, dropped)
 
 
 def _batches(forgotten: dict, other: dict, settings: Settings):

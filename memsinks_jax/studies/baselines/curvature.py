@@ -6,11 +6,13 @@ from the model. The matrix is written in the eigenvectors of both. Each entry ha
 The edit keeps the fewest entries whose masses add up to `share` of the total. It applies to the MLP matrices that read the
 residual stream, as in the paper's language models. The singular value decomposition is the control without curvature.
 
-L layers, R rows, T positions, D d_model, F hidden neurons.
+L layers, R rows, T positions, D d_model, F hidden neurons, I and O directions of inputs and outputs.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,20 +92,31 @@ def _products(
     return {"inputs": summed(inputs_LRTD)} | {name: summed(of) for name, of in gradients.items()}
 
 
-def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray, share: float) -> np.ndarray:
-    """The matrix without its entries of low curvature: keeps `share` of the mass."""
-    of_inputs_D, vectors_DD = np.linalg.eigh(inputs_DD)
-    of_outputs_F, vectors_FF = np.linalg.eigh(outputs_FF)
+class Entries(NamedTuple):
+    """A matrix in two orthonormal bases, and the mass of each of its entries there, float64."""
+
+    entries_IO: np.ndarray
+    mass_IO: np.ndarray
+    inputs_DI: np.ndarray
+    outputs_FO: np.ndarray
+
+    def reduced(self, share: float) -> np.ndarray:
+        """The matrix with the fewest entries whose masses add up to `share` of the total -> (D, F)."""
+        return self.inputs_DI @ np.where(_most(self.mass_IO, share), self.entries_IO, 0) @ self.outputs_FO.T
+
+
+def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray) -> Entries:
+    """In the eigenvectors of a matrix's factors."""
+    (of_inputs_D, inputs_DD), (of_outputs_F, outputs_FF) = np.linalg.eigh(inputs_DD), np.linalg.eigh(outputs_FF)
     # Rounding can make zero eigenvalues slightly negative.
     mass_DF = np.outer(np.maximum(of_inputs_D, 0), np.maximum(of_outputs_F, 0))
-    entries_DF = vectors_DD.T @ kernel_DF @ vectors_FF
-    return vectors_DD @ np.where(_most(mass_DF, share), entries_DF, 0) @ vectors_FF.T
+    return Entries(inputs_DD.T @ kernel_DF @ outputs_FF, mass_DF, inputs_DD, outputs_FF)
 
 
-def by_singular_values(kernel_DF: np.ndarray, share: float) -> np.ndarray:
-    """The control: keeps the fewest singular values whose squares add up to `share` of the total."""
-    left_DK, values_K, right_KF = np.linalg.svd(kernel_DF, full_matrices=False)
-    return left_DK @ np.diag(np.where(_most(values_K**2, share), values_K, 0)) @ right_KF
+def by_singular_values(kernel_DF: np.ndarray) -> Entries:
+    """The control: in the matrix's singular vectors. Masses are the squares of the singular values."""
+    inputs_DK, values_K, outputs_KF = np.linalg.svd(kernel_DF, full_matrices=False)
+    return Entries(np.diag(values_K), np.diag(values_K**2), inputs_DK, outputs_KF.T)
 
 
 def _most(mass: np.ndarray, share: float) -> np.ndarray:
@@ -115,15 +128,27 @@ def _most(mass: np.ndarray, share: float) -> np.ndarray:
     return selected.reshape(mass.shape)
 
 
-def edited(params: dict, of: dict[str, np.ndarray] | None, layers: tuple[int, ...], share: float) -> dict:
-    """Edits the matrices of some layers -> parameters. `of` comes from `factors`; None means by singular values."""
-    changed = {}
+def entries_of(params: dict, of: dict[str, np.ndarray] | None) -> dict[str, list[Entries]]:
+    """-> {"up_kernel": of each layer; and, if there is one, "gate_kernel"}. `of` is what `factors` returns; None means by
+    singular values."""
+    found = {}
     for name in MATRICES:
-        if f"{name}_kernel" in params["layers"]:
-            kernel_LDF = np.array(params["layers"][f"{name}_kernel"], np.float64)
-            for layer in layers:
-                factor = () if of is None else (of["inputs"][layer], of[name][layer])
-                edit = by_curvature if factor else by_singular_values
-                kernel_LDF[layer] = edit(kernel_LDF[layer], *factor, share)
-            changed[f"{name}_kernel"] = jnp.asarray(kernel_LDF, params["layers"][f"{name}_kernel"].dtype)
+        if (kernel := f"{name}_kernel") in params["layers"]:
+            kernel_LDF = np.array(params["layers"][kernel], np.float64)
+            found[kernel] = list(
+                map(by_singular_values, kernel_LDF)
+                if of is None
+                else map(by_curvature, kernel_LDF, of["inputs"], of[name])
+            )
+    return found
+
+
+def edited(params: dict, of: dict[str, list[Entries]], layers: Iterable[int], share: float) -> dict:
+    """Edits the matrices of some layers -> parameters. `of` is what `entries_of` returns."""
+    changed = {}
+    for name, of_layers in of.items():
+        kernel_LDF = np.array(params["layers"][name])
+        for layer in layers:
+            kernel_LDF[layer] = of_layers[layer].reduced(share)
+        changed[name] = jnp.asarray(kernel_LDF)
     return params | {"layers": params["layers"] | changed}

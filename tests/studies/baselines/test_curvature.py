@@ -57,7 +57,7 @@ def test_an_edit_keeps_what_the_full_fisher_matrix_says(share):
     count = 1 + int((np.cumsum(values[order]) < share * values.sum() * (1 - 1e-12)).sum())
     stays = vectors[:, order[:count]]
     expected = (stays @ (stays.T @ kernel_DF.ravel())).reshape(3, 4)
-    found = curvature.by_curvature(kernel_DF, a_ND.T @ a_ND / 7, g_NF.T @ g_NF / 6, share)
+    found = curvature.by_curvature(kernel_DF, a_ND.T @ a_ND / 7, g_NF.T @ g_NF / 6).reduced(share)
     np.testing.assert_allclose(found, expected, atol=1e-10)
     assert (np.abs(found - kernel_DF).max() < 1e-10) == (share == 1.0)
 
@@ -66,13 +66,13 @@ def test_the_control_keeps_singular_values():
     rng = np.random.default_rng(0)
     left, right = np.linalg.qr(rng.normal(size=(5, 3)))[0], np.linalg.qr(rng.normal(size=(4, 3)))[0]
     parts = [np.outer(left[:, k], right[:, k]) * size for k, size in enumerate((2.0, 1.0, 3.0))]
-    found = curvature.by_singular_values(sum(parts), 0.9)  # of 9 + 4 + 1
+    found = curvature.by_singular_values(sum(parts)).reduced(0.9)  # of 9 + 4 + 1
     np.testing.assert_allclose(found, parts[0] + parts[2], atol=1e-10)
 
 
 def test_other_layers_and_matrices_stay():
     _, params = random_model("llama")
-    after = curvature.edited(params, None, (1,), 0.5)["layers"]
+    after = curvature.edited(params, curvature.entries_of(params, None), (1,), 0.5)["layers"]
     for name, leaf in params["layers"].items():
         if name not in ("mlp_norm", "attention_norm"):
             changed = [bool((np.asarray(after[name][layer]) != leaf[layer]).any()) for layer in range(2)]
