@@ -210,13 +210,17 @@ def _shares_of_cores(jobs: int) -> list[set[int] | None]:
 
 def _start(job: Job, cores: set[int] | None) -> subprocess.Popen:
     command = [sys.executable, "-m", "memsinks_jax.train", *job.flags, f"--workdir={job.workdir}"]
+    # Alone, jax takes most of an accelerator's memory when it starts.
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ if cores else None
     mine = os.sched_getaffinity(0) if cores else None
     job.workdir.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("w") as log:
         if cores:
             os.sched_setaffinity(0, cores)  # a child inherits it
         try:
-            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            return subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
+            )
         finally:
             if mine:
                 os.sched_setaffinity(0, mine)

@@ -1,6 +1,7 @@
 """The runs behind figures: which are shared, what a command line may set, what is trained again."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -76,3 +77,19 @@ def test_what_is_finished_is_not_started_again(tmp_path, started):
     planned[2].mark.write_text(to_json(planned[0].config))  # left behind by a run of another config
     runs.train_all(planned, 2)
     assert started[2:] == [("other", "other-seed0")]
+
+
+@pytest.mark.parametrize(
+    ("several", "given", "expected"), [(False, "", ""), (True, "", "false"), (True, "true", "true")]
+)
+def test_runs_at_once_share_the_memory_of_an_accelerator(several, given, expected, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "preallocate: $XLA_PYTHON_CLIENT_PREALLOCATE"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    if given:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", given)
+    (job,) = jobs(tmp_path, {"sinks": Variation("sinks")})
+    assert runs._start(job, os.sched_getaffinity(0) if several else None).wait() == 0
+    assert job.log.read_text() == f"preallocate: {expected}\n"
