@@ -50,8 +50,9 @@ def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
 def keep_mask(scores_LIO: jax.Array, dropped: jax.Array | int) -> jax.Array:
     """Weights to keep: all but `dropped` of each layer -> bool."""
     sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
-    ranks_LN = jnp.argsort(jnp.argsort(sizes_LN, axis=1), axis=1)
-    return (ranks_LN >= dropped).reshape(scores_LIO.shape)
+    order_LN = jnp.argsort(sizes_LN, axis=1)
+    in_order_LN = jnp.broadcast_to(jnp.arange(sizes_LN.shape[1]) >= dropped, sizes_LN.shape)
+    return jnp.put_along_axis(in_order_LN, order_LN, in_order_LN, axis=1, inplace=False).reshape(scores_LIO.shape)
 
 
 def masked(params: dict, scores: dict[str, jax.Array], dropped: dict[str, jax.Array | int]) -> dict:
