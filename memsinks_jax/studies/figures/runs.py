@@ -210,7 +210,7 @@ def _shares_of_cores(jobs: int) -> list[set[int] | None]:
 
 def _start(job: Job, cores: set[int] | None) -> subprocess.Popen:
     command = [sys.executable, "-m", "memsinks_jax.train", *job.flags, f"--workdir={job.workdir}"]
-    # Alone, jax takes most of an accelerator's memory when it starts.
+    # By default jax takes most of an accelerator's memory when it starts.
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ if cores else None
     mine = os.sched_getaffinity(0) if cores else None
     job.workdir.parent.mkdir(parents=True, exist_ok=True)
