@@ -135,11 +135,8 @@ def entries_of(params: dict, of: dict[str, np.ndarray] | None) -> dict[str, list
     for name in MATRICES:
         if (kernel := f"{name}_kernel") in params["layers"]:
             kernel_LDF = np.array(params["layers"][kernel], np.float64)
-            found[kernel] = list(
-                map(by_singular_values, kernel_LDF)
-                if of is None
-                else map(by_curvature, kernel_LDF, of["inputs"], of[name])
-            )
+            of_layers = () if of is None else (of["inputs"], of[name])
+            found[kernel] = list(map(by_curvature if of_layers else by_singular_values, kernel_LDF, *of_layers))
     return found
 
 

@@ -161,7 +161,7 @@ class _Subject:
         from memsinks_jax.studies.baselines import curvature
 
         of = curvature.factors(self._config, self._params, self._ordinary()) if method == "kfac" else None
-        entries = curvature.entries_of(self._params, of)  # once, since a large matrix takes minutes
+        entries = curvature.entries_of(self._params, of)
         count = self._config.model.layers
         for width in range(1, min(MOST_LAYERS, count) + 1):
             for layers in (tuple(range(first, first + width)) for first in range(count - width + 1)):
