@@ -55,12 +55,11 @@ def keep_mask(scores_LIO: jax.Array, dropped: jax.Array | int) -> jax.Array:
     return jnp.put_along_axis(in_order_LN, order_LN, in_order_LN, axis=1, inplace=False).reshape(scores_LIO.shape)
 
 
-def masked(params: dict, scores: dict[str, jax.Array], dropped: dict[str, jax.Array | int]) -> dict:
+def masked(params: dict, scores: dict[str, jax.Array], dropped: jax.Array | int) -> dict:
     """The parameters without the dropped weights. In the gradient, a mask counts as the absolute value of its score."""
     sizes = {name: jnp.abs(of) for name, of in scores.items()}
     masks = {
-        name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped[name]) - size)
-        for name, size in sizes.items()
+        name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped) - size) for name, size in sizes.items()
     }
     return params | {"layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}}
 
@@ -74,7 +73,7 @@ def _programs(config: Config, learning_rate: float, momentum: float, decay: floa
     def loss(params: dict, rows: dict) -> jax.Array:
         return reader.nats(params, rows, {}).sum() / rows["weights"].sum()
 
-    def step(params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict, weight, dropped: dict):
+    def step(params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict, weight, dropped):
         def objective(scores: dict) -> jax.Array:
             of = masked(params, scores, dropped)
             return weight * loss(of, stays) - (1 - weight) * loss(of, lost)
@@ -100,7 +99,8 @@ def balanced_subnet(
     forgotten, other = documents_of(forgotten), documents_of(other)
     first, step, without = _programs(config, settings.learning_rate, settings.momentum, settings.decay)
     scores = initial(params, settings)
-    state, dropped = first(scores), {name: int(settings.ratio * of[0].size) for name, of in scores.items()}
+    state = first(scores)
+    dropped = int(settings.ratio * scores["up_kernel"][0].size)  # the matrices of an MLP have one size
     for lost, stays in _batches(forgotten, other, settings):
         scores, state = step(params, scores, state, lost, stays, settings.weight, dropped)
     return without(params, scores, dropped)
