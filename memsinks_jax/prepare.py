@@ -40,64 +40,8 @@ def main() -> None:
         lower_bound=RULES["data.vocabulary_size"].lowest,
         upper_bound=2**22,  # four times the largest in use; a number in the billions would take minutes to refuse
     )
-    end_of_text = flags.DEFINE_string(
-        "end_of_text", DEFAULTS["end_of_text"], "Token of a tokenizer.json that ends documents; by default the one that its "
-        "folder names, else the one with a usual name.",
-    )  # fmt: skip
     out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
-    text_field = flags.DEFINE_string(
-        "text_field", DEFAULTS["text_field"], "Field of a record that holds the text; a.b is field b of a."
-    )
-    prompt_field = flags.DEFINE_string(
-        "prompt_field",
-        DEFAULTS["prompt_field"],
-        "Field with a prompt, which the text answers. Then the loss counts the answers' tokens alone.",
-    )
-    template = flags.DEFINE_string(
-        "template",
-        DEFAULTS["template"],
-        rf"Text around a {{prompt}}, with the escapes \n, \t and \\, before its answer; default '{TEMPLATE}'. chat: the "
-        "template of the --tokenizer's model.",
-    )
-    messages_field = flags.DEFINE_string(
-        "messages_field",
-        DEFAULTS["messages_field"],
-        "Field with a conversation, a list of messages with a role and a content, for the chat template of the "
-        "--tokenizer's model; the loss counts the assistant's messages.",
-    )
-    group_field = flags.DEFINE_string(
-        "group_field",
-        DEFAULTS["group_field"],
-        "Field that holds the group (domain, author, licence), for config.data.ids=group.",
-    )
-    on_error = flags.DEFINE_enum(
-        "on_error", DEFAULTS["on_error"], ["stop", "skip"],
-        "What to do with a record that cannot be used; skip counts and lists it.",
-    )  # fmt: skip
-    near_duplicates = flags.DEFINE_enum(
-        "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
-        "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
-    )  # fmt: skip
-    common_at = flags.DEFINE_integer(
-        "common_at", DEFAULTS["common_at"], "Mark n-grams that at least this many groups contain (without groups, "
-        "near-duplicate clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
-    )  # fmt: skip
-    common_ngram = flags.DEFINE_integer(
-        "common_ngram", DEFAULTS["common_ngram"], "Length of these n-grams, in tokens.", lower_bound=2
-    )
-    passages = flags.DEFINE_integer(
-        "passages",
-        DEFAULTS["passages"],
-        "Find passages: text of at least this many tokens that several documents contain, for "
-        "config.sinks.passages_at. 0: none.",
-        lower_bound=0,
-    )
-    max_document = flags.DEFINE_integer(
-        "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
-    )
-    shard = flags.DEFINE_integer(
-        "shard_mib", DEFAULTS["shard_mib"], "Input per shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
-    )
+    _define_settings()
     executor = flags.DEFINE_enum("executor", "local", ["local", "ray", "slurm"], "Where tasks run.")
     workers = flags.DEFINE_integer("workers", 0, "Parallel tasks; 0: one per core.", lower_bound=0)
     slurm = flags.DEFINE_list(
@@ -118,11 +62,7 @@ def main() -> None:
         result = prepare(
             inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
             vocabulary_size.value, " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
-            text_field=text_field.value, group_field=group_field.value, on_error=on_error.value,
-            near_duplicates=near_duplicates.value, common_at=common_at.value, common_ngram=common_ngram.value,
-            max_document_mib=max_document.value, shard_mib=shard.value, end_of_text=end_of_text.value,
-            prompt_field=prompt_field.value, template=template.value, messages_field=messages_field.value,
-            passages=passages.value,
+            **{name: flags.FLAGS[name].value for name in DEFAULTS},
         )  # fmt: skip
         logger.info(
             "%s, %s, %s, %s, %s skipped, %.0f s: %s",
@@ -134,6 +74,65 @@ def main() -> None:
         return {name: value for name, value in result.items() if not isinstance(value, list)}
 
     command_line.run(run)
+
+
+def _define_settings() -> None:
+    """A flag for each setting of `prepare`."""
+    flags.DEFINE_string(
+        "end_of_text", DEFAULTS["end_of_text"], "Token of a tokenizer.json that ends documents; by default the one that its "
+        "folder names, else the one with a usual name.",
+    )  # fmt: skip
+    flags.DEFINE_string(
+        "text_field", DEFAULTS["text_field"], "Field of a record that holds the text; a.b is field b of a."
+    )
+    flags.DEFINE_string(
+        "prompt_field",
+        DEFAULTS["prompt_field"],
+        "Field with a prompt, which the text answers. Then the loss counts the answers' tokens alone.",
+    )
+    flags.DEFINE_string(
+        "template",
+        DEFAULTS["template"],
+        rf"Text around a {{prompt}}, with the escapes \n, \t and \\, before its answer; default '{TEMPLATE}'. chat: the "
+        "template of the --tokenizer's model.",
+    )
+    flags.DEFINE_string(
+        "messages_field",
+        DEFAULTS["messages_field"],
+        "Field with a conversation, a list of messages with a role and a content, for the chat template of the "
+        "--tokenizer's model; the loss counts the assistant's messages.",
+    )
+    flags.DEFINE_string(
+        "group_field",
+        DEFAULTS["group_field"],
+        "Field that holds the group (domain, author, licence), for config.data.ids=group.",
+    )
+    flags.DEFINE_enum(
+        "on_error", DEFAULTS["on_error"], ["stop", "skip"],
+        "What to do with a record that cannot be used; skip counts and lists it.",
+    )  # fmt: skip
+    flags.DEFINE_enum(
+        "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
+        "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "common_at", DEFAULTS["common_at"], "Mark n-grams that at least this many groups contain (without groups, "
+        "near-duplicate clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
+    )  # fmt: skip
+    flags.DEFINE_integer("common_ngram", DEFAULTS["common_ngram"], "Length of these n-grams, in tokens.", lower_bound=2)
+    flags.DEFINE_integer(
+        "passages",
+        DEFAULTS["passages"],
+        "Find passages: text of at least this many tokens that several documents contain, for "
+        "config.sinks.passages_at. 0: none.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "shard_mib", DEFAULTS["shard_mib"], "Input per shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
+    )
 
 
 def _slurm_options(executor: str, given: list[str]) -> dict[str, str]:
