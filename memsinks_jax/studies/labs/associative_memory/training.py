@@ -206,12 +206,11 @@ SAMPLES = 10000  # of figure 7, except for its large batches
 LARGE_BATCH, LARGE_BATCH_STEPS = 1000, 100
 
 
-def figure_7(settings: Settings) -> Study:
-    """How step size, batch size, schedules, Adam and layer norm change the memory of the same samples.
+def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, np.ndarray]]:
+    """The errors after every step with several step sizes, schedules (in width `narrow`), batch sizes and optimizers.
 
-    Raises InputError for several values of d."""
-    (d,) = settings.dimensions("7", "one", "100")
-    n, m, narrow = settings.n, settings.m, max(d // 4, 1)
+    Returns {name: float64 (groups of runs, steps)} for each of the four."""
+    n, m = settings.n, settings.m
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
 
     def over_runs(one_run, names) -> dict[str, np.ndarray]:
@@ -266,6 +265,16 @@ def figure_7(settings: Settings) -> Study:
     decayed = one_by_one(schedules, narrow)
     batches = {"batch 1": steps["gamma=1"]} | in_batches(10) | in_batches(100) | in_batches(1000)
     optimizers = over_runs(on_matrix, ways)
+    return [steps, decayed, batches, optimizers]
+
+
+def figure_7(settings: Settings) -> Study:
+    """How step size, batch size, schedules, Adam and layer norm change the memory of the same samples.
+
+    Raises InputError for several values of d."""
+    (d,) = settings.dimensions("7", "one", "100")
+    narrow = max(d // 4, 1)
+    steps, decayed, batches, optimizers = _figure_7_errors(settings, d, narrow)
     runs, shown, claims, large_batch = [], [], [], LARGE_BATCH * LARGE_BATCH_STEPS
     for group, width, title, samples, errors in (
         ("steps", d, "Step sizes, batch 1", SAMPLES, steps),
@@ -299,7 +308,7 @@ def figure_7(settings: Settings) -> Study:
         "On the same samples a larger step stores more, up to a point; so do smaller batches. With large batches, where SGD "
         "weights associations by their frequency, Adam and layer norm even that out. A large step that decays beats both "
         "the large and the small constant one when memory is short.",
-        f"N = {n}, M = {m}, alpha = {settings.alpha:g}, {settings.runs} runs. Step sizes are for "
+        f"N = {settings.n}, M = {settings.m}, alpha = {settings.alpha:g}, {settings.runs} runs. Step sizes are for "
         "embeddings divided by sqrt(d), with W = 0 at the start. Batches: gradients are summed and gamma = 1/sqrt(B), so "
         f"the variance of the updates of T samples does not depend on B. Optimizers, batch {LARGE_BATCH}, mean gradient: W "
         "starts N(0, 1/d), where layer norm is defined, and all three move W e_x by about 1 in their first step on a "
