@@ -440,21 +440,7 @@ def validate(config: Config) -> Config:
         if values[part] and values[whole] % values[part] and not (part == "model.heads" and config.model.head_size):
             factor = f"a multiple of config.{part}, which is {values[part]}"
             raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
-    if FAMILIES[config.model.family].rotary and config.model.rotated % 2:
-        raise InputError(
-            f"config.model: {config.model.rotated} channels of a head are rotated, in pairs; choose an even number by "
-            "head_size, or d_model over heads, and rotary_fraction"
-        )
-    for name in ("rotary_layers", "window_layers"):
-        if set(pattern := getattr(config.model, name)) - set("01"):
-            raise InputError(f"config.model.{name} is {pattern!r}; give a 1 or 0 for each layer, such as 1110")
-    try:
-        families.scaling(config.model.rope_scaling)
-    except ValueError:
-        raise InputError(
-            f"config.model.rope_scaling is {config.model.rope_scaling!r}; give linear:FACTOR or "
-            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT with LOW below HIGH"
-        ) from None
+    _validate_model(config.model)
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
         raise InputError(
@@ -472,6 +458,46 @@ def validate(config: Config) -> Config:
             "config.training.repeats_capped_at caps what the plan repeats, neither what config.data.repeat_every schedules "
             "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
         )
+    _validate_groups(config, values)
+    if config.training.keep_best and not data.held_out_documents:
+        raise InputError("config.training.keep_best goes by held-out documents; raise config.data.held_out_documents")
+    chosen = max(data.repeated_documents, 0)
+    if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
+        raise InputError(
+            f"config.canaries.documents is {config.canaries.documents}, but only {chosen} documents are repeated; raise "
+            "config.data.repeated_documents"
+        )
+    if config.canaries.documents and config.canaries.length > data.row_length - 2:
+        raise InputError(
+            f"config.canaries.length is {config.canaries.length}: a row of {data.row_length} has no room for it, one token "
+            "of the document and end of text; raise config.data.row_length"
+        )
+    for axis in ("data", "fsdp"):
+        if values[f"mesh.{axis}"] == 0:
+            raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")
+    return config
+
+
+def _validate_model(model: ModelConfig) -> None:
+    if FAMILIES[model.family].rotary and model.rotated % 2:
+        raise InputError(
+            f"config.model: {model.rotated} channels of a head are rotated, in pairs; choose an even number by "
+            "head_size, or d_model over heads, and rotary_fraction"
+        )
+    for name in ("rotary_layers", "window_layers"):
+        if set(pattern := getattr(model, name)) - set("01"):
+            raise InputError(f"config.model.{name} is {pattern!r}; give a 1 or 0 for each layer, such as 1110")
+    try:
+        families.scaling(model.rope_scaling)
+    except ValueError:
+        raise InputError(
+            f"config.model.rope_scaling is {model.rope_scaling!r}; give linear:FACTOR or "
+            "llama3:FACTOR,LOW,HIGH,OLD_CONTEXT with LOW below HIGH"
+        ) from None
+
+
+def _validate_groups(config: Config, values: dict) -> None:
+    """Checks what sinks of their own for groups of documents need; `values` are the flattened config."""
     if config.sinks.by_group:
         needed = {
             "data.ids": "group",
@@ -494,23 +520,6 @@ def validate(config: Config) -> Config:
         raise InputError(
             "config.sinks.others needs groups that share no sinks; set config.sinks.sampling=disjoint, or others to 0"
         )
-    if config.training.keep_best and not data.held_out_documents:
-        raise InputError("config.training.keep_best goes by held-out documents; raise config.data.held_out_documents")
-    chosen = max(data.repeated_documents, 0)
-    if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
-        raise InputError(
-            f"config.canaries.documents is {config.canaries.documents}, but only {chosen} documents are repeated; raise "
-            "config.data.repeated_documents"
-        )
-    if config.canaries.documents and config.canaries.length > data.row_length - 2:
-        raise InputError(
-            f"config.canaries.length is {config.canaries.length}: a row of {data.row_length} has no room for it, one token "
-            "of the document and end of text; raise config.data.row_length"
-        )
-    for axis in ("data", "fsdp"):
-        if values[f"mesh.{axis}"] == 0:
-            raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")
-    return config
 
 
 def with_fields(config: Config, values: dict) -> Config:
