@@ -1,9 +1,9 @@
-"""Lists, adds, removes, merges sources: python -m memsinks_jax.sources --folder=models/letters [--remove=author012]
+"""Lists, adds, removes, merges sources: python -m memsinks_jax.sources --folder=models/mail [--remove=author012]
 
 export --sources=DIR writes a folder of a base model, with a file for each source: the sinks that a group of documents has
-for itself. Without another option this command lists them, and whether each fits the base. --remove=NAME deletes a
-file, which withdraws the source: no other file depends on it. --add=FILE copies a file into the folder that it fits.
---merge=NAME,NAME --out=DIR writes a plain model that knows these sources; export --sinks=keep one that knows all of them.
+for itself. Without another option this command lists them, and whether each belongs to the base. --remove=NAME deletes a
+file, which withdraws the source: no other file depends on it. --add=FILE copies a file into the folder if it belongs to the
+same base. --merge=NAME,NAME --out=DIR writes a plain model with these sources; export --sinks=keep one with all of them.
 """
 
 import logging
