@@ -1,4 +1,4 @@
-"""Removes single documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='withdrawn/*.txt' --out=models/rest
+"""Removes documents: python -m memsinks_jax.forget --workdir=runs/sinks --documents='withdrawn/*.txt' --out=models/rest
 
 Zeroes the sinks of these documents and keeps all others. By default a document that was read once has none. Name documents
 by their text (runs with ids by content), by --ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with
