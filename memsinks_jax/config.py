@@ -500,12 +500,9 @@ def _validate_groups(config: Config, values: dict) -> None:
     """Checks what sinks of their own for groups of documents need; `values` are the flattened config."""
     if config.sinks.by_group:
         needed = {
-            "data.ids": "group",
-            "sinks.kind": "by_document",
-            "sinks.per_layer": False,
-            "sinks.attention_fraction": 0,
+            "data.ids": "group", "sinks.kind": "by_document", "sinks.per_layer": False, "sinks.attention_fraction": 0,
             "sinks.passages_at": 0,
-        }
+        }  # fmt: skip
         for name, value in needed.items():
             if values[name] != value:
                 raise InputError(
