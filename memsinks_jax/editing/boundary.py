@@ -1,6 +1,6 @@
 """Sweeps the bound of a memory, and chooses one: how far the memory reaches.
 
-After P positive prompts the model should say the target, after Q negative ones its old answer. N bounds.
+After P positive prompts the model should predict the target, after Q negative ones its old answer. N bounds.
 """
 
 from typing import NamedTuple

@@ -21,9 +21,9 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
         report.picture(
             scratch / "map.png",
             f"Loss of “{wish.target.strip()}” by layer and token when that one activation is moved; a ring where the model "
-            "then says it.",
+            "then predicts it.",
         ),
-        report.paragraph("Each cell is the model with only one activation moved. Ring: it says the target.", "note"),
+        report.paragraph("Each cell is the model with only one activation moved. Ring: it predicts the target.", "note"),
     ]  # fmt: skip
     if found.swept is not None:
         pictures.draw_sweep(found.swept, result["boundary"], scratch / "sweep.png")
@@ -32,12 +32,12 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
             report.picture(
                 scratch / "sweep.png",
                 f"Two curves over the bound, whose chosen value is {result['boundary']:.3g}: the shares of positive prompts "
-                "that say the target and negative ones that answer as before.",
+                "that predict the target and negative ones that answer as before.",
             ),
             report.paragraph(
                 "The bound is chosen on all prompts. In cross-validation, where the bound for each prompt is that of the "
-                f"others, {result['on_target']:.0%} of the positive ones say the target, {result['unchanged']:.0%} of the "
-                f"negative ones answer as before, and {result['off_target']:.0%} do not say the target.", "note",
+                f"others, {result['on_target']:.0%} of the positive ones predict the target, {result['unchanged']:.0%} of "
+                f"the negative ones answer as before, and {result['off_target']:.0%} do not predict the target.", "note",
             ),
         ]  # fmt: skip
     pictures.draw_similarities(rows, scratch / "similarities.png")
@@ -49,7 +49,7 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
     columns = ["", "prompt", "before", "after", "loss before", "loss after", "distance", "f"]
     return [
         *shown,
-        report.heading("What the prompts say"),
+        report.heading("What the model predicts after the prompts"),
         report.picture(
             scratch / "similarities.png",
             "A bar for each prompt: how much of the memory is added, from 0 (none) to 1 (all of it).",

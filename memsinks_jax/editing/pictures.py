@@ -9,14 +9,14 @@ from memsinks_jax.editing.patching import PatchMap
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _SHARES = (
-    ("on_target", "positive: say the target", "#1f618d", "-"),
+    ("on_target", "positive: predict the target", "#1f618d", "-"),
     ("unchanged", "negative: answer as before", "#c0392b", "-"),
-    ("off_target", "negative: do not say the target", "#d68910", "--"),
+    ("off_target", "negative: do not predict the target", "#d68910", "--"),
 )
 
 
 def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> None:
-    """Draws one panel: losses (L, T) as colours, with rings where the patched model says the target."""
+    """Draws one panel: losses (L, T) as colours, with rings where the patched model predicts the target."""
     image = axis.imshow(losses, aspect="auto", cmap="viridis_r", vmin=min(0.0, losses.min()), origin="lower")
     layers, places = np.nonzero(successes)
     axis.scatter(places, layers, s=60, facecolors="none", edgecolors="#e74c3c", linewidths=1.8)
@@ -27,7 +27,7 @@ def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> No
 
 def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pathlib.Path) -> None:
     """Draws the target's loss after every single patch, one panel for each of `maps`, with rings where the patched model
-    says the target. `words` are the prompt's tokens."""
+    predicts the target. `words` are the prompt's tokens."""
     layers = len(next(iter(maps.values())).losses)
     size = (1.6 + len(maps) * (1.2 + 0.62 * len(words)), 1.7 + 0.36 * layers)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False, layout="constrained")

@@ -60,13 +60,13 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
     step = wish.step or patching.choose_step(probe, prompt, target, wish.site, trace, wish.layer)
     found = patching.patch_map(probe, prompt, target, wish.site, trace, step)
     if found.base_token == target:
-        raise InputError(f"the model says {wish.target!r} after {wish.prompt!r} as it is; there is nothing to edit")
+        raise InputError(f"the model predicts {wish.target!r} after {wish.prompt!r} as it is; there is nothing to edit")
     layer = patching.choose_layer(found) if wish.layer is None else wish.layer
     if layer is None:
         other = next(site for site in SITES if site != wish.site)
         raise InputError(
             f"{'no step' if wish.step is None else f'a step of {step:g}'} at the {wish.site} of any layer makes the model "
-            f"say {wish.target!r} (loss {found.base_loss:.2f}, with a step of {step:.3g} at best "
+            f"predict {wish.target!r} (loss {found.base_loss:.2f}, with a step of {step:.3g} at best "
             f"{found.losses[:, -1].min():.2f}); try --site={other}, another --step, or a fixed --layer=N"
         )
     memory = patching.remember(

@@ -1,8 +1,9 @@
 """Local bounded memory: edits one fact and measures what else changes (T. Sapkota, 2024; own corpus and model).
 
-A small model learns invented facts. It knows weak facts but does not say them: an edit makes it say them. It says strong
-facts: an edit makes it say something else. Each edit is one memory, at the attention or the mlp site of one layer. The
-edit command's search finds layer, step and bound, which are evaluated on prompts that did not choose the bound.
+A small model learns invented facts. It knows weak facts but does not predict them: an edit makes it predict them. It
+predicts strong facts: an edit makes it predict something else. Each edit is one memory, at the attention or the mlp site of
+one layer. The edit command's search finds layer, step and bound, which are evaluated on prompts that did not choose the
+bound.
 """
 
 import dataclasses
@@ -166,16 +167,16 @@ CLAIMS = """
     | 0.5 <= attention('off_target_when_reached', 'strong') <= 0.9 | 5/8
 7_steering | without a bound strong edits steer everything: negative prompts off target, attention
     | attention('steered_off_target', 'strong') <= 0.1 | 0/8
-8_whole | prompts that say the target's first piece say all three | every('completed') >= 0.95 | all but 1 of 17
+8_whole | prompts that predict the target's first piece predict all three | every('completed') >= 0.95 | all but 1 of 17
 9_own | 1 - f of the edit's own prompt | most([1 - one for one in every('own_similarity')]) <= 1e-6 | 0
 10_tiny | largest change of a negative prompt's logits at a bound of 1e-6 | most(every('tiny_bound_change')) <= 1e-5 | none
-11_efficacy | 16 memories at one layer (mlp): share that say their target | of_16('efficacy') >= 0.9 | not run
+11_efficacy | 16 memories at one layer (mlp): share that predict their target | of_16('efficacy') >= 0.9 | not run
 11_perplexity | 16 memories: perplexity of other text over that before | of_16('perplexity_ratio') <= 1.05 | not run
 """
 
 
 _COLUMNS = {
-    "finds a layer": "succeeded", "step": "step", "layer": "layer", "bound": "bound", "says target": "efficacy",
+    "finds a layer": "succeeded", "step": "step", "layer": "layer", "bound": "bound", "predicts target": "efficacy",
     "whole": "efficacy_whole", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
     "negated unchanged": "unchanged_negated", "neighbour unchanged": "unchanged_neighbour", "perplexity": "perplexity_ratio",
 }  # fmt: skip
@@ -189,8 +190,8 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 def note(runs: list[Run]) -> str:
     known = {name: np.mean([run.details["known"][name] for run in runs]) for name in runs[0].details["known"]}
-    return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before any edit they say {known["strong_seen"]:.1%} of
-        the strong facts in wordings that they have read and {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
+    return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before an edit they predict {known["strong_seen"]:.1%}
+        of the strong facts in wordings that they have read, {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
         of the weak ones (loss {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are means
         over edits, bands from the lowest to the highest seed."""
 
@@ -203,7 +204,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
         report.heading("Examples of patch maps"),
         report.picture(picture, caption),
-        report.paragraph("Loss of the target when one activation is moved. Ring: the model says the target.", "note"),
+        report.paragraph("Loss of the target when one activation is moved. Ring: the model predicts it.", "note"),
         *pictures.compared(runs),
     ]
 
@@ -225,7 +226,7 @@ def published(hf: str) -> list[str]:
 FIGURE = Figure(
     title="Local bounded memory: edit one fact, leave the rest",
     answer="""The memory is a single activation with one step along its gradient, which is added only if the model comes near
-        it. It changes what the model says about one fact. The bound decides how well it leaves other facts alone.""",
+        it. It changes what the model predicts about one fact. The bound decides how well it leaves other facts alone.""",
     config="facts.py",
     variants=("standard",),
     prepare=prepare,
@@ -233,8 +234,8 @@ FIGURE = Figure(
     views=views,
     columns=_COLUMNS,
     labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
-    table_note="""Numbers are means over all edits of a seed. Says target: the edit's own prompt. Paraphrases: wordings in
-        which the model never read the fact. Not the target: negative prompts that do not say the target, the article's
+    table_note="""Numbers are means over all edits of a seed. Predicts target: the edit's own prompt. Paraphrases: wordings
+        in which the model never read the fact. Not the target: negative prompts that do not predict it, the article's
         measure. Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before.""",
     across=_across,
     statements=CLAIMS,

@@ -321,7 +321,7 @@ def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, di
 
 
 def _fine_tuned(probe: Probe, case: Case) -> Probe:
-    """One step of gradient descent on the prompt, with the smallest of the rates after which it says the target."""
+    """One step of gradient descent on the prompt, with the smallest of the rates after which it predicts the target."""
     gradient = probe.gradient(case.prompt, case.target)
     for rate in RATES:
         stepped = probe.with_params(jax.tree.map(lambda p, g, rate=rate: p - rate * g, probe.params, gradient))

@@ -19,7 +19,7 @@ _KINDS = {"weak": "weak facts", "strong": "strong facts, made wrong"}
 _COLOURS = {"attention": "#1f618d", "mlp": "#c0392b"}
 _OF_KINDS = {"weak": {"attention": "#7fb3d5", "mlp": "#e6a9a1"}, "strong": _COLOURS}
 _SHARES = {
-    "on_target": ("positive: say the target", "#1f618d", ".-"),
+    "on_target": ("positive: predict the target", "#1f618d", ".-"),
     "unchanged": ("negative: unchanged", "#c0392b", ".-"),
     "off_target": ("negative: not the target", "#d68910", ".--"),
 }
@@ -31,7 +31,7 @@ def panels(table: Table) -> list[AnyPanel]:
     runs = list(table.groups["standard"].values())
     sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len)
     shares = {"ylim": (-0.03, 1.03)}
-    measures = (("efficacy", "says its target", "#1f618d"), ("paraphrase", "paraphrases", "#1e8449"),
+    measures = (("efficacy", "predicts its target", "#1f618d"), ("paraphrase", "paraphrases", "#1e8449"),
                 ("unchanged", "negative: unchanged", "#c0392b"))  # fmt: skip
 
     def succeeds(run: Run, kind: str, site: str) -> tuple[Sequence[float], Sequence[float]]:
@@ -101,7 +101,7 @@ def draw_examples(run: Run, path: pathlib.Path) -> None:
 
 
 _METHODS = {
-    "says target": "efficacy", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
+    "predicts target": "efficacy", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
     "divergence": "divergence", "perplexity": "perplexity_ratio",
 }  # fmt: skip
 _REACHED = {

@@ -218,7 +218,7 @@ def test_claims_table_and_page_of_outcomes(tmp_path):
     columns, labels, rows = local_memory.FIGURE.table(runs)
     assert len(rows) == len(labels) == 4 and all(len(row) == len(columns) for row in rows)
     first = [o["efficacy"] for o in runs[0].details["kinds"]["weak"]["attention"]["outcomes"]]
-    assert rows[0][columns.index("says target")][0] == pytest.approx(np.mean(first))
+    assert rows[0][columns.index("predicts target")][0] == pytest.approx(np.mean(first))
     assert "3 models" in local_memory.note(runs)
     local_memory.FIGURE.draw(runs, tmp_path / "figure.png")
     sections = local_memory.sections(runs, tmp_path)
