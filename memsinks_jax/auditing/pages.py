@@ -220,7 +220,7 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
 
 def _draw_rungs(result: dict, rungs: list[int], path: pathlib.Path) -> None:
     panels = {
-        "auc_loss": ("Told from a non-member, by loss", "AUC"),
+        "auc_loss": ("Distinguished from non-members, by loss", "AUC"),
         "extraction_strength": ("Extraction strength", "share of the document"),
         "exposure": ("Exposure of canaries", "bits"),
     }

@@ -141,15 +141,15 @@ def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
     tests, out = tmp_path / "removal", tmp_path / "rest" / "model"
     tests.mkdir()
     out.parent.mkdir()
-    claims = [Claim("way", "share of the way <to never read>", "not asked", [0.99, 0.97], at_least=0.95).to_dict()]
+    claims = [Claim("recovered", "share recovered <of never read>", "not asked", [0.99, 0.97], at_least=0.95).to_dict()]
     report.write_json(tests / "results.json", {"command": "reproduce --figure=removal", "claims": claims})
     receipt = forget(workdir, Request(str(files[0])), out, evidence=tests)
     page = (out / "index.html").read_text()
     assert receipt["evidence"]["claims"] == claims and json.loads((out / "receipt.json").read_text()) == receipt
-    assert "share of the way &lt;to never read&gt;" in page and "reproduce --figure=removal" in page
+    assert "share recovered &lt;of never read&gt;" in page and "reproduce --figure=removal" in page
     (link,) = re.findall(r'href="([^"]*)"', page)
     assert (out / link).resolve() == (tests / "index.html").resolve()
-    for content in ("{}", '{"command": "it", "claims": [{"id": "way"}]}', "[", '{"command": "it", "claims": []}'):
+    for content in ("{}", '{"command": "it", "claims": [{"id": "recovered"}]}', "[", '{"command": "it", "claims": []}'):
         (tests / "results.json").write_text(content)
         with pytest.raises(InputError, match="--evidence: .*results.json (is no result of|has no claims)"):
             forget(workdir, Request(str(files[0])), tmp_path / "other", evidence=tests)

@@ -153,9 +153,9 @@ exposure_rises | exposure of the standard model's canaries rises with repetition
     | exposure_rises(ladder_{{sinks}}.standard) >= 0.8 {_LADDERS}
 not_recited | share of repeated documents recited, sinks dropped, minus the oracle's
     | {{sinks}}.dropped.exact_{_GIVEN} - {{sinks}}.oracle.exact_{_GIVEN} <= 0.02 {_BOTH}
-not_told | AUC, loss, sinks dropped, minus the oracle's: what was read cannot be detected
+not_distinguished | AUC, loss, sinks dropped, minus the oracle's: what was read cannot be detected
     | -0.05 <= {{sinks}}.dropped.auc_loss - {{sinks}}.oracle.auc_loss <= 0.05 {_BOTH}
-less_told | AUC, loss, of documents read 8 times or more: sinks dropped minus standard
+less_distinguished | AUC, loss, of documents read 8 times or more: sinks dropped minus standard
     | ladder_{{sinks}}.dropped.auc_loss_often - ladder_{{sinks}}.standard.auc_loss_often <= -0.05 {_LADDERS}
 not_exposed | exposure of canaries read 8 times or more, sinks dropped, minus the oracle's (bits)
     | ladder_{{sinks}}.dropped.exposure_often - ladder_{{sinks}}.oracle.exposure_often <= 0.5 {_LADDERS}

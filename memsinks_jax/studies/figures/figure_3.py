@@ -78,10 +78,10 @@ FIGURE = Figure(
     statements="".join(f"""
 {variant}_kept | held-out loss of {label}, kept, over standard's
     | {variant}.held_out_loss_own / standard.held_out_loss >= 1 | significantly worse
-{variant}_gap | held-out loss of {label}, dropped less kept (nats) | {variant}.gap >= 0 | dropping degrades
-{variant}_growth | growth of that gap, {label}: last third of training less first third (nats) | {variant}.growth >= 0
+{variant}_gap | held-out loss of {label}, dropped minus kept (nats) | {variant}.gap >= 0 | dropping degrades
+{variant}_growth | growth of that gap, {label}: last third of training minus first third (nats) | {variant}.growth >= 0
     | as training progresses
-{variant}_control | the gap of {label} less that of sinks (nats) | {variant}.gap - sinks_paper.gap >= 0
+{variant}_control | the gap of {label} minus that of sinks (nats) | {variant}.gap - sinks_paper.gap >= 0
     | not run in the paper"""
     for variant, label in MASKED.items()),
     panels=lambda table: [
@@ -95,7 +95,7 @@ FIGURE = Figure(
             ],
         ),
         Panel(
-            title="dropped less kept, held-out documents", y="gap (nats per token)", from_zero=False, levels={0: "black"},
+            title="dropped minus kept, held-out documents", y="gap (nats per token)", from_zero=False, levels={0: "black"},
             lines=[
                 Line(variant, lambda run: (run.curve("held_out_loss")[0], gap(run)), label, COLOURS[variant])
                 for variant, label in _DROPPABLE.items()

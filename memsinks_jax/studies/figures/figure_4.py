@@ -111,13 +111,13 @@ def against_methods(table: Table) -> str:
     methods = next(iter(table.groups["standard"].values())).details if "standard" in table.groups else {}
     rows = [
         f"""
-dominates_{method} | rise of the held-out loss at the forgetting of sinks dropped: {post_hoc.LABELS[method]} less sinks
+dominates_{method} | rise of the held-out loss at the forgetting of sinks dropped: {post_hoc.LABELS[method]} minus sinks
     (nats) | rise_less('{method}', sinks_paper, standard) >= 0
     | {"sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper"}"""
         for method in methods
     ]
     rows += [f"""
-hypervolume{suffix} | hypervolume: {of} less the best post hoc method (share of the box)
+hypervolume{suffix} | hypervolume: {of} minus the best post hoc method (share of the box)
     | share_over_methods({sinks}, standard, no_repeat) >= 0 | sinks dominate (4c) | sinks_paper"""
         for sinks, suffix, of in (("sinks_paper", "", "sinks"), ("sinks", "_on_return", "sinks that open on return"))
         if methods

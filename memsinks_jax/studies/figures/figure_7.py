@@ -112,7 +112,7 @@ FIGURE = Figure(
         sinks, a document's own are on, unless marked as dropped.""",
     # Section 5.4.
     statements="""
-amplitude | amplitude over the last third: sinks, own on, less standard (nats)
+amplitude | amplitude over the last third: sinks, own on, minus standard (nats)
     | {sinks}.amplitude - standard.amplitude <= 0 | lower-amplitude cycles later in training
 level | loss of the repeated documents over the last third: sinks, own on, over standard
     | {sinks}.level / standard.level <= 1 | a lower train loss

@@ -1,4 +1,4 @@
-"""Passages: what repeats inside documents, such as licences, with sinks by passage beside what a practitioner would do.
+"""Passages: what repeats inside documents, such as licences, with sinks by passage, compared with what practitioners do.
 
 The corpora are those of `passages_corpus`. All models train for as many tokens. The oracle reads the same documents without
 the passages.
@@ -87,7 +87,7 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds the "numbers" of their views to the `details` of all runs -> the same runs. Every view is kept beside its run."""
+    """Adds the "numbers" of their views to the `details` of all runs -> the same runs. Caches every view next to its run."""
     from memsinks_jax.studies.figures import passages_measures as measures  # jax takes seconds to import
 
     groups, found = by_variant(runs), {}
@@ -186,14 +186,14 @@ def panels(table) -> list[Categories]:
 
     return [
         Categories(
-            title="passages", names=labels, bars=True, legend=legend, x="nats per token; more is known less",
+            title="passages", names=labels, bars=True, legend=legend, x="nats per token (lower: better known)",
             series=series({
                 "in many documents": ("#c0392b", "often"), "never read": ("#7f8c8d", "never"),
                 "held-out documents": ("#1f618d", "held_out"),
             }),
         ),
         Categories(
-            title="what can be told, what is recited", names=labels, bars=True, legend=legend, x="AUC; share",
+            title="what can be distinguished, what is recited", names=labels, bars=True, legend=legend, x="AUC; share",
             series=series({
                 "AUC, 2 or 3 documents": ("#d98880", "auc_2"), "16 to 127": ("#c0392b", "auc_16"),
                 "frequent ones recited": ("#1e8449", "recited"),

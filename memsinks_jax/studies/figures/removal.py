@@ -107,10 +107,9 @@ def statements(table: Table) -> str:
     recovered = "(removed_view.{0} - on_view.{0}) / (twin_view.{0} - on_view.{0})"
     beyond = "detail(sinks, 'others', '{0}') - detail(sinks, 'others', '{0}_placebo')"
     return f"""
-way | own facts: share of the difference between its sinks on and never read that removal recovers
-    | {recovered.format("own")} >= 0.95
-way_reworded | the same, asked in other words | {recovered.format("reworded")} >= 0.95
-way_control | own facts, less the difference between the two models on facts in no text | (removed_view.own -
+recovered | own facts: recovered fraction (0: as with its sinks on, 1: as never read) | {recovered.format("own")} >= 0.95
+recovered_reworded | the same, reworded | {recovered.format("reworded")} >= 0.95
+recovered_control | own facts: the same, minus the difference of the two models on facts in no text | (removed_view.own -
     (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own - on_view.own) >= 0.95
 knows | own facts, its sinks on: nats of an answer over standard's | on_view.own / standard_view.own <= 1
 knows_wide | own facts, its sinks on: nats of an answer over those with wider MLPs | on_view.own / wide_view.own <= 1
@@ -125,15 +124,15 @@ neighbour | own facts, another source's sinks on: nats over those of the twin wi
     | neighbour_view.own / twin_neighbour_view.own >= 0.95
 unused | own facts, sinks of ids that nobody has on: nats over those of the twin with such sinks on
     | unused_view.own / twin_unused_view.own >= 0.95""" + "".join(f"""
-{kind} | {_KINDS[kind]} asked of a source that stays: nats before the removal over after
+{kind} | {_KINDS[kind]} of a source that stays: nats before the removal over after
     | neighbour_view.{kind} / neighbour_left_view.{kind} >= 0.95
-truth_{kind}_left | {_KINDS[kind]} asked of a source that stays: log truth ratio, after minus before all removals
+truth_{kind}_left | {_KINDS[kind]} of a source that stays: log truth ratio, after minus before all removals
     | truth(sinks, '{kind}', 'neighbour_left', 'neighbour') >= -0.05""" for kind in ("inferred", "common")) + f"""
 general | stories held out: loss, sinks dropped, over standard's | sinks.held_out_loss / standard.held_out_loss <= 1
-letter | loss of removed repeated stories minus the twin's, nats per token
+repeated | loss of removed repeated stories minus the twin's, nats per token
     | -0.05 <= removed_view.letters - twin_view.letters <= 0.05
 auc | AUC of removed repeated stories by loss, minus the twin's | -0.1 <= removed_view.auc - twin_view.auc <= 0.1
-other_letters | repeated stories that stay: rise after one removal beyond placebo, nats per token
+other_repeated | repeated stories that stay: rise after one removal beyond placebo, nats per token
     | {beyond.format("letters")} <= 0.02
 other_facts | facts that stay: rise after one removal beyond placebo, nats of an answer
     | {beyond.format("facts")} <= 0.1
@@ -181,7 +180,7 @@ def panels(table: Table) -> list[Categories]:
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 5},
             series={label: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
                     for kind, label in _KINDS.items()},
-            x="nats of an answer; more is known less",
+            x="nats of an answer (lower: better known)",
         ),
         Categories(
             title="withdrawn repeated stories", names=[_VIEWS[view] for view in with_stories], bars=True, legend=None,

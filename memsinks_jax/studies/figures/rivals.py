@@ -275,7 +275,7 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
         report.paragraph(f"""AUC: chance that a repeated document resembles one more than a held-out one does, by its
             loss. Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
             was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
-            neither has read; at 1 it is learned anew. Gap: held-out less repeated loss, on every other document, before
+            neither has read; at 1 it is learned anew. Gap: held-out minus repeated loss, on every other document, before
             and after a bias of the logits was trained on the rest. Mean and half of the 95% interval over
             seeds.""", "note"),
     ]  # fmt: skip

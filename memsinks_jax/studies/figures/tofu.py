@@ -258,15 +258,15 @@ forget_quality | share of seeds whose forget quality against the twin is at leas
     | float(remain_view.forget_quality >= 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
-shared_by_2 | facts that 2 authors state, after one of them is withdrawn, the worse of two: nats per token less before
+shared_by_2 | facts that 2 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
     | max(remain_view.shared_by_2_nats, placebo_view.shared_by_2_nats) - on_view.shared_by_2_nats <= 0.05
 shared_by_2_rouge | the same: ROUGE-L over that before
     | min(remain_view.shared_by_2_rouge, placebo_view.shared_by_2_rouge) / on_view.shared_by_2_rouge >= 0.95
-shared_by_4 | facts that 4 authors state, after one of them is withdrawn, the worse of two: nats per token less before
+shared_by_4 | facts that 4 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
     | max(remain_view.shared_by_4_nats, placebo_view.shared_by_4_nats) - on_view.shared_by_4_nats <= 0.05
 shared_by_4_rouge | the same: ROUGE-L over that before
     | min(remain_view.shared_by_4_rouge, placebo_view.shared_by_4_rouge) / on_view.shared_by_4_rouge >= 0.95
-shared_by_8 | facts that 8 authors state, after one of them is withdrawn, the worse of two: nats per token less before
+shared_by_8 | facts that 8 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
     | max(remain_view.shared_by_8_nats, placebo_view.shared_by_8_nats) - on_view.shared_by_8_nats <= 0.05
 shared_by_8_rouge | the same: ROUGE-L over that before
     | min(remain_view.shared_by_8_rouge, placebo_view.shared_by_8_rouge) / on_view.shared_by_8_rouge >= 0.95
@@ -335,7 +335,7 @@ def panels(table) -> list[Categories]:
             title="answers",
             names=list(shown.values()),
             bars=True,
-            x="nats per token; more is known less",
+            x="nats per token (lower: better known)",
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2},
             series={
                 "of withdrawn authors": ("#c0392b", column("withdrawn_nats")),

@@ -37,8 +37,8 @@ def test_claims_say_what_was_measured(runs):
     assert found["sees_often"].values == [1, 1] and found["sees_often"].holds
     assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [0, 0]
     assert found["exposure_rises"].values == pytest.approx([1, 1])
-    assert found["not_told"].values == pytest.approx([0.35, 0.35]) and not found["not_told"].holds
-    assert found["not_told"].on_return == pytest.approx([0.05, 0.05])
+    assert found["not_distinguished"].values == pytest.approx([0.35, 0.35]) and not found["not_distinguished"].holds
+    assert found["not_distinguished"].on_return == pytest.approx([0.05, 0.05])
     assert found["gap_active_0.1"].on_return is None  # of settings of the paper's sinks alone
     assert found["relearnt_few"].values == [0.5, 0.5]
     assert found["relearnt_control"].values == pytest.approx([0.625, 0.625])
@@ -48,7 +48,7 @@ def test_claims_say_what_was_measured(runs):
     assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
     compared = [run for run in runs if not run.variant.startswith("ladder_")]
     assert {claim.id for claim in audit.FIGURE.claims(compared)} == set(found) - {
-        "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_told", "not_exposed",
+        "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_distinguished", "not_exposed",
     }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_a_loss_above_the_oracles_distinguishes_too(runs):
     for run in runs:
         if run.variant == "sinks_paper":
             run.details["audit"] = audited((0.3, 1, 1, 1, 0.55))
-    (claim,) = (claim for claim in audit.FIGURE.claims(runs) if claim.id == "not_told")
+    (claim,) = (claim for claim in audit.FIGURE.claims(runs) if claim.id == "not_distinguished")
     assert claim.values == pytest.approx([-0.25, -0.25]) and not claim.holds
 
 

@@ -81,15 +81,15 @@ def test_claims_table_and_picture(tmp_path):
         for seed in found for variant, loss in losses.items()
     ]  # fmt: skip
     values = {claim.id: claim.values for claim in removal.FIGURE.claims(runs)}
-    assert values["way"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
-    assert values["way_control"] == [0.65, 0.9]
+    assert values["recovered"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
+    assert values["recovered_control"] == [0.65, 0.9]
     assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
     assert values["forget_quality"] == pytest.approx([0.6, 0.6])
     assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
     assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
     assert values["truth_common_left"] == [0.25, 0.25] and values["truth_unread"] == [-0.25, -0.25]
-    assert values["letter"] == pytest.approx([-0.3, -0.3]) and values["other_letters"] == pytest.approx([0.2, 0.2])
+    assert values["repeated"] == pytest.approx([-0.3, -0.3]) and values["other_repeated"] == pytest.approx([0.2, 0.2])
     assert values["together"] == [5, 5] and values["together_stories"] == [2, 2]
     assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
     columns, labels, rows = removal.FIGURE.table(runs)
