@@ -175,7 +175,7 @@ class Model:
 
 
 def open_model(place: str | os.PathLike) -> Model:
-    """The model of a training run or of a Hugging Face folder. Raises InputError as `Model`."""
+    """Opens a run or a Hugging Face folder. Raises InputError if there is no model, or a damaged one."""
     return Model(place)
 
 
@@ -260,7 +260,7 @@ def generate(
 
     Args:
       document: id of the document that starts with the prompts, 16 hexadecimal digits; for the modes own and other.
-      show: called with the first prompt's text as it grows.
+      show: called with what has been written after the first prompt so far.
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
       group: instead of `document`, the name of the group whose document it is.

@@ -30,16 +30,14 @@ logger = logging.getLogger("memsinks_jax.audit")
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, Hugging Face folder or GGUF file.")
     members_flag = flags.DEFINE_string("members", "", "Documents the model has read; empty: the run's repeated ones.")
     others_flag = flags.DEFINE_string("non_members", "", "Documents it has not read; empty: the run's held-out ones.")
     standard_flag = flags.DEFINE_string("standard", None, "Model trained on the same documents without sinks.")
     oracle_flag = flags.DEFINE_string("oracle", None, "Model trained on the same documents without the members.")
     prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Lengths of the prompts, in tokens.")
     suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Length of the continuation, in tokens.", lower_bound=1)
-    attacks_flag = flags.DEFINE_bool(
-        "attacks", True, "Attack the removal too: relearning, calibration, rounding, sinks, residue."
-    )
+    attacks_flag = flags.DEFINE_bool("attacks", True, f"Attack the removal too: {', '.join(KINDS)}.")
     samples_flag = flags.DEFINE_integer(
         "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
     )

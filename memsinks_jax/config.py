@@ -123,7 +123,7 @@ class DataConfig:
 class GeneralConfig:
     """A second corpus: seen once, never held out (paper appendix I)."""
 
-    files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of the budget or number of documents; empty: none")
+    files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of what is left of the budget, or documents")
     token_budget: int = setting(0, "tokens per epoch, those of `data.files` included; 0: all of both", 0)
 
 
@@ -156,7 +156,7 @@ class SGTMConfig:
 class PrivateConfig:
     """DP-SGD (Abadi et al. 2016, training/private.py)."""
 
-    noise_multiplier: float = setting(0.0, "deviation of the noise on the summed gradients, over clip_norm; 0: off", 0)
+    noise_multiplier: float = setting(0.0, "standard deviation of the noise on summed gradients / clip_norm; 0: off", 0)
 
 
 class Traits(typing.NamedTuple):
@@ -176,7 +176,7 @@ KINDS = {
     "by_chance": Traits("ordinary dropout, drawn at every position", in_attention=True, tied=False),
     "masked_weights": Traits("always on, their weights trained by repeated documents only", on_for_all=True),
     "masked_activations": Traits("the same, but gradients are masked at activations", on_for_all=True),
-    "sgtm": Traits("always on, trained by label: training/gradient_masking.py", on_for_all=True, in_attention=True),
+    "sgtm": Traits("on unless labelled retain: training/gradient_masking.py", on_for_all=True, in_attention=True),
     "sgtm_frozen": Traits("the same, and masked weights keep their moments", on_for_all=True, in_attention=True),
     "none": Traits("all neurons are shared", exist=False),
     "cut": Traits("the sinks' neurons are left out of the model", exist=False, cut=True),
@@ -211,19 +211,19 @@ class SinksConfig:
         0,
     )
     shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are shared", above=0, highest=1)
-    pool: int = setting(0, "sinks per MLP, in addition to the shared neurons; 0: the rest of hidden", 0)
+    pool: int = setting(0, "sinks per MLP, instead of the rest of hidden; 0: that rest", 0)
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
     active: int = setting(0, "number of sinks per MLP that are on for a document; 0: use active_fraction", 0)
     sampling: str = choice(
         "bernoulli",
         "how a document's sinks are drawn",
-        bernoulli="each with probability p",
-        exact="round(p * sinks) of them",
+        bernoulli="each with probability p; with `active`, as exact",
+        exact="`active` or round(p * sinks) of them",
         floyd="the same number; faster for large pools",
         disjoint="`active` for each group of documents, which no other group has; pool=0: as many as needed",
     )
     per_layer: bool = setting(False, "draw in each layer; if off, a document has the same sinks in all layers")
-    sparse: bool = setting(False, "compute and update only the sinks that are on; a larger pool costs only memory")
+    sparse: bool = setting(False, "compute and update only sinks that are on; needs sampling=floyd or disjoint")
     others: int = setting(
         0, "sinks of up to N groups of a batch also learn to add nothing to the text of other groups; 0: none", 0
     )
@@ -268,7 +268,7 @@ class ModelConfig:
     heads: int = setting(4, "attention heads; they divide d_model, or have a head_size", 1)
     kv_heads: int = setting(0, "key and value heads (grouped-query attention); 0: as many as heads", 0)
     head_size: int = setting(0, "channels of a head; 0: d_model / heads", 0)
-    hidden: int = setting(512, "MLP neurons, shared and sinks together", 1)
+    hidden: int = setting(512, "MLP neurons, shared and sinks; with sinks.pool only the shared are built", 1)
     attention_bias: bool = setting(True, "biases of attention's four projections; qwen2: of the first three")
     mlp_bias: bool = setting(True, "biases of the MLP's projections")
     tied_head: bool = setting(True, "the head shares the embedding's weights")
@@ -317,12 +317,12 @@ class ComputeConfig:
     )
     remat: str = choice(
         "none",
-        "rematerialization: which activations are stored for the backward pass",
+        "rematerialization: which activations the backward pass computes again",
         free=True,
-        none="all",
-        products="those of products",
-        attention="the output of attention",
-        full="none",
+        none="nothing",
+        products="all but the outputs of matrix products",
+        attention="all but the outputs of attention",
+        full="everything",
     )
     loss_chunks: int = setting(1, "logits in N chunks of the vocabulary: less memory, one more product", 1, free=True)
     accumulate: int = setting(1, "microbatches of a step, whose gradients are summed: less memory", 1, free=True)
@@ -330,7 +330,7 @@ class ComputeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Linear warmup, then decay. Defaults are those of the laptop preset; the paper preset has those of its table 1."""
+    """Linear warmup, then decay. Defaults: the laptop preset's. The paper preset has those of the paper's table 1."""
 
     kind: str = choice("adamw", adamw="", muon="the layers' matrices by Muon at AdamW's rate; all else by AdamW")
     learning_rate: float = setting(5e-3, "peak", above=0)
@@ -386,7 +386,7 @@ class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
     data: int = setting(-1, "splits the batch; a multiple of slices or nodes; -1: what the others leave", -1, free=True)
-    fsdp: int = setting(1, "splits batch, parameters, optimizer; -1: a slice or node but for tensor", -1, free=True)
+    fsdp: int = setting(1, "splits batch, parameters, optimizer; -1: a slice or node / tensor", -1, free=True)
     tensor: int = setting(1, "splits heads and hidden neurons", 1, free=True)
 
 

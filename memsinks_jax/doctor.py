@@ -1,8 +1,8 @@
 """Checks a machine before a long run: python -m memsinks_jax.doctor [--config=FILE] [--workdir=D]
 
 Prints versions, devices, memory, mesh, attention kernel and clock, whether the workdir is writable and shared by all
-hosts, and its newest checkpoint. Takes train's flags for several hosts and checks all of them. Exit code 2 if something
-would stop a run.
+hosts, and its newest checkpoint. Takes train's flags for several hosts and checks all of them. Exit code 2 if it finds a
+problem.
 """
 
 import logging

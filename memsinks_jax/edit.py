@@ -4,7 +4,7 @@
 Finds a layer and a step at which the model answers the prompt with the target, and the boundary of the edit. Writes the
 memory and, next to it, a page with the patch map, the sweep over boundaries and the answers before and after. --positive
 holds other wordings of the fact, --negative prompts whose answers must not change, one per line. --workdir may be a Hugging
-Face folder, as --hf must be. A model with sinks is edited with its sinks dropped.
+Face folder, too. A model with sinks is edited with its sinks dropped.
 """
 
 import logging
@@ -92,8 +92,8 @@ def number(flag: str, text: str, kind: type) -> float | int | None:
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
-    hf_flag = flags.DEFINE_string("hf", None, "A Hugging Face folder, instead of --workdir.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, Hugging Face folder or GGUF file.")
+    hf_flag = flags.DEFINE_string("hf", None, "Hugging Face folder or GGUF file, instead of --workdir.")
     prompt_flag = flags.DEFINE_string("prompt", None, "Prompt whose answer to change.")
     target_flag = flags.DEFINE_string("target", None, "New answer, with its leading space.")
     site_flag = flags.DEFINE_enum("site", "attention", SITES, "Site in a layer.")
@@ -101,7 +101,9 @@ def main() -> None:
     step_flag = flags.DEFINE_string(
         "step", "auto", "Step size along the gradient; auto: the first that succeeds in three layers."
     )
-    boundary_flag = flags.DEFINE_string("boundary", "auto", "Boundary b; auto: the best for --positive and --negative.")
+    boundary_flag = flags.DEFINE_string(
+        "boundary", "auto", "Boundary b; auto: the best for --positive and --negative, which auto needs."
+    )
     positive_flag = flags.DEFINE_string("positive", None, "File of other wordings of the fact, one per line.")
     negative_flag = flags.DEFINE_string("negative", None, "File of prompts whose answers must stay, one per line.")
     distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, "Distance between an activation and the key.")

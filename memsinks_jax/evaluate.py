@@ -20,8 +20,13 @@ logger = logging.getLogger("memsinks_jax.evaluate")
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
-    sinks_flag = flags.DEFINE_enum("sinks", "drop", sinks.MODES, "Which sinks are on.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, Hugging Face folder or GGUF file.")
+    sinks_flag = flags.DEFINE_enum(
+        "sinks",
+        "drop",
+        sinks.MODES,
+        "Which sinks are on: none (drop), the document's own, those of another id, or all.",
+    )
     files_flag = flags.DEFINE_string(
         "files", "", "Path or glob of files, or a prepared folder; empty: the run's own documents."
     )

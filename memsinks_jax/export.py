@@ -4,7 +4,7 @@
 `transformers` loads like any other. --sinks=keep keeps all sinks, all on, for study; such a folder can be exported further,
 like a run. --sinks=ID, an id of documents.jsonl, keeps the MLP sinks that are on for this document or group: a plain model
 that knows it. --sources=DIR, instead of --out, writes a file for each source, the sinks that a group of documents has for
-itself: see memsinks_jax.sources. Of a run a few layers are in memory at a time, or its tables of sparse sinks.
+itself: see memsinks_jax.sources. A few layers are in memory at a time; with --sources also all sinks.
 """
 
 import logging

@@ -24,7 +24,7 @@ logger = logging.getLogger("memsinks_jax.forget")
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or one that forget has written.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, or a folder with sinks, by forget or export.")
     documents_flag = flags.DEFINE_string("documents", "", "Path or glob of files with the documents to remove.")
     ids_flag = flags.DEFINE_list("ids", [], "Ids of the documents to remove, from the run's documents.jsonl.")
     group_flag = flags.DEFINE_string("group", "", "Group to remove, for runs with ids by group and folders of sources.")
@@ -37,7 +37,7 @@ def main() -> None:
     spare_flag = flags.DEFINE_integer(
         "spare",
         None,
-        "Keep sinks that more than this many other documents use; by default no sink is kept.",
+        "Do not zero sinks that more than this many other documents use; default: zero all.",
         lower_bound=0,
     )
     evidence_flag = flags.DEFINE_string(

@@ -37,14 +37,21 @@ class _Terminal:
 
 def main() -> None:
     default = Settings()
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of a training run, or a Hugging Face folder.")
+    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, Hugging Face folder or GGUF file.")
     prompt_flag = flags.DEFINE_multi_string("prompt", [], "Beginning of a document; may be repeated, may be empty.")
     max_tokens_flag = flags.DEFINE_integer("max_tokens", default.max_tokens, "Upper limit of tokens to generate.")
     temperature_flag = flags.DEFINE_float("temperature", default.temperature, "0: always take the likeliest token.")
     top_k_flag = flags.DEFINE_integer("top_k", default.top_k, "Sample from the K likeliest tokens; 0: from all.")
-    top_p_flag = flags.DEFINE_float("top_p", default.top_p, "Sample from the likeliest tokens of this probability.")
+    top_p_flag = flags.DEFINE_float(
+        "top_p", default.top_p, "Nucleus sampling: the likeliest tokens with this probability in total; 1: all."
+    )
     seed_flag = flags.DEFINE_integer("seed", default.seed, "Seed of the sampling.")
-    sinks_flag = flags.DEFINE_enum("sinks", default.sinks, sinks.MODES, "Which sinks are on.")
+    sinks_flag = flags.DEFINE_enum(
+        "sinks",
+        default.sinks,
+        sinks.MODES,
+        "Which sinks are on: none (drop), the document's own, those of another id, or all.",
+    )
     memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
     document_flag = flags.DEFINE_string(
         "document", "", "Id of the document that starts with the prompts, for own and other."

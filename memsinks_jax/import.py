@@ -26,15 +26,21 @@ def main() -> None:
     )
     out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
     shared_flag = flags.DEFINE_float(
-        "shared_fraction", 0.0, "Turn the last neurons of every MLP into sinks, all but this fraction; 0: none."
+        "shared_fraction",
+        0.0,
+        "Fraction of every MLP's neurons that stay shared; the last become sinks. 0: no neuron does.",
     )
     active_flag = flags.DEFINE_float(
-        "active_fraction", SinksConfig().active_fraction, "Fraction of the sinks that are on for a document."
+        "active_fraction",
+        SinksConfig().active_fraction,
+        "Fraction of the sinks that are on for a document, without --pool.",
     )
     pool_flag = flags.DEFINE_integer(
         "pool", 0, "Number of new sparse sinks of every MLP: a step's time does not depend on it.", lower_bound=0
     )
-    on_flag = flags.DEFINE_integer("active", 32, "Number of them that are on for a document.", lower_bound=1)
+    on_flag = flags.DEFINE_integer(
+        "active", 32, "Number of sinks that are on for a document, with --pool.", lower_bound=1
+    )
     added_flag = flags.DEFINE_integer("added_sinks", 0, "Number of new sinks to add to every MLP.", lower_bound=0)
 
     def run() -> dict:

@@ -1,7 +1,7 @@
 """Plans a run on TPUs or GPUs: python -m memsinks_jax.plan --config=F --topology=v5e:16x16
 
 Compiles the train step and the evaluation with the TPU's compiler (`pip install 'jax[tpu]'`; no TPU is needed), or for
---topology=h100:8 with the GPU's (`pip install 'memsinks_jax[plan-gpu]'`; neither a GPU nor CUDA is needed). Prints memory,
+--topology=h100:8 with the GPU's (`pip install '.[plan-gpu]'`; neither a GPU nor CUDA is needed). Prints memory,
 FLOPs, communication and the step time: the compiler's estimates, not measurements. For GPUs the time is what the step takes
 at least. With --search it tries other settings that may fit: less recomputation, a larger batch. Exit code 2 if the step or
 the evaluation does not fit.

@@ -2,7 +2,7 @@
 
 Trains the runs of the figure (finished ones are reused), then writes results.json, a PNG and index.html. With --all
 reproduces every figure of the paper, each in its own folder, and writes a page of all claims. With --dry_run prints the cost
-of every run and trains nothing. Config fields can be set for all runs: --config.data.files='texts/*.txt'.
+of the first seed's runs and trains nothing. Config fields can be set for all runs: --config.data.files='texts/*.txt'.
 """
 
 import dataclasses
@@ -221,11 +221,13 @@ def main() -> None:
     config_flag = command_line.define_config(str(CONFIGS / "ts_repetition.py"))
     figure_flag = flags.DEFINE_enum("figure", None, list(FIGURES | STUDIES), "Figure of the paper, or study.")
     all_flag = flags.DEFINE_bool("all", False, "Reproduce every figure of the paper, and write one page of all claims.")
-    dry_flag = flags.DEFINE_bool("dry_run", False, "Print steps, tokens, memory and hours of every run; train nothing.")
+    dry_flag = flags.DEFINE_bool(
+        "dry_run", False, "Print the cost of the first seed's runs: steps, tokens, memory, hours; train nothing."
+    )
     flags.DEFINE_alias("dry-run", "dry_run")
     preset_flag = flags.DEFINE_string(
-        "preset", "laptop", "laptop or paper, and a size of the config: paper,1.7b. Study tofu has small and full, too, "
-        "passages has laptop,five.",
+        "preset", "laptop", "laptop or paper. Figure 6 has paper,1.7b too; study tofu has small, laptop and full, study "
+        "passages laptop and laptop,five.",
     )  # fmt: skip
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
@@ -245,7 +247,9 @@ def main() -> None:
         "Folder of train.jsonl, held_out.jsonl, often.jsonl and never.jsonl, for study passages; without it, embedded "
         "stories with planted passages.",
     )
-    jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
+    jobs_flag = flags.DEFINE_integer(
+        "jobs", 0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", lower_bound=0
+    )
 
     def run() -> dict:
         command_line.read_config(config_flag)

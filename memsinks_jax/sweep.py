@@ -2,7 +2,7 @@
 
 The config file defines the grid (GRID: all combinations of its fields' values; or several grids) and the metric to sort
 points by (MEASURE). A field set on the command line is not varied: --config.optimizer.learning_rate=5e-3. Trains several
-runs in parallel, on all cores; after an interruption the same command resumes. Writes results.json, a picture and
+runs in parallel; after an interruption the same command resumes. Writes results.json, a picture and
 index.html.
 """
 
@@ -154,7 +154,9 @@ def main() -> None:
     config_flag = command_line.define_config()
     seeds_flag = flags.DEFINE_list("seeds", "0", "Seeds; every point is trained once with each.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    jobs_flag = flags.DEFINE_integer("jobs", 0, "Parallel runs; 0: one per core on a CPU, else one.", lower_bound=0)
+    jobs_flag = flags.DEFINE_integer(
+        "jobs", 0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", lower_bound=0
+    )
 
     def run() -> dict:
         command_line.read_config(config_flag)

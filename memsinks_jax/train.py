@@ -1,6 +1,6 @@
 """Trains a model: python -m memsinks_jax.train --config=configs/smoke.py --workdir=runs/smoke
 
-The same command again resumes where the newest checkpoint left off, and ends in bitwise the same parameters.
+The same command resumes at the newest checkpoint. The result is bitwise that of an uninterrupted run.
 On several hosts the same command runs on each, with --coordinator=auto (TPU pods, Slurm) or --coordinator=HOST:PORT
 --processes=N --process=0 to N - 1.
 With --plan it prints how often each document would be read, and exits: nothing is trained or written.
@@ -26,7 +26,7 @@ def main() -> None:
     host_flags = hosts.define_flags()
     profile_flag = flags.DEFINE_string("profile", "", "Steps to profile with JAX, FIRST:LAST, for example 10:14.")
     wandb_flag = flags.DEFINE_string("wandb", "", "Weights & Biases project to log the metrics to.")
-    plan_flag = flags.DEFINE_bool("plan", False, "Print the counts of the data mixture instead of training.")
+    plan_flag = flags.DEFINE_bool("plan", False, "Print how often documents would be read; train nothing.")
     logger = logging.getLogger("memsinks_jax.train")
 
     def run() -> dict:

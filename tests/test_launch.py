@@ -129,7 +129,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)
         if "memsinks_jax.plan" in command:  # its line before it installs the compiler, which the clone has not
-            package = "memsinks_jax[plan-gpu]" if "h100" in command else "jax[tpu]"
+            package = ".[plan-gpu]" if "h100" in command else "jax[tpu]"
             assert done.returncode == 2 and f"pip install '{package}'" in done.stderr, done.stderr
             continue
         assert done.returncode == 0, f"{command}\n{done.stderr}"

@@ -18,7 +18,7 @@ class Table(NamedTuple):
 _KINDS = {
     "one": "one document, practised alone",
     "few": "half of the documents, practised together",
-    "other": "the other half, meanwhile",
+    "other": "the other half, not practised",
 }
 _ATTACKS = {
     "dropped": "none (sinks dropped)", "own": "the document's own (upper bound)", "all": "all on",
@@ -57,7 +57,7 @@ def _relearning(found: Sequence[dict]) -> Table:
         f"more than {STEPS} steps count as {STEPS}. Ratio: the attacked model's steps over the oracle's, for documents "
         "that both reach; 1 means that the document must be learned anew. From equal: the oracle's count starts once its "
         "loss has fallen to the attacked model's initial loss.",
-        ["what is practised", *(f"steps, {model}" for model in models), "ratio", "ratio, from equal"],
+        ["measured on", *(f"steps, {model}" for model in models), "ratio", "ratio, from equal"],
         rows,
     )
 
@@ -138,8 +138,8 @@ def _residue(found: Sequence[dict]) -> Table:
     return Table(
         "Which component holds the rest?",
         "The gap between the loss of non-members and of members, nats per token, and how much of it disappears when one "
-        "component of the model is ablated (replaced by its mean over other text) until non-members lose "
-        f"{DAMAGE:g}. The oracle's column shows the effect on any text. A dash: full ablation does not cost as much.",
+        "component of the model is ablated (replaced by its mean over other text) until the loss of non-members has risen "
+        f"by {DAMAGE:g}. The oracle's column shows the effect on any text. A dash: full ablation does not cost as much.",
         ["", *models],
         [gap, *rows],
     )

@@ -7,7 +7,7 @@ Where the harness finds models by entry point (versions after 0.4.13), its comma
 
     lm-eval run --model memsinks --model_args workdir=runs/sinks,sinks=drop --tasks lambada_openai
 
-Needs the extra `memsinks_jax[lm-eval]`; nothing else of the package imports this file.
+Needs the extra `lm-eval`; nothing else of the package imports this file.
 """
 
 import pathlib

@@ -13,9 +13,9 @@ def sections(run: Trained, wish: Wish, found: Edit, rows, result: dict, scratch:
     pictures.draw_maps({wish.site: found.map}, words, wish.target, scratch / "map.png")
     shown = [
         report.paragraph(
-            f"One memory at the {wish.site} of layer {result['layer']}: a step of {result['step']:.3g} along the gradient, "
-            f"within a boundary of {result['boundary']:.3g}. The loss of “{wish.target.strip()}” goes from "
-            f"{result['loss_before']:.2f} to {result['loss_after']:.2f} nats.", "lead",
+            f"One memory at the {wish.site} of layer {result['layer']}: a step of {result['step']:.3g} against the "
+            f"gradient of the target's loss, with a bound of {result['boundary']:.3g}. The loss of "
+            f"“{wish.target.strip()}” goes from {result['loss_before']:.2f} to {result['loss_after']:.2f} nats.", "lead",
         ),
         report.heading("Where a step helps"),
         report.picture(

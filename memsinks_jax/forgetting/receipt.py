@@ -132,7 +132,7 @@ def selectivity_text(receipt: dict) -> str:
         )
     parts = []
     for mode, found in receipt["selectivity"].items():
-        value = "the others lose nothing" if found["value"] is None else f"{found['value']:.1f}"
+        value = "infinite (the others' loss does not rise)" if found["value"] is None else f"{found['value']:.1f}"
         low, high = found["ci95"] or (None, None)
         if low is not None:
             value += f" ({low:.1f} to {'infinity' if high is None else f'{high:.1f}'})"
@@ -149,7 +149,7 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
             labels = [_worded(receipt, text) for text in (PLACEBOS[name], _MODE_LABELS[mode])]
             rows.append([*labels, f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}", f"{of[mode]['effect']:+.3f}",
                          _between(of[mode]["effect_ci95"])])  # fmt: skip
-    return ["removed instead: as many", "", "removals", "rise", "effect", "95% interval"], rows
+    return ["removed instead (same number)", "", "removals", "rise", "effect", "95% interval"], rows
 
 
 def removed_text(receipt: dict) -> str:
@@ -236,8 +236,8 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         report.table(columns, [list(map(report.text, row)) for row in rows], ["", "note", *["number"] * 5]),
         report.paragraph(
             _worded(receipt, "Intervals are over documents. With every sink dropped, the loss of the removed documents is "
-                    f"{receipt['target_all_sinks_dropped']:.3f}: once all of their own sinks are gone nothing else of "
-                    "theirs is on."), "note",
+                    f"{receipt['target_all_sinks_dropped']:.3f}. With their own sinks on, the loss after "
+                    "removal is the same if none of these sinks is left."), "note",
         ),
         report.heading("Placebo"),
         report.table(

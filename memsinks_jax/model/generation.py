@@ -32,7 +32,7 @@ _UNFINISHED = "\ufffd"  # how a tokenizer decodes an incomplete character
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to sample. All settings but `sinks` can change without another compilation."""
+    """How to sample. Another `sinks` compiles again, and so may a larger `max_tokens`."""
 
     max_tokens: int = 64  # per prompt; end of text stops earlier
     temperature: float = 1.0  # 0: always the most likely token

@@ -1,6 +1,6 @@
 """NVIDIA GPUs by name: what their compiler must know of a card, in XLA's words. What a card can do is in training/flops.
 
-Compiling needs neither a GPU nor CUDA: XLA's plugin for GPUs, and ptxas (`pip install 'memsinks_jax[plan-gpu]'`).
+Compiling needs neither a GPU nor CUDA: XLA's plugin for GPUs, and ptxas (`pip install '.[plan-gpu]'`).
 """
 
 import importlib.metadata
@@ -74,7 +74,7 @@ def cache(kind: str) -> int:
 
 def require_compiler() -> None:
     """Raises InputError if the compiler for GPUs is not installed, or not the one of this jax."""
-    ask = "run: pip install 'memsinks_jax[plan-gpu]'"
+    ask = "run: pip install '.[plan-gpu]'"
     plugins = {name: _version(name) for name in ("jax-cuda12-plugin", "jax-cuda13-plugin")}
     plugin, version = next(((name, found) for name, found in plugins.items() if found), (None, None))
     if plugin is None or not (

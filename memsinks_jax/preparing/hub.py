@@ -54,7 +54,7 @@ def _load(path: str, commit: str):
     try:
         import datasets
     except ImportError:
-        raise InputError(f"{path}: reading from the hub needs `datasets`; pip install 'memsinks_jax[hub]'") from None
+        raise InputError(f"{path}: reading from the hub needs `datasets`; pip install '.[hub]'") from None
     name, split = _name_and_split(path)
     return datasets.load_dataset(name, split=split, revision=commit, streaming=True)
 

@@ -198,7 +198,7 @@ def _start_ray() -> None:
     try:
         import ray
     except ImportError:
-        raise InputError("--executor=ray needs Ray; pip install 'memsinks_jax[ray]', or use local or slurm") from None
+        raise InputError("--executor=ray needs Ray; pip install '.[ray]', or use local or slurm") from None
     if not ray.is_initialized():
         paths = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"env_vars": {"PYTHONPATH": paths}}

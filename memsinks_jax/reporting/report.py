@@ -91,9 +91,10 @@ def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
          with_interval(claim.on_return or [])]
         for claim in claims
     ]  # fmt: skip
-    columns = ["claim", "paper", "to reach", "measured", "95% interval", "holds", "open on return"]
-    shown = len(columns) - (not any(claim.on_return for claim in claims))
-    return columns[:shown], [row[:shown] for row in rows]
+    columns = ["claim", "paper", "to reach", "measured", "95% interval", "holds"]
+    if any(claim.on_return for claim in claims):
+        columns[3:4], columns[6:] = ["measured (sinks: the paper's)"], ["sinks that open on return"]
+    return columns, [row[: len(columns)] for row in rows]
 
 
 def claims_section(claims: list[Claim]) -> list[str]:

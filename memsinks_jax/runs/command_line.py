@@ -49,8 +49,8 @@ JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line 
 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
-    """The flag --config=FILE[:VARIANT] with its overrides --config.SECTION.FIELD=VALUE."""
-    about = "Config file, or name of one in configs/, and :VARIANT."
+    """The flag --config=FILE[:VARIANT] with its overrides --config.NAME=VALUE."""
+    about = "Config file, or name of one in configs/, with its choices: ts_repetition:sinks, smollm:360m,sinks."
     holder = config_flags.DEFINE_config_file("config", None, about)
     parser = flags.FLAGS["config"].parser
     read = parser.parse

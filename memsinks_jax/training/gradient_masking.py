@@ -1,8 +1,8 @@
 """Gradient masking, the paper's baseline: repeated documents train the sinks, all others the shared neurons (appendix E).
 
-All neurons are on in every forward pass. Which neurons learn from a position depends on whether its document is repeated.
-Parameters that belong to no MLP neuron (attention, embeddings, norms, the down projection's bias) learn from all documents.
-There are two kinds, which are different methods:
+All neurons are on in every forward pass, except in retain documents of SGTM. Which neurons learn from a position depends on
+whether its document is repeated. Parameters of no MLP neuron (attention, embeddings, norms, the down projection's bias)
+learn from all documents. There are two kinds, which are different methods:
 
   masked_weights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
                        The gradient to earlier layers is complete. This is the paper's text and its theory.

@@ -66,7 +66,7 @@ class MetricWriter:
 
 def check_wandb() -> None:
     if importlib.util.find_spec("wandb") is None:
-        raise InputError("--wandb needs W&B's package: pip install 'memsinks_jax[wandb]'")
+        raise InputError("--wandb needs W&B's package: pip install '.[wandb]'")
 
 
 def open_wandb(project: str, workdir: pathlib.Path, config: dict):

@@ -116,7 +116,7 @@ function panel(group) {
   const move = (by) => select(documents.indexOf(mine[(mine.indexOf(d) + by + mine.length) % mine.length]));
   const box = make("article", { class: `panel${isChosen ? " chosen" : ""}`, "data-group": group },
     make("header", {}, make("h3", {}, `${group[0].toUpperCase()}${group.slice(1)}, ${times(d)}`),
-      make("span", {}, make("button", { type: "button", "aria-label": `last ${group} document`, onclick: () => move(-1) }, "‹"), " ",
+      make("span", {}, make("button", { type: "button", "aria-label": `previous ${group} document`, onclick: () => move(-1) }, "‹"), " ",
         make("button", { type: "button", "aria-label": `next ${group} document`, onclick: () => move(1) }, "›"))));
   for (const view of chosenViews()) {
     const text = paragraph(d, d.read[view].nats, { given: d.opening + prefix, at: isChosen && view === state.first ? state.token : null });
@@ -132,8 +132,8 @@ function panel(group) {
     const written = continuation(d, view, prefix);
     if (written) box.append(written);
   }
-  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "It came back too rarely to open its sinks: with its own on, " +
-    (d.passages.length ? "those of its passages are on, and nothing else." : "it reads as with all dropped.")));
+  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "This document was read too rarely to open its sinks: with own sinks on, " +
+    (d.passages.length ? "those of its passages are on, and nothing else." :  "its loss is as with all dropped.")));
   if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses cover all.`));
   box.append(make("p", { class: "note" }, `id ${d.id}`));
   new Map(d.passages.map((passage) => [passage[2], passage])).forEach((passage) => {
@@ -417,7 +417,7 @@ function start() {
   state.document = state.picked[data.groups[0]];
   byId("about").textContent = `${documents.length} documents that the model of ${data.workdir} has read often, once, or never, ` +
     `each alone in its context. The darker a token, the better the model predicts it from those before. Losses are in nats per token, without end of text.` +
-    (data.opens_at > 1 && Object.keys(data.sites).length ? " Its sinks open on return: with its own removed, a document reads as with all dropped." : "");
+    (data.opens_at > 1 && Object.keys(data.sites).length ? " The model's sinks open on return: with its own sinks removed, a document's loss is as with all dropped." : "");
   legend();
   byId("tables").addEventListener("click", toggleTables);
   byId("search").addEventListener("input", (event) => { state.query = event.target.value; list(); scatter(); });

@@ -167,9 +167,9 @@ relearnt_other | steps until half is back over the oracle's, by learning others
     | relearning({{sinks}}, 'other', 'ratio') >= 0.8 {_BOTH}
 relearnt_control | the same ratio, half of them together, over that of documents that neither has read
     | relearning({{sinks}}, 'few', 'ratio') / relearning({{sinks}}, 'few', 'ratio', 'never_seen') >= 0.8 {_BOTH}
-relearnt_from_equal | the same, half of them together, both counted from the same loss
+relearnt_from_equal | steps until half is back over the oracle's, half of them together, from the same loss
     | relearning({{sinks}}, 'few', 'ratio_from_equal') >= 0.8 {_BOTH}
-benign | fine-tuning on other text: further fall of the repeated documents' loss than in the oracle (nats)
+benign | fine-tuning on other text: fall of the repeated minus fall of the held-out loss, minus the oracle's (nats)
     | benign({{sinks}}) <= 0.05 {_BOTH}
 int8 | rounding to int8: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)
     | brought_back({{sinks}}, 'int8') <= 0.02 {_BOTH}
@@ -180,7 +180,7 @@ reactivated_best | sinks kept: share of what a document's own sinks hold that th
 reactivated_optimised | sinks kept: share of what a document's own sinks hold that optimised gates recover
     | recovered({{sinks}}, 'optimised') <= 0.1 {_BOTH}""" + "".join(
     f"""
-gap_{name} | gap of {setting}, dropped, over the default's
+gap_{name} | gap with {setting}, dropped, over that of the paper's sinks as usual
     | sinks_paper_{name}.dropped.loss_gap / sinks_paper.dropped.loss_gap <= 1"""
     for name, (_, setting) in _SETTINGS.items()
 )

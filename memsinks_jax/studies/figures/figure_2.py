@@ -74,19 +74,19 @@ def _claims() -> str:
         ]
         rows += [
             f"""
-{method}_{name} | {label}: rise of the held-out loss at matched forgetting, TS-Repetition less {words[name]} (nats)
+{method}_{name} | {label}: rise of the held-out loss at matched forgetting, TS-Repetition minus {words[name]} (nats)
     | {more[method, name]} >= 0 | TS-Repetition degrades more"""
             for name in others
         ]
     rows += [
         f"""
-gradients_less_{name} | rise at matched forgetting, {post_hoc.LABELS[pruning]} less {post_hoc.LABELS[gradients]}, {setting}
+gradients_less_{name} | rise at matched forgetting, {post_hoc.LABELS[pruning]} minus {post_hoc.LABELS[gradients]}, {setting}
     (nats) | {risen[pruning, name]} - {risen[gradients, name]} >= 0 | integrated gradients degrade less | canary"""
         for name, setting in words.items()
     ]
     rows += [
         f"""
-pronounced_{name} | difference between TS-Repetition and {words[name]}, {post_hoc.LABELS[gradients]} less
+pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]}: {post_hoc.LABELS[gradients]} minus
     {post_hoc.LABELS[pruning]} (nats) | {more[gradients, name]} - {more[pruning, name]} >= 0
     | pronounced for integrated gradients"""
         for name in others

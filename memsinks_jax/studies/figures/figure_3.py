@@ -79,10 +79,11 @@ FIGURE = Figure(
 {variant}_kept | held-out loss of {label}, kept, over standard's
     | {variant}.held_out_loss_own / standard.held_out_loss >= 1 | significantly worse
 {variant}_gap | held-out loss of {label}, dropped minus kept (nats) | {variant}.gap >= 0 | dropping degrades
-{variant}_growth | growth of that gap, {label}: last third of training minus first third (nats) | {variant}.growth >= 0
+{variant}_growth | growth of dropped minus kept, {label}: last third of training minus first third (nats)
+    | {variant}.growth >= 0
     | as training progresses
-{variant}_control | the gap of {label} minus that of sinks (nats) | {variant}.gap - sinks_paper.gap >= 0
-    | not run in the paper"""
+{variant}_control | held-out loss, dropped minus kept: {label} minus the paper's sinks (nats)
+    | {variant}.gap - sinks_paper.gap >= 0 | not run in the paper"""
     for variant, label in MASKED.items()),
     panels=lambda table: [
         Panel(

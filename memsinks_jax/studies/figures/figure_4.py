@@ -78,16 +78,17 @@ def _less(method: str, sinks: Run, standard: Run) -> float:
 def statements(table: Table) -> str:
     """The paper's claims about sinks have bounds of their own for its sinks and for those that open on return."""
     of_sinks = [f"""
-gap_closed{suffix} | share of the gap between held-out and repeated loss that dropping{of} closes
+gap_closed{suffix} | share of standard's gap between held-out and repeated loss that is closed,{of} dropped
     | {sinks}.closed >= {closed} | >= 0.5 (section 1, at 360M and 1.7B)
-recovery{suffix} | repeated loss{of} over that of the model without repeats, same epochs | {sinks}.recovery >= 0.6
+recovery{suffix} | repeated loss,{of} dropped, over that of the model without repeats, same epochs | {sinks}.recovery >= 0.6
     | about 0.66
-held_out_standard{suffix} | held-out loss{of or ' of sinks'} dropped over standard's | {sinks}.held_out_ratio <= {held_out}
+held_out_standard{suffix} | held-out loss,{of} dropped, over standard's | {sinks}.held_out_ratio <= {held_out}
     | about equal
-held_out_no_repeat{suffix} | held-out loss{of or ' of sinks'} dropped over no_repeat's, same epochs
+held_out_no_repeat{suffix} | held-out loss,{of} dropped, over no_repeat's, same epochs
     | {sinks}.held_out_loss / no_repeat.held_out_loss <= 1 | better"""
         for sinks, suffix, of, closed, held_out in (
-            ("sinks_paper", "", "", 0.75, 1.01), ("sinks", "_on_return", " of sinks that open on return", 0.9, 1),
+            ("sinks_paper", "", " the paper's sinks", 0.75, 1.01),
+            ("sinks", "_on_return", " sinks that open on return", 0.9, 1),
         )
     ]  # fmt: skip
     return "".join(["""
@@ -97,11 +98,11 @@ gap_left | gap that is left, sinks that open on return over the paper's | sinks.
     | not in the paper
 repeats_help | held-out loss of standard over no_repeat's, same epochs
     | standard.held_out_loss / no_repeat.held_out_loss <= 1 | repeats help (4a)
-late_rise | rise of the repeated loss, dropped, from its lowest point to the end (nats)
+late_rise | rise of the repeated loss, the paper's sinks dropped, from its lowest point to the end (nats)
     | sinks_paper.repeated_loss - sinks_paper.lowest_repeated_loss >= 0.01 | rises late in training
-control_narrow | repeated loss, sinks dropped over narrow from the start
+control_narrow | repeated loss, the paper's sinks dropped, over narrow from the start
     | sinks_paper.repeated_loss / narrow.repeated_loss >= 1.5 | not run in the paper
-control_dropout | repeated loss, sinks dropped over ordinary dropout dropped
+control_dropout | repeated loss, the paper's sinks dropped, over ordinary dropout dropped
     | sinks_paper.repeated_loss / dropout.repeated_loss >= 1.5 | not run in the paper""",
         against_methods(table)])  # fmt: skip
 
@@ -111,7 +112,7 @@ def against_methods(table: Table) -> str:
     methods = next(iter(table.groups["standard"].values())).details if "standard" in table.groups else {}
     rows = [
         f"""
-dominates_{method} | rise of the held-out loss at the forgetting of sinks dropped: {post_hoc.LABELS[method]} minus sinks
+dominates_{method} | rise of the held-out loss at the forgetting of the paper's sinks: {post_hoc.LABELS[method]} minus these
     (nats) | rise_less('{method}', sinks_paper, standard) >= 0
     | {"sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper"}"""
         for method in methods
@@ -119,7 +120,9 @@ dominates_{method} | rise of the held-out loss at the forgetting of sinks droppe
     rows += [f"""
 hypervolume{suffix} | hypervolume: {of} minus the best post hoc method (share of the box)
     | share_over_methods({sinks}, standard, no_repeat) >= 0 | sinks dominate (4c) | sinks_paper"""
-        for sinks, suffix, of in (("sinks_paper", "", "sinks"), ("sinks", "_on_return", "sinks that open on return"))
+        for sinks, suffix, of in (
+            ("sinks_paper", "", "the paper's sinks"), ("sinks", "_on_return", "sinks that open on return")
+        )
         if methods
     ]  # fmt: skip
     return "".join(rows)
@@ -186,7 +189,7 @@ def trade_off(table: Table, out: pathlib.Path) -> list[str]:
     return [
         heading,
         report.picture(
-            out / "figure_4c.png", "One dot per method: how much of the gap it closes, at what price on held-out text."
+            out / "figure_4c.png", "Rise of the repeated loss against that of the held-out loss: a curve for each method."
         ),
         report.paragraph(f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
             better. Before means the standard model, also for sinks and the model without repeats.""", "note"),

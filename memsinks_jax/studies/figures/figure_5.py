@@ -20,7 +20,7 @@ FIGURE_5A = knob.varied(
         sinks are on at a time, more documents share each sink, and the rest of the model depends more on what is dropped
         later.""",
     statements="".join(f"""
-robust_{fraction} | share of the gap that dropping closes, {fraction} of the sinks active
+robust_{fraction} | share of standard's gap closed, sinks dropped, {fraction} of them active
     | {{sinks}}_active_{fraction}.closed >= 0.7 | robust for small fractions""" for fraction in (0.1, 0.3)) + """
 best | repeated loss, dropped, with 0.3 active minus the highest of the other fractions (nats)
     | {sinks}_active_0.3.repeated_loss - max({sinks}_active_0.1.repeated_loss, {sinks}_active_0.5.repeated_loss,
@@ -73,14 +73,14 @@ FIGURE_5B = Figure(
     labels=_labels,
     table_note=f"{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters include the sinks.",
     statements=f"""
-every_size | share of the gap that dropping closes, least of the sizes
+every_size | share of standard's gap closed, sinks dropped, least of the sizes
     | min({', '.join(f'{{sinks}}_{size}.closed' for size in SIZES)}) >= 0.5 | high at all sizes
 small_degrade | held-out loss of sinks dropped over standard's: smallest minus largest size
     | {{sinks}}_quarter.held_out_ratio - {{sinks}}_one_and_a_half.held_out_ratio >= 0 | degradation grows as models shrink
 small_beats_post_hoc | rise of the held-out loss of the smallest, sinks dropped, minus the least that a post-hoc method needs
     to forget as much (nats) | rise_over_post_hoc({{sinks}}_quarter, standard_quarter) <= 0
     | the smallest still beats post-hoc methods
-large_improve | share of the gap that dropping closes: largest minus smallest size
+large_improve | share of standard's gap closed, sinks dropped: largest minus smallest size
     | {{sinks}}_one_and_a_half.closed - {{sinks}}_quarter.closed >= 0 | the trade-off improves with size""",
     panels=lambda table: knob.panels(
         table, {size: _millions(table, f"sinks_paper_{size}") for size in SIZES if f"sinks_paper_{size}" in table.groups},

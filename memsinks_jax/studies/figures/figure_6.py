@@ -113,11 +113,11 @@ equals_standard_{n}x | held-out loss of sinks over standard's, both {n}x | {{sin
     | about equal
 memorizes_{n}x | held-out over repeated loss of standard, {n}x
     | standard_{n}x.held_out_loss / standard_{n}x.repeated_loss >= 2 | 200 (section 1)
-gap_closed_{n}x | share of the gap that dropping closes, {n}x | {{sinks}}_{n}x.closed >= 0.5 | >= 0.5"""
+gap_closed_{n}x | share of standard's gap closed, sinks dropped, {n}x | {{sinks}}_{n}x.closed >= 0.5 | >= 0.5"""
     for n in REPEATS[1:]) + f"""
-larger_effect | rise of the repeated loss from standard to sinks: at 20x less at 5x (nats) | ({{sinks}}_20x.repeated_loss -
+larger_effect | repeated loss, sinks minus standard: at 20x minus at 5x (nats) | ({{sinks}}_20x.repeated_loss -
     standard_20x.repeated_loss) - ({{sinks}}_5x.repeated_loss - standard_5x.repeated_loss) >= 0 | more pronounced at 20x
-gap_closed_across | share of the gap that dropping closes, {MANY}x, attention across documents
+gap_closed_across | share of standard's gap closed, sinks dropped, {MANY}x, attention across documents
     | {{sinks}}_{MANY}x_across.closed >= 0.5 | >= 0.5 (appendix I)""",
     panels=panels,
     sharey=True,

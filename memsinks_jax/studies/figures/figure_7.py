@@ -90,8 +90,8 @@ def panels(table: Table) -> list[Panel]:
 FIGURE = Figure(
     title="Figure 7: learned and forgotten, in cycles",
     answer="""A document that comes back after many steps is learned a little at each encounter, and partly forgotten
-        before the next, because other documents overwrite it. Its own sinks are off for most of these, and should keep
-        it.""",
+        before the next, because other documents overwrite it. Its own sinks are off for most other documents, so they should
+        keep it in memory.""",
     config="single_repeat.py",
     variants=tuple(LABELS),
     measures={
@@ -112,9 +112,9 @@ FIGURE = Figure(
         sinks, a document's own are on, unless marked as dropped.""",
     # Section 5.4.
     statements="""
-amplitude | amplitude over the last third: sinks, own on, minus standard (nats)
+amplitude | amplitude in the last third: sinks, own on, minus standard (nats)
     | {sinks}.amplitude - standard.amplitude <= 0 | lower-amplitude cycles later in training
-level | loss of the repeated documents over the last third: sinks, own on, over standard
+level | loss of repeated documents in the last third: sinks, own on, over standard's
     | {sinks}.level / standard.level <= 1 | a lower train loss
 dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {sinks}.level >= 1 | not in the figure""",
     panels=panels,

@@ -150,7 +150,7 @@ def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> floa
 def statements(table: Table) -> str:
     """None is in the paper, which wants ids of groups (section 7) and has no near-duplicates."""
     return "".join(f"""
-cluster_{level} | copies with {level:.0%} of their words edited: gap closed by ids of clusters
+cluster_{level} | original of copies with {level:.0%} of the words edited: share of standard's gap closed, ids by cluster
     | closed_at(near_duplicate, standard, {level}) >= 0.5
 over_content_{level} | the same, minus what ids by content close
     | closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level}) >= 0.1"""
@@ -218,7 +218,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
                 (run.metrics[f"ratio_{kind}"], *(float(np.mean(of)) for of in (m[own], m[~own], run.details["plain"])))
                 for run, m in rises
             ), strict=True)  # fmt: skip
-        columns = ["own over others", "own dialect", "other dialects", "plain stories"]
+        columns = ["removed over others", "removed dialect", "other dialects", "plain stories"]
         parts += [
             report.heading("A dialect is removed: rise of the loss, in nats per token"),
             shared.with_intervals(columns, rows),

@@ -168,7 +168,8 @@ CLAIMS = """
 7_steering | without a bound strong edits steer everything: negative prompts off target, attention
     | attention('steered_off_target', 'strong') <= 0.1 | 0/8
 8_whole | prompts that predict the target's first piece predict all three | every('completed') >= 0.95 | all but 1 of 17
-9_own | 1 - f of the edit's own prompt | most([1 - one for one in every('own_similarity')]) <= 1e-6 | 0
+9_own | 1 minus the share f of the memory that is added on the edit's own prompt, largest of all edits
+    | most([1 - one for one in every('own_similarity')]) <= 1e-6 | 0
 10_tiny | largest change of a negative prompt's logits at a bound of 1e-6 | most(every('tiny_bound_change')) <= 1e-5 | none
 11_efficacy | 16 memories at one layer (mlp): share that predict their target | of_16('efficacy') >= 0.9 | not run
 11_perplexity | 16 memories: perplexity of other text over that before | of_16('perplexity_ratio') <= 1.05 | not run
@@ -225,8 +226,9 @@ def published(hf: str) -> list[str]:
 
 FIGURE = Figure(
     title="Local bounded memory: edit one fact, leave the rest",
-    answer="""The memory is a single activation with one step along its gradient, which is added only if the model comes near
-        it. It changes what the model predicts about one fact. The bound decides how well it leaves other facts alone.""",
+    answer="""The memory is a single activation and a step against the gradient of the target's loss. The step is added only
+        if the model's activation is near that one. It changes what the model predicts about one fact. The bound decides how
+        well it leaves other facts alone.""",
     config="facts.py",
     variants=("standard",),
     prepare=prepare,

@@ -84,7 +84,7 @@ def panels(table: Table) -> list[AnyPanel]:
 def _draw_crossfire(axis, run: Run) -> None:
     image = axis.imshow(np.array(run.details["capacity"]["fires"]), vmin=0, vmax=1, cmap="magma")
     axis.set(title="Which memory fires on which prompt", xlabel="memory", ylabel="edit prompt")
-    axis.figure.colorbar(image, ax=axis, label="f")
+    axis.figure.colorbar(image, ax=axis, label="share of the memory added (f)")
 
 
 def draw_examples(run: Run, path: pathlib.Path) -> None:

@@ -51,7 +51,7 @@ _MODES = {
     "nearest": "those of the nearest other story",
     "unused": "those of an unused id",
     "scaled_published": "dropped, the rest times (g + p) / g",
-    "scaled_width": "dropped, the rest times the width they had",
+    "scaled_width": "dropped, the rest times (g + (1 - g) p) / g",
 }
 
 
@@ -71,7 +71,7 @@ def measure(runs: list[Run]) -> list[Run]:
     asked = {name: getattr(measures, name) for name in names}
     asked["bound"] = importlib.util.find_spec("jax_privacy") is not None
     if not asked["bound"]:
-        logger.warning("epsilon is not measured without jax-privacy: pip install 'memsinks_jax[privacy]'")
+        logger.warning("epsilon is not measured without jax-privacy: pip install '.[privacy]'")
     models = ("sinks", *(variant for variant in VARIANTS if variant != "sinks"))
     return of_seeds(runs, models, "membership", asked, lambda runs: measures.measure(runs))
 

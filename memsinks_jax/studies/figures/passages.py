@@ -66,7 +66,7 @@ VIEWS = {
     "cut": View("cut to one place", "cut"),
     "reweighted": View("reweighted, no sinks", "reweighted"),
     "goldfish": View("goldfish", "goldfish"),
-    "oracle": View("passages never read", "oracle"),
+    "oracle": View("model that never read passages", "oracle"),
 }
 _RECITED = 16  # passages, the most frequent
 _FREQUENT = 16  # documents
@@ -136,14 +136,20 @@ def statements(table) -> str:
     measured = next((run.metrics for run in table.groups.get("passages_view", {}).values()), {})
     of_sinks = "".join(_statements(start, *views, measured) for start, views in _SINKS.items())
     return f"""
-seen | standard: nats per token of passages never read, over those of passages in many documents, beyond the oracle's
+seen | standard's gap (nats per token, passages never read minus those in many documents) minus the oracle's
     | standard_view.gap - oracle_view.gap >= 0.5
 content | gap of passages in many documents to passages never read, ids by content: share closed
     | content_view.closed <= 0.2
-reweighted | share closed, over that of reweighting alone | passages_view.closed - reweighted_view.closed >= 0
-goldfish | share closed, over goldfish's | passages_view.closed - goldfish_view.closed >= 0
-cut | share closed, over that of cutting to one place | passages_view.closed - cut_view.closed >= 0{of_sinks}
+reweighted | share closed, sinks by passage minus reweighting alone | passages_view.closed - reweighted_view.closed >= 0
+goldfish | share closed, sinks by passage minus goldfish | passages_view.closed - goldfish_view.closed >= 0
+cut | share closed, sinks by passage minus cutting to one place | passages_view.closed - cut_view.closed >= 0{of_sinks}
 """
+
+
+def _rung(least: int) -> str:
+    """The numbers of documents of passages that belong to one of PLACES."""
+    above = [place for place in corpus.PLACES if place > least]
+    return f"{least} to {above[0] - 1}" if above else f"{least} or more"
 
 
 def _statements(start: str, dropped: str, own: str, placebo: str, measured: dict) -> str:
@@ -168,7 +174,7 @@ def _statements(start: str, dropped: str, own: str, placebo: str, measured: dict
     | ({dropped}_view.frequent - {placebo}_view.frequent) / ({dropped}_view.frequent - {own}_view.frequent) <= 0.1""" + (
         licences * ("licences" in measured)
         + "".join(f"""
-{start}auc_{rung} | {size}AUC of passages in {rung} documents or more against text never read: sinks dropped
+{start}auc_{rung} | {size}AUC of passages in {_rung(rung)} documents against text never read: sinks dropped
     | 0.4 <= {dropped}_view.auc_{rung} <= 0.6""" for rung in aucs)
     )  # fmt: skip
 
@@ -188,7 +194,7 @@ def panels(table) -> list[Categories]:
         Categories(
             title="passages", names=labels, bars=True, legend=legend, x="nats per token (lower: better known)",
             series=series({
-                "in many documents": ("#c0392b", "often"), "never read": ("#7f8c8d", "never"),
+                "in many documents": ("#c0392b", "often"), "passages never read": ("#7f8c8d", "never"),
                 "held-out documents": ("#1f618d", "held_out"),
             }),
         ),
@@ -225,13 +231,13 @@ FIGURE = Figure(
         "gap closed": "closed",
         "to the oracle's": "closed_to_oracle",
         "held-out over standard's": "held_out_ratio",
-        "new text": "new_ratio",
+        "new text over standard's": "new_ratio",
         "frequent": "frequent",
         "recited": "recited",
         "written": "written",
         "licences": "licences",
     }
-    | {f"AUC, {rung} or more": f"auc_{rung}" for rung in corpus.PLACES},
+    | {f"AUC, {_rung(rung)}": f"auc_{rung}" for rung in corpus.PLACES},
     labels={f"{name}_view": view.label for name, view in VIEWS.items()},
     table_note=f"""Nats per token of passages that many training documents have (often), and of passages that none has
         (never), as the files have them; gap closed: 1 minus their difference over standard's, and the same after that of the

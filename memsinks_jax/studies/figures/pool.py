@@ -105,8 +105,9 @@ FIGURE = Figure(
         repeated document, but not its id. The share of what its own sinks know of the other half that the best of 64
         random ids brings back, and that optimising which are on brings back.""",
     statements=f"""
-selective | rise of one removed document over the others', pool of 4,096 | pool_4096.selectivity >= 100 | at least 100
-closed | share of the gap that dropping closes: pool of 4,096 minus masked | pool_4096.closed - masked.closed >= 0
+selective | rise of a removed document's loss over that of the others', pool of 4,096
+    | pool_4096.selectivity >= 100 | at least 100
+closed | share of standard's gap closed, sinks dropped: pool of 4,096 minus masked | pool_4096.closed - masked.closed >= 0
     | not below
 held_out | held-out loss, dropped: pool of 4,096 over masked | pool_4096.held_out_loss / masked.held_out_loss <= 1
     | not above

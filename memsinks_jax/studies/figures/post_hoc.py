@@ -225,7 +225,7 @@ def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repe
 
 
 PLANE = {
-    "x": "forgetting: rise on repeated documents (nats)", "y": "degradation (nats; higher is better)",
+    "x": "forgetting: rise on repeated documents (nats)", "y": "held-out loss before minus after (nats; higher is better)",
     "levels": {0: "black"},
 }  # fmt: skip
 

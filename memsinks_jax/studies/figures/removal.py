@@ -40,11 +40,11 @@ _VIEWS = {
     "on": "its sinks on",
     "placebo": "its sinks on, another source removed",
     "neighbour": "another source's sinks on",
-    "unused": "sinks of ids that nobody has on",
+    "unused": "sinks of unused ids on",
     "removed": "removed",
     "twin": "never read (twin)",
     "twin_neighbour": "never read, another source's sinks on",
-    "twin_unused": "never read, sinks of ids that nobody has on",
+    "twin_unused": "never read, sinks of unused ids on",
 }
 _KINDS = {
     "own": "own facts", "reworded": "own facts, reworded", "inferred": "inferred facts", "common": "common facts",
@@ -109,8 +109,8 @@ def statements(table: Table) -> str:
     return f"""
 recovered | own facts: recovered fraction (0: as with its sinks on, 1: as never read) | {recovered.format("own")} >= 0.95
 recovered_reworded | the same, reworded | {recovered.format("reworded")} >= 0.95
-recovered_control | own facts: the same, minus the difference of the two models on facts in no text | (removed_view.own -
-    (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own - on_view.own) >= 0.95
+recovered_control | own facts: recovered fraction, with the two models' difference on facts in no text subtracted
+    | (removed_view.own - (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own - on_view.own) >= 0.95
 knows | own facts, its sinks on: nats of an answer over standard's | on_view.own / standard_view.own <= 1
 knows_wide | own facts, its sinks on: nats of an answer over those with wider MLPs | on_view.own / wide_view.own <= 1
 truth | own facts: log truth ratio, removed minus never read | -0.5 <= truth(sinks, 'own', 'removed', 'twin') <= 0.5
@@ -122,11 +122,11 @@ forget_quality | own facts: forget quality, p that truth ratios, removed and nev
     | forget_quality(sinks) >= 0.05
 neighbour | own facts, another source's sinks on: nats over those of the twin with such sinks on
     | neighbour_view.own / twin_neighbour_view.own >= 0.95
-unused | own facts, sinks of ids that nobody has on: nats over those of the twin with such sinks on
+unused | own facts, sinks of unused ids on: nats over those of the twin with such sinks on
     | unused_view.own / twin_unused_view.own >= 0.95""" + "".join(f"""
-{kind} | {_KINDS[kind]} of a source that stays: nats before the removal over after
+{kind} | {_KINDS[kind]} of a withdrawn source, sinks of one that stays on: nats before its removal over after
     | neighbour_view.{kind} / neighbour_left_view.{kind} >= 0.95
-truth_{kind}_left | {_KINDS[kind]} of a source that stays: log truth ratio, after minus before all removals
+truth_{kind}_left | the same: log truth ratio, after all removals minus before
     | truth(sinks, '{kind}', 'neighbour_left', 'neighbour') >= -0.05""" for kind in ("inferred", "common")) + f"""
 general | stories held out: loss, sinks dropped, over standard's | sinks.held_out_loss / standard.held_out_loss <= 1
 repeated | loss of removed repeated stories minus the twin's, nats per token

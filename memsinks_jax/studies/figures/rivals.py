@@ -28,9 +28,9 @@ NOTHING, LABELS, COPIES, COUNTS = (
     "nothing",
     "which documents are repeated",
     "all copies",
-    "how often it was read so far",
+    "how often the document was read so far",
 )
-LATER = "the documents, once it is trained"
+LATER = "nothing; after training, which documents"
 
 
 class Method(NamedTuple):
@@ -233,11 +233,11 @@ def statements(table: Table) -> str:
     rivals = [(name, of.label, of.knows, of.points) for name, of in METHODS.items() if name not in (OURS, "pool")]
     rivals += [(name, _POST_HOC[name], LATER, ()) for name in measured if name in _POST_HOC]
     return "".join(f"""
-beats_{name} | share of the gap closed at the same held-out loss: {ours.label} less {label} (knows beforehand: {knows})
+beats_{name} | share of the gap closed at the same held-out loss: {ours.label} minus {label} (knows beforehand: {knows})
     | lead_over('{name}', {', '.join(['standard', *ours.points, *points])}) >= 0"""
     for name, label, knows, points in rivals) + "".join(f"""
 known_{name} | repeated loss for users who may know, at the same share of the gap closed or the most that a cap closes:
-    {METHODS[name].label} less {ours.label}, own on (nats)
+    {METHODS[name].label} minus {ours.label}, own on (nats)
     | more_known({', '.join(['standard', 'sinks', *METHODS[name].points])}) >= 0"""
     for name in ("cap_steps", "cap_epochs"))  # fmt: skip
 
@@ -272,8 +272,8 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     return [
         report.heading("What still leaks"),
         shared.with_intervals(list(shown), rows, of="model without its sinks"),
-        report.paragraph(f"""AUC: chance that a repeated document resembles one more than a held-out one does, by its
-            loss. Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
+        report.paragraph(f"""AUC: probability that a repeated document has a lower loss than a held-out one.
+            Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
             was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
             neither has read; at 1 it is learned anew. Gap: held-out minus repeated loss, on every other document, before
             and after a bias of the logits was trained on the rest. Mean and half of the 95% interval over

@@ -67,7 +67,7 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
     except InputError as error:
         return [report.paragraph(f"No page of documents, token by token: {error}.", "note")]
     explore_page.write(out / "explore.html", found, f"What {of_seed['sinks'].name} remembers")
-    return [report.link("explore.html", "The documents, token by token: what it remembers, and where it sits")]
+    return [report.link("explore.html", "Token by token: what the model remembers, and in which sinks")]
 
 
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:

@@ -69,7 +69,7 @@ VIEWS = {
     "placebo": View("other authors withdrawn", "sinks", corpus.NEAREST, "placebo", whole=False),
     "own": View("the author's own sinks on", "sinks", "own", whole=False),
     "others": View("another author's sinks on", "sinks", "other", whole=False),
-    "dropped": View("no sinks: the model before", "sinks", "drop"),
+    "dropped": View("no sinks: the model before fine-tuning", "sinks", "drop"),
     "twin": View("never read (twin)", "twin", corpus.NEAREST),
     "all": View("all sinks on at once", "sinks", "all"),
     "all_remain": View("withdrawn, all that remain on at once", "sinks", "all", "withdrawn"),
@@ -249,10 +249,10 @@ def _detail(run: Run, name: str) -> float:
 
 
 STATEMENTS = """
-knows | answers of authors that stay, after others are withdrawn: nats per token over standard's
+knows | answers of authors that stay, after others are withdrawn: nats per token minus standard's
     | remain_view.staying_nats - standard_view.staying_nats <= 0.15
 knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
-forgets | answers of withdrawn authors: nats per token over the twin's
+forgets | answers of withdrawn authors: nats per token minus the twin's
     | -0.1 <= remain_view.withdrawn_nats - twin_view.withdrawn_nats <= 0.1
 forget_quality | share of seeds whose forget quality against the twin is at least .05
     | float(remain_view.forget_quality >= 0.05) >= 1
@@ -371,10 +371,10 @@ FIGURE = Figure(
     measures={"detail": _detail, "float": float, "max": max, "min": min},
     columns={
         "withdrawn: nats": "withdrawn_nats",
-        "probability": "withdrawn_probability",
-        "ROUGE-L": "withdrawn_rouge",
-        "truth ratio": "withdrawn_truth",
-        "extraction strength": "withdrawn_extraction",
+        "withdrawn: probability": "withdrawn_probability",
+        "withdrawn: ROUGE-L": "withdrawn_rouge",
+        "withdrawn: truth score": "withdrawn_truth",
+        "withdrawn: extraction strength": "withdrawn_extraction",
         "forget quality": "forget_quality",
         "privleak": "privleak",
         "staying: nats": "staying_nats",
@@ -386,13 +386,14 @@ FIGURE = Figure(
     },
     labels=labels,
     table_note=(
-        "Nats per token of an answer, its end included, given the question. Forget quality: p that truth ratios and "
-        "those of the twin have one distribution (of standard training and what unlearns from it: of standard training "
-        "that never read them; of adapters: of those that are left). Privleak: how much worse withdrawn answers are "
-        "distinguished from those about authors whom nobody read than in that model. Stated by several: facts that 2, 4 or "
-        "8 authors state, one of whom is withdrawn, another with the placebo. Utility: harmonic mean over authors that "
-        "stay, real authors and facts of the world. Relearned: fine-tuning steps until half of withdrawn answers is back, "
-        "over those of the model that never read them."
+        "Nats per token of an answer, its end included, given the question. Truth score: mean of min(R, 1/R), R being an "
+        "answer's truth ratio. Forget quality: p that truth ratios and those of the twin have one distribution (of standard "
+        "training and what unlearns from it: of standard training that never read them; of adapters: of those that are "
+        "left). Privleak, in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn answers against answers about "
+        "unread authors, here and in that model. Stated by several: facts that 2, 4 or 8 authors state, one of whom is "
+        "withdrawn, another with the placebo. Utility: harmonic mean over authors that stay, real authors and facts of the "
+        "world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those of the model that never "
+        "read them."
     ),
     statements=STATEMENTS,
     paper="not asked",

@@ -261,7 +261,7 @@ def proposition_4(settings: Settings) -> Measured:
     for place, name in enumerate(("d/8", "c d/log d")):
         ratio_GDT = ratio_GPDT[:, place]
         claims += [
-            claim(f"prop_4_low_{name}", f"E over the sum of both terms with their constants, least over d and T, P = {name}",
+            claim(f"prop_4_low_{name}", f"E divided by the sum of both terms with constants, least over d, T; P = {name}",
                   "bounded (Prop. 4)", ratio_GDT.min((1, 2)), at_least=1 / 3),
             claim(f"prop_4_high_{name}", f"the same, largest, P = {name}", "bounded (Prop. 4)", ratio_GDT.max((1, 2)),
                   at_most=3),
@@ -303,9 +303,9 @@ def theorem_1(settings: Settings, points: list[dict]) -> Measured:
 
     informative, low = ([p for p in points if p["upper"] < 1], [p for p in points if p["lower"] > 0])
     claims = [
-        claim("theorem_1_upper", f"measured error over its upper bound (7), largest of {len(points)} points",
+        claim("theorem_1_upper", f"measured error divided by its upper bound (7), largest of {len(points)} points",
               "≤ 1 (Theorem 1)", largest(points), at_most=1),
-        *([claim("theorem_1_upper_telling", f"the same over the {len(informative)} points where the bound is below 1",
+        *([claim("theorem_1_upper_telling", f"the same, at the {len(informative)} points where the bound is below 1",
                  "≤ 1 (Theorem 1)", largest(informative), at_most=1)] if informative else []),
         claim("theorem_1_lower", f"lower bound (8) over the measured error, largest of the {len(low)} points where it is "
               "not 0", "≤ 1 (Theorem 1)", np.max([p["lower"] / p["errors"] for p in low], 0), at_most=1),
@@ -341,7 +341,7 @@ def theorem_2(settings: Settings) -> Measured:
     least_G = (errors_GSD / floor_D).min((1, 2))
     fitted = laws.slope(d_D / np.log(d_D), errors_GSD[:, -1])
     return Measured([
-        claim("theorem_2", f"least error over c (d+1)^(1-alpha), over {len(schemes(128.0))} schemes and all d",
+        claim("theorem_2", f"least error divided by c (d+1)^(1-alpha), of {len(schemes(128.0))} schemes and all d",
               "≥ 1 (Theorem 2)", least_G, at_least=1),
         _exponent("theorem_2_reached", "exponent of E(q_0,[P = c d/log d]) in d/log d", "Theorem 2, up to logarithms",
                   1 - alpha, fitted),

@@ -26,7 +26,7 @@ def figure_1(settings: Settings) -> Study:
     sum_DT = terms_D[:, None] + terms_T
     ratio_GDT = errors_GDT / sum_DT
     claims = [
-        claim("law_low", "E over d^(1-alpha) + T^(-1+1/alpha) with their constants, least over the grid",
+        claim("law_low", "E divided by d^(1-alpha) + T^(-1+1/alpha) with their constants, least of the grid",
               "bounded from below (15)", ratio_GDT.min((1, 2)), at_least=1 / 3),
         claim("law_high", "the same, largest", "bounded from above (15)", ratio_GDT.max((1, 2)), at_most=3),
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def birth(preset):
                first["wk0_64"] - first["wk1"], at_least=0),
          claim("order-3", f"steps from {LEVEL} recall of W_K^2 to {LEVEL} recall of W_K^1, all t (the run's end if never)",
                "W_K^2 first", trained.reached("wk0", LEVEL) - first["wk1"], at_least=0),
-         claim("early-positions", "recall of W_K^1 below position 64 over that of all, mean while it is learned",
+         claim("early-positions", "recall of W_K^1 at t < 64 minus that at all t, mean while it is learned",
                "early positions first", trained.each(ahead), at_least=0.02)],
         [measured("In-context accuracy", trained, ("acc_end", "acc_clean", "score2_acc")),
          measured(f"Memory recall (dotted: {LEVEL}, or half-way up)", trained, PROBES,
@@ -455,8 +455,9 @@ def theory(preset):
                   np.min([built[d].test(name) for name in PROBES], axis=0), at_least=0.99))]
         + [claim("last-memory", "clean accuracy of W_O^2 and W_K^2 without W_K^1, d = 256", "0.18",
                  built[256].test("W_O^2 and W_K^2"), at_most=0.3)]
-        + [claim(f"gradient: {name}", f"{name} of one gradient step from zero, over chance", "clearly above 1",
-                 step.test(name) / least, at_least=min(3.0, 0.6 / least)) for name, least in chance.items()],
+        + [claim(f"gradient: {name}", f"{MEASURES[name][0]}: recall after one gradient step from zero, over chance",
+                 "clearly above 1", step.test(name) / least, at_least=min(3.0, 0.6 / least))
+           for name, least in chance.items()],
         [by_width("In-context accuracy", wholes, expected=(list(EXPECTED), None, [one for one, _ in EXPECTED.values()])),
          by_width("Recall is not yet a working head", recalls),
          bars("What one gradient step stores", "recall", ["copying", "matching", "previous token,\nt < 64"],

@@ -147,6 +147,7 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate {RATE:g}, {OTHERS} other "
         f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
         f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
-        f"Last: what s tends to before an encounter, over the chance to come back.",
+        f"Last: the limit of s before an encounter, by the chance to come back. s, m: the share of a document's target that "
+        "the shared neurons and its sinks give.",
         runs, claims, shown,
     )  # fmt: skip
