@@ -49,6 +49,12 @@ def main() -> None:
             raise InputError(
                 "--shared_fraction, --added_sinks and --pool exclude each other: old neurons become sinks, or new ones"
             )
+        if on_flag.present and not pool_flag.value:
+            raise InputError("--active is for the sinks of --pool; give --pool, or --active_fraction for other sinks")
+        if active_flag.present and not (shared_flag.value or added_flag.value):
+            raise InputError(
+                "--active_fraction needs --shared_fraction or --added_sinks; for sinks of --pool give --active"
+            )
         sinks = None
         if pool_flag.value:
             sinks = SinksConfig(

@@ -301,5 +301,10 @@ def test_the_commands(run, tmp_path):
     assert (begun["sinks"]["active_fraction"], begun["model"]["hidden"]) == (0.3, 16)
     done = command("import", f"--hf={run[1].parent}", f"--out={tmp_path / 'in2'}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = command("import", "--hf=a", "--out=b", "--shared_fraction=0.5", "--added_sinks=3")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    for both in (
+        ["shared_fraction=0.5", "added_sinks=3"],
+        ["added_sinks=3", "active=2"],
+        ["pool=9", "active_fraction=0.5"],
+    ):
+        done = command("import", "--hf=a", "--out=b", *map("--{}".format, both))
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and both[1].partition("=")[0] in done.stderr
