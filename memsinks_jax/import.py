@@ -36,7 +36,7 @@ def main() -> None:
         "Fraction of the sinks that are on for a document, without --pool.",
     )
     pool_flag = flags.DEFINE_integer(
-        "pool", 0, "Number of new sparse sinks of every MLP: a step's time does not depend on it.", lower_bound=0
+        "pool", 0, "Number of new sparse sinks of every MLP: more hardly slow a step.", lower_bound=0
     )
     on_flag = flags.DEFINE_integer(
         "active", 32, "Number of sinks that are on for a document, with --pool.", lower_bound=1
