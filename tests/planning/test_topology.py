@@ -61,7 +61,7 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
 @pytest.mark.parametrize(
     ("installed", "message"),
     [
-        ({}, r"jax-cuda12-plugin is not installed; run: pip install 'memsinks_jax\[plan-gpu\]'"),
+        ({}, r"jax-cuda12-plugin is not installed; run: pip install '\.\[plan-gpu\]'"),
         (
             {"jax-cuda12-plugin": jax.lib.__version__},
             r"ptxas .* is not installed; run: pip install 'memsinks_jax\[plan-gpu",
