@@ -64,7 +64,7 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
         ({}, r"jax-cuda12-plugin is not installed; run: pip install '\.\[plan-gpu\]'"),
         (
             {"jax-cuda12-plugin": jax.lib.__version__},
-            r"ptxas .* is not installed; run: pip install 'memsinks_jax\[plan-gpu",
+            r"ptxas .* is not installed; run: pip install '\.\[plan-gpu",
         ),
         (
             {"jax-cuda13-plugin": "0.9.1", "nvidia-cuda-nvcc": "13.0.48"},
