@@ -123,7 +123,9 @@ class DataConfig:
 class GeneralConfig:
     """A second corpus: seen once, never held out (paper appendix I)."""
 
-    files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of what is left of the budget, or documents")
+    files: str = setting(
+        "", "GLOB, or GLOB=30%,GLOB=500: share of the remaining budget, or number of documents; empty: none"
+    )
     token_budget: int = setting(0, "tokens per epoch, those of `data.files` included; 0: all of both", 0)
 
 

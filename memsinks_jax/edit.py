@@ -99,7 +99,7 @@ def main() -> None:
     site_flag = flags.DEFINE_enum("site", "attention", SITES, "Site in a layer.")
     layer_flag = flags.DEFINE_string("layer", "auto", "Layer number; auto: the lowest that succeeds.")
     step_flag = flags.DEFINE_string(
-        "step", "auto", "Step size along the gradient; auto: the first that succeeds in three layers."
+        "step", "auto", "Step size against the gradient; auto: the first that succeeds in three layers."
     )
     boundary_flag = flags.DEFINE_string(
         "boundary", "auto", "Boundary b; auto: the best for --positive and --negative, which auto needs."
