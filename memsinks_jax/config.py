@@ -123,9 +123,7 @@ class DataConfig:
 class GeneralConfig:
     """A second corpus: seen once, never held out (paper appendix I)."""
 
-    files: str = setting(
-        "", "GLOB, or GLOB=30%,GLOB=500: share of the remaining budget, or number of documents; empty: none"
-    )
+    files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of the remaining budget, or documents; empty: none")
     token_budget: int = setting(0, "tokens per epoch, those of `data.files` included; 0: all of both", 0)
 
 
