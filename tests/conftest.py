@@ -6,6 +6,7 @@ Eight devices on a CPU, so that every mesh of the tests is a real one.
 import functools
 import gc
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -170,6 +171,15 @@ def pytest_collectstart():
     sys.modules["conftest"] = sys.modules[__name__]
 
 
+COMPILERS = {"tpu": ("libtpu", "'jax[tpu]'"), "gpu": ("jax_cuda12_plugin", "'.[plan-gpu]'")}  # mark: module, package
+
+
 def pytest_collection_modifyitems(items):
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+    for mark, (module, package) in COMPILERS.items():
+        if importlib.util.find_spec(module) is None:
+            skip = pytest.mark.skip(reason=f"the compiler is not installed: pip install {package}")
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(skip)

@@ -1,6 +1,5 @@
 """The command `plan`: on local devices where the compiler does not matter, with libtpu where it does."""
 
-import importlib.util
 import json
 import os
 import re
@@ -22,15 +21,6 @@ PROMISED = {
     "fits", "hbm_gib_per_chip", "evaluation_hbm_gib_per_chip", "hbm_limit_gib", "flops_per_step", "compiler_step_ms",
     "predicted_mfu", "collectives", "compile_s",
 }  # fmt: skip
-
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu, the TPU compiler, is not installed: pip install 'jax[tpu]'",
-)
-needs_gpu_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None,
-    reason="the compiler for GPUs is not installed: pip install '.[plan-gpu]'",
-)
 
 
 @pytest.fixture
@@ -175,7 +165,7 @@ SMALL = [
 SLICE = [*SMALL, "--topology=v5e:2x2"]
 
 
-@needs_libtpu
+@pytest.mark.tpu
 @pytest.mark.slow
 def test_with_libtpu_a_plan_has_cycles_and_kernels():
     done = command(*SLICE, "--config.training.batch_size=16", "--json")
@@ -189,7 +179,7 @@ def test_with_libtpu_a_plan_has_cycles_and_kernels():
     assert "compiler estimate, not a measurement" in done.stderr
 
 
-@needs_libtpu
+@pytest.mark.tpu
 @pytest.mark.slow
 def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     found = []
@@ -209,7 +199,7 @@ def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     assert state[1] - state[0] == pytest.approx(9 * (32_768 - 1024) * 512 * 4 / 4 / 2**30, abs=0.003)
 
 
-@needs_libtpu
+@pytest.mark.tpu
 @pytest.mark.slow
 def test_with_libtpu_slices_talk_over_dcn():
     done = command(*SLICE, "--config.training.batch_size=16", "--slices=2", "--json")
@@ -219,7 +209,7 @@ def test_with_libtpu_slices_talk_over_dcn():
     assert {talk["network"] for talk in result["collectives"]} == {"ici", "dcn"}
 
 
-@needs_libtpu
+@pytest.mark.tpu
 @pytest.mark.slow
 def test_with_libtpu_what_is_too_big_is_refused():
     # Logits of 2^21 tokens a chip: 32 GiB and more.
@@ -228,7 +218,7 @@ def test_with_libtpu_what_is_too_big_is_refused():
     assert "this fits: --config.compute.remat=full --config.compute.accumulate=" in done.stderr.splitlines()[-1]
 
 
-@needs_gpu_compiler
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_the_smallest_preset_fits_gpus_as_its_docstring_says():
     source = (ROOT / "configs/smollm.py").read_text()
@@ -237,7 +227,7 @@ def test_the_smallest_preset_fits_gpus_as_its_docstring_says():
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["fits"], done.stderr
 
 
-@needs_gpu_compiler
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_a_step_compiles_for_gpus_where_there_is_none(tmp_path):
     """With the wheels alone: no driver, and no ptxas of this machine. Of a pool of sparse sinks nothing crosses a link but

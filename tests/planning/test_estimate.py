@@ -1,7 +1,5 @@
 """What TPU compilers make of models with windows, where libtpu is installed."""
 
-import importlib.util
-
 import pytest
 
 from memsinks_jax.config import Config, with_fields
@@ -18,10 +16,7 @@ SMALL = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu, the TPU compiler, is not installed: pip install 'jax[tpu]'",
-)
+@pytest.mark.tpu
 @pytest.mark.parametrize(
     "fields",
     [

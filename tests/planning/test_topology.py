@@ -12,11 +12,6 @@ from memsinks_jax.config import InputError, MeshConfig
 from memsinks_jax.planning import cards, topology
 from memsinks_jax.training import flops
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu, the TPU compiler, is not installed: pip install 'jax[tpu]'",
-)
-
 
 @pytest.mark.parametrize(
     ("name", "message"),
@@ -116,7 +111,7 @@ def test_nodes_of_gpus_lie_along_data(monkeypatch):
         assert [[one.id for one in node] for node in mesh[..., 0]] == [list(range(8 * n, 8 * n + 8)) for n in range(4)]
 
 
-@needs_libtpu
+@pytest.mark.tpu
 @pytest.mark.parametrize(
     ("name", "slices", "count", "chip"),
     [
@@ -135,7 +130,7 @@ def test_devices(name, slices, count, chip):
     assert len({getattr(device, "slice_index", 0) for device in devices}) == slices
 
 
-@needs_libtpu
+@pytest.mark.tpu
 @pytest.mark.parametrize("generation", topology.SHAPES)
 def test_the_smallest_and_largest_of_every_table_exist(generation):
     for shape in (topology.SHAPES[generation][0], topology.SHAPES[generation][-1]):
