@@ -43,6 +43,7 @@ KINDS = {
         "compute.loss_chunks": 2,
     },
     "by_document, attention": {
+        "model.layers": 2,
         "sinks.slows_at": 0,
         "sinks.per_layer": True,
         "sinks.sampling": "exact",
@@ -98,7 +99,8 @@ def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
     """The command as users start it, on one device at the compiler's default effort, gives the losses that the tests' own
     run gives, of shared programs at level 0 on eight devices; and it learns."""
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
-    config = with_fields(tiny_config(), {"mesh.data": -1, "training.epochs": 3} | seldom | KINDS[kind])
+    small = {"mesh.data": -1, "training.epochs": 3, "model.layers": 1}  # most of the time is compiling
+    config = with_fields(tiny_config(), small | seldom | KINDS[kind])
     if config.sinks.common_every or config.sinks.passages_at or config.sinks.by_group:
         config = with_fields(config, {"data.files": str(request.getfixturevalue("marked"))})
     train_and_evaluate(config, tmp_path / "ours")

@@ -105,7 +105,7 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
     for place in (folder, imported, packed_gguf()):
         measured = command("evaluate", f"--workdir={place}", f"--files={texts}")
         assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
-        assert written(place, "Once upon a time", "--max_tokens=24") == expected
+    assert written(place, "Once upon a time", "--max_tokens=24") == expected
 
 
 def test_its_export_keeps_its_tokens_and_its_chat(theirs, imported, tmp_path):
