@@ -72,7 +72,9 @@ class Corpus:
             taken[found] += counts
             for group, of_group in zip(found.tolist(), np.split(records[order], np.cumsum(counts)[:-1]), strict=True):
                 if group < len(words):  # the last number stands for none
-                    of_documents = [nearest.words_of(self.tokens(record)) for record in of_group]
+                    of_documents = [
+                        nearest.words_of(self.tokens(record), self.tokenizer.special) for record in of_group
+                    ]
                     words[group] = np.unique(np.concatenate([words[group], *of_documents]))
         return nearest.of_groups(words)
 

@@ -5,6 +5,7 @@ inverse document frequency (Spärck Jones 1972) with groups as documents. A text
 of the weight of the text's words, if this is `AT_LEAST`. Nothing is trained, so a removed group leaves nothing behind.
 """
 
+import math
 import pathlib
 from collections.abc import Sequence
 
@@ -33,23 +34,13 @@ class Nearest:
     def __init__(self, words: np.ndarray, groups: np.ndarray, count: int):
         order = np.lexsort((groups, words))
         self.words, self.groups, self.count = words[order], groups[order], count
-        self._known = len(np.unique(groups))  # as if those that were taken out had never been there
 
-    def __call__(self, tokens: np.ndarray) -> int | None:
-        """The number of the group that a text is about, int32 (tokens,); None: of none."""
-        shares_G = self.shares(tokens)
-        best = int(shares_G.argmax()) if len(shares_G) else 0
-        return best if len(shares_G) and shares_G[best] >= AT_LEAST else None
-
-    def shares(self, tokens: np.ndarray) -> np.ndarray:
-        """The share of the weight of a text's words that each group has -> float64 (groups,), from 0 to 1."""
-        words = words_of(tokens)
-        first, last = (np.searchsorted(self.words, words, side) for side in ("left", "right"))
-        weights = np.log((self._known + 1) / (last - first + 0.5))
-        found = np.zeros(self.count)
-        for start, stop, value in zip(first, last, weights, strict=True):
-            found[self.groups[start:stop]] += value  # a group has a word once
-        return found / max(weights.sum(), 1e-9)
+    def __call__(self, words: np.ndarray) -> list[int]:
+        """The numbers of the groups that a text with these words (`words_of`) is about: of none, or of
+        one, or of several that have equal shares."""
+        shares_G = shares(words, self.words, self.groups, self.count)
+        most = max(shares_G.max(initial=0), AT_LEAST)
+        return np.flatnonzero(shares_G >= most).tolist()
 
     def of(self, number: int) -> np.ndarray:
         """The words of a group -> uint64 (n,), ascending."""
@@ -67,10 +58,36 @@ class Nearest:
         np.save(folder / FILE, content)
 
 
-def words_of(tokens: np.ndarray) -> np.ndarray:
-    """The words of a text, int32 (tokens,) -> uint64 (n,), ascending, distinct."""
+def words_of(tokens: np.ndarray, special: Sequence[int] = ()) -> np.ndarray:
+    """The words of a text, int (tokens,) -> uint64 (n,), ascending, distinct.
+
+    Args:
+      special: tokens that are no text. A tokenizer or a chat template puts them around one.
+    """
     tokens = np.asarray(tokens)
+    tokens = tokens[~np.isin(tokens, list(special))]
     return np.unique(np.concatenate([ngram_hashes(tokens, 1), ngram_hashes(tokens, 2)]))
+
+
+def shares(text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+    """The share of the weight of a text's words that each group has -> float64 (count,), from 0 to 1.
+
+    Args:
+      text: uint64 (n,), its words, distinct.
+      words, groups: of all groups, as in `Nearest`, ascending by word.
+    """
+    known = len(np.unique(groups))  # as if those that were taken out had never been there
+    first, last = (np.searchsorted(words, text, side) for side in ("left", "right"))
+    found, whole = np.zeros(count), 0.0
+    # Words of one weight are counted, not added one by one: groups with equally many are equal to the
+    # bit, whatever the order of their words.
+    for holders in np.unique(last - first).tolist():
+        weight = math.log((known + 1) / (holders + 0.5))
+        places = np.flatnonzero(last - first == holders).tolist()
+        had = [groups[first[place] : last[place]] for place in places]
+        found += weight * np.bincount(np.concatenate(had), minlength=count)
+        whole += weight * len(places)
+    return found / max(whole, 1e-9)
 
 
 def of_groups(words: Sequence[np.ndarray]) -> Nearest:

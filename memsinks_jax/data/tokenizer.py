@@ -38,6 +38,7 @@ class Tokenizer:
     end_of_text = begin_of_text = END_OF_TEXT
     stops = (END_OF_TEXT,)
     absent = ()  # ids below vocabulary_size without a token
+    special = (PADDING, END_OF_TEXT, UNKNOWN)  # no text is encoded as these
 
     def __init__(self, model: bytes, where: str = "tokenizer.model"):
         self.model = model
@@ -119,6 +120,11 @@ class JsonTokenizer:
             if not isinstance(token, int) or token not in known:
                 raise InputError(f"{where}: end of text is to be token {token}, which the tokenizer does not have")
         self.stops = tuple(dict.fromkeys([end_of_text, *stops]))
+        added = self._tokenizer.get_added_tokens_decoder()
+        named = (number for number, token in added.items() if token.special)
+        plain, whole = (self._tokenizer.encode("", add_special_tokens=adds).ids for adds in (False, True))
+        around = set(whole).difference(plain)  # what the file itself puts around a text
+        self.special = tuple(sorted({self.begin_of_text, *self.stops, *named, *around}))
 
     @property
     def files(self) -> dict[str, bytes]:

@@ -9,9 +9,11 @@ order of their names. Finding a file needs no jax.
 import concurrent.futures
 import hashlib
 import importlib.resources
+import inspect
 import itertools
 import pathlib
 import string
+import textwrap
 import urllib.parse
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -22,8 +24,9 @@ import safetensors
 import safetensors.numpy
 
 from memsinks_jax.config import Config, InputError, from_json
+from memsinks_jax.data import ids, nearest
 from memsinks_jax.data.documents import some
-from memsinks_jax.data.nearest import AT_LEAST
+from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.weights import Weights
 
 CONFIG = "memsinks.json"  # our config of a folder with sinks; Hugging Face's config.json has no place for it
@@ -195,15 +198,21 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
         return hashlib.sha256(b"".join(pool.map(digest, names))).hexdigest()
 
 
-def write_code(folder: pathlib.Path, config: Config, base: str) -> dict:
+def write_code(folder: pathlib.Path, config: Config, base: str, tokenizer: AnyTokenizer) -> dict:
     """Writes the PyTorch class that reads the sources of a folder -> its entries in config.json."""
     from memsinks_jax.interop.hugging_face import DIALECTS  # brings jax
 
-    text = (importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template").read_text(encoding="utf-8")
-    architecture = DIALECTS[config.model.family].architecture
-    (folder / f"{_CODE}.py").write_text(
-        string.Template(text).substitute(architecture=architecture, base=base, at_least=AT_LEAST)
-    )
+    code = (ids.ngram_hashes, nearest.words_of, nearest.shares)  # so that it chooses as we do
+    values = {
+        "architecture": DIALECTS[config.model.family].architecture,
+        "base": base,
+        "at_least": nearest.AT_LEAST,
+        "special": textwrap.fill(f"{list(tokenizer.special)}", 98, break_long_words=False),
+        "nearest": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
+    }
+    place = importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template"
+    text = string.Template(place.read_text(encoding="utf-8")).substitute(values)
+    (folder / f"{_CODE}.py").write_text(text)
     return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithSources"}}
 
 

@@ -172,7 +172,8 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
         written = write_folder(folder, *about, source_of(workdir))
         known = sources.base_of(folder, base)
         (folder / sources.CONFIG).write_text(to_json(base))
-        content = json.loads((folder / "config.json").read_text()) | sources.write_code(folder, base, known)
+        code = sources.write_code(folder, base, known, tokenizer)
+        content = json.loads((folder / "config.json").read_text()) | code
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
         tables = {name: np.asarray(read(name, None)).astype(of_files) for name in tables_of(config.model)}
         if checkpoints:

@@ -10,7 +10,7 @@ import numpy as np
 
 from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.nearest import Nearest
+from memsinks_jax.data.nearest import Nearest, words_of
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
@@ -53,9 +53,16 @@ class Trained:
         return self.groups[number] if 0 <= number < len(self.groups) else "none"
 
     def nearest_ids(self, texts: Sequence[np.ndarray]) -> np.ndarray:
-        """The ids of the groups that texts are about, each int32 (tokens,) -> uint32 (texts, 2); of no group: no sinks."""
-        found = map(self.nearest, texts)
-        return np.stack([NO_NUMBER if number is None else self.group_id(self.groups[number]) for number in found])
+        """The ids of the groups that texts are about, each int32 (tokens,) -> uint32 (texts, 2).
+
+        Of groups with equal shares the first by name is chosen: numbers are others in a run than in
+        its folder with sources. A text that is about no group has the id of none, and so no sinks.
+        """
+        return np.stack([self._nearest_id(words_of(text, self.tokenizer.special)) for text in texts])
+
+    def _nearest_id(self, words: np.ndarray) -> np.ndarray:
+        number = min(self.nearest(words), key=self.groups.__getitem__, default=None)
+        return NO_NUMBER if number is None else ids.numbered_id(group_id(self.groups[number]), number)
 
 
 def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+import tokenizers
 from conftest import ROOT, tiny_config
 
 from memsinks_jax import sinks
@@ -21,7 +23,9 @@ from memsinks_jax.api import evaluate, generate, open_model
 from memsinks_jax.config import InputError, TrainingConfig, to_json, with_fields
 from memsinks_jax.data import nearest
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.opened import nobody
+from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.interop import sources, weights
 from memsinks_jax.model.decoder import build_model
@@ -58,14 +62,14 @@ def random_params(config, seed=0):
     )
 
 
-def write_run(place, tokenizer, names=NAMES, seed=0, **changed):
-    """A workdir with random weights, of which each group has sinks of its own."""
+def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, **changed):
+    """A workdir with random weights, of which each group has sinks of its own, and wrote a text."""
     config = with_fields(tiny_config(), SETTINGS | {name.replace("__", "."): value for name, value in changed.items()})
     place.mkdir(parents=True)
     (place / "config.json").write_text(to_json(config))
     for name, content in tokenizer.files.items():
         (place / name).write_bytes(content)
-    workdirs.write_groups(place, names, nearest.of_groups([nearest.words_of(text) for text in TEXTS[: len(names)]]))
+    workdirs.write_groups(place, names, nearest.of_groups([nearest.words_of(text) for text in texts[: len(names)]]))
     checkpoints = Checkpoints(place, TrainingConfig())
     checkpoints.save(0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, nobody())
     checkpoints.close()
@@ -167,8 +171,7 @@ def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeyp
             np.testing.assert_allclose(found, logits_with(ours, expected), atol=1e-4)
             assert (np.abs(found - none).max() > 0.01) == bool(names)
         for text in (*TEXTS, *[text[3:6] for text in TEXTS], np.arange(500, 520), TEXTS[0][:0]):
-            number = ours.nearest(text)
-            assert model.nearest_sources(text.tolist()) == ([] if number is None else [IN_ORDER[number]])
+            assert model.nearest_sources(text.tolist()) == found_by(ours, text)
         model.set_sources(["anna"])
         written = model.generate(tokens, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
         expected = model(written).logits[:, -7:-1].clone()
@@ -184,6 +187,66 @@ def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeyp
         (tmp_path / "model" / "sources" / "anna.safetensors").unlink()
         with pytest.raises(ValueError, match="no source 'anna'"):
             model.set_sources(["anna"])
+
+
+def found_by(trained, text):
+    name = trained.group_of(trained.nearest_ids([text])[0])
+    return [] if name == "none" else [name]
+
+
+@pytest.mark.parametrize("kind", ["ours", "bytes", "bytes, begin", "bytes, begin and end", "spaces, begin"])
+def test_pytorch_finds_the_source_that_we_find(kind, tokenizer, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))  # which transformers puts its folder into
+    tokenizer = tokenizer if kind == "ours" else JsonTokenizer(tokenizer_json(kind))
+    texts = [story(0, number).text for number in range(len(NAMES))]
+    texts[3] = texts[4] = texts[2]  # these three are equal for every text
+    write_run(tmp_path / "run", tokenizer, texts=list(map(tokenizer.encode, texts)))
+    export_sources(tmp_path / "run", tmp_path / "model")
+    run, folder = open_run(tmp_path / "run"), open_run(tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    draw, found = random.Random(0), []
+    words = [*" ".join(texts[:3]).split(), *" ".join(story(1, n).text for n in range(9)).split()]
+    for _ in range(300):
+        prompt = " ".join(draw.choices(words, k=draw.randrange(1, 6)))
+        tokens = theirs(prompt)["input_ids"]
+        assert model.nearest_sources(tokens) == found_by(folder, tokenizer.encode(prompt))
+        assert model.nearest_sources(tokens) == found_by(run, np.asarray(tokens))
+        found += model.nearest_sources(tokens) or [""]
+    assert set(found) == {"", *NAMES[:2], min(NAMES[2:])}  # of equal ones the first by name
+    with pytest.raises(ValueError, match="tokens of 2 texts"):
+        model.nearest_sources(two := np.ones((2, 3), int))
+    assert model.nearest_sources(two[:1]) == model.nearest_sources(two[0])
+
+
+def tokenizer_json(kind):
+    """The content of a tokenizer.json: of bytes as GPT-2's, or of words with their spaces as Llama's.
+
+    With `begin` it puts a token first, and with `end` one last.
+    """
+    texts = [story(0, number).text for number in range(100)]
+    made, begin, end = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True)), "<s>", "</s>"
+    if kind.startswith("bytes"):
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = tokenizers.decoders.ByteLevel()
+        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    else:
+        made.normalizer = tokenizers.normalizers.Sequence(
+            [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
+        )
+        alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=800, initial_alphabet=alphabet, show_progress=False, special_tokens=[begin, end]
+    )
+    made.train_from_iterator(texts, trainer)
+    if "begin" in kind:
+        made.post_processor = tokenizers.processors.TemplateProcessing(
+            f"{begin} $A {end}" if "and end" in kind else f"{begin} $A",
+            special_tokens=[(token, made.token_to_id(token)) for token in (begin, end)],
+        )
+    return made.to_str().encode()
 
 
 def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):

@@ -47,8 +47,8 @@ SIZES = {"small": Size(12, 2, 16), "laptop": Size(40, 4, 48), "full": Size(200, 
 
 
 def author(number: int) -> str:
-    """The group of an author."""
-    return f"author {number}"
+    """The group of an author. Names have the order of the numbers, by which equal shares are decided."""
+    return f"author {number:03}"
 
 
 def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenizer: str, seed: int, size: Size) -> None:
