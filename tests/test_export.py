@@ -131,7 +131,7 @@ def test_what_export_says(run, exported):
     assert "16 are memorization sinks" in card
     assert "cut out of the weights" in card
     assert "\nlicense: unknown" in card and "base_model" not in card
-    assert f"python -m memsinks_jax.export --workdir={workdir} --out={folder} --sinks=drop --dtype=float32\n" in card
+    assert f"python -m memsinks_jax.export --workdir={workdir} --out=DIR --sinks=drop --dtype=float32\n" in card
     assert f"    --config.model.layers={config.model.layers}\n" in card and "--config.optimizer.b1" not in card
 
 

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "training": {"config", "families", "sinks", "data", "model", "evals", "runs"},
     "planning": {"config", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "families", "sinks", "data", "model", "evals"},
-    "editing": {"config", "reporting", "sinks", "data", "model", "runs"},
+    "editing": {"config", "reporting", "sinks", "data", "model", "interop", "runs"},
     "auditing": {"config", "families", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting"},
     "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting"},
     "studies.baselines": {"config", "sinks", "model", "evals"},

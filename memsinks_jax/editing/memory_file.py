@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import DISTANCES, PLACES, RULES, SITES, Memory
+from memsinks_jax.interop.weights import packed
 from memsinks_jax.sinks import partition
 
 FORMAT = "memsinks_jax memory 1"
@@ -36,7 +36,7 @@ def save(path: pathlib.Path, memory: Memory, model: str, about: list[dict]) -> N
     header = {"format": FORMAT, "model": model, "settings": json.dumps(settings), "about": json.dumps(about)}
     arrays = {name: np.asarray(getattr(memory, name)) for name in _ARRAYS}
     scratch = path.with_name(path.name + ".new")
-    scratch.write_bytes(safetensors.numpy.save(arrays, header))
+    scratch.write_bytes(packed(arrays, header))
     os.replace(scratch, path)
 
 

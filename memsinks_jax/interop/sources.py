@@ -21,13 +21,12 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from memsinks_jax.config import Config, InputError, from_json
 from memsinks_jax.data import ids, nearest
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop.weights import Weights
+from memsinks_jax.interop.weights import Weights, packed
 
 CONFIG = "memsinks.json"  # our config of a folder with sinks; Hugging Face's config.json has no place for it
 FOLDER = "sources"
@@ -124,7 +123,7 @@ def write_source(
     header = {"format": _FORMAT, "name": name, "sinks": str(len(next(iter(tables.values())))), "base": base}
     rows = {table: np.ascontiguousarray(array) for table, array in tables.items()}
     rows |= {} if words is None else {_WORDS: words}
-    path.write_bytes(safetensors.numpy.save(rows, header))
+    path.write_bytes(packed(rows, header))
     return path
 
 

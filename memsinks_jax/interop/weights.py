@@ -1,4 +1,5 @@
-"""Files of weights: safetensors written piece by piece and read one tensor at a time; .bin files read without PyTorch."""
+"""Files of weights: safetensors written piece by piece, or at once with metadata, and read one tensor at a time; .bin
+files read without PyTorch."""
 
 import collections
 import io
@@ -8,7 +9,7 @@ import pathlib
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import ml_dtypes
 import numpy as np
@@ -63,6 +64,16 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
     for number, name in enumerate(names):
         (folder / f"shard-{number}").rename(folder / name)
     return names
+
+
+def packed(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file: the same bytes for the same content. safetensors orders metadata at random."""
+    content = safetensors.numpy.save(dict(tensors), dict(metadata))
+    stop = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:stop]) | {"__metadata__": dict(sorted(metadata.items()))}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the tensors are aligned
+    return len(text).to_bytes(8, "little") + text + content[stop:]
 
 
 class Weights:

@@ -110,12 +110,13 @@ def export(
     before = {"parameters": hugging_face.parameters(config, sum(parts))}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
     fate = "cut out of the weights" if drop else "kept, all of them on"
-    command = f"export --workdir={workdir} --out={out} --sinks={knows or ('drop' if drop else 'keep')}"
+    # Without the name of the folder: two exports of one run are equal to the byte.
+    command = f"export --workdir={workdir} --out=DIR --sinks={knows or ('drop' if drop else 'keep')}"
     if knows:
         fate += f", but for those of the MLPs that are on for the id {knows}"
     if groups:
         fate += f", but for those of {', '.join(groups)}"
-        command = f"sources --folder={workdir} --merge={shlex.quote(','.join(groups))} --out={out}"
+        command = f"sources --folder={workdir} --merge={shlex.quote(','.join(groups))} --out=DIR"
     about = (workdir, config, tokenizer, checkpoints, drop, dtype)
     card = _card(*about, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
     with atomic_folder(out) as scratch:
@@ -163,7 +164,7 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
         "Delete a file to withdraw the source. In PyTorch `trust_remote_code=True` gives a model with `set_sources([...])`, "
         "which turns them on."
     )
-    command = f"export --workdir={workdir} --sources={out}" + (f" --dtype={dtype}" if dtype else "")
+    command = f"export --workdir={workdir} --sources=DIR" + (f" --dtype={dtype}" if dtype else "")
     of_weights, of_files = dtype or "float32", DTYPES[dtype or "bfloat16"]
     card = _card(workdir, config, tokenizer, checkpoints, True, of_weights, fate, command)
     with atomic_folder(out) as scratch:

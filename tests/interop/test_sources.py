@@ -129,6 +129,26 @@ def test_a_folder_has_a_file_for_each_source(run, folder):
     jax.tree.map(np.testing.assert_array_equal, trained.params["layers"], there.params["layers"])
 
 
+def test_two_exports_of_a_run_are_equal_to_the_byte(run, folder, tmp_path):
+    export_sources(run, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(folder[0])
+    for name in ("one", "two"):
+        export(run, tmp_path / name, False, "float32")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_file_with_metadata_is_the_same_for_the_same_content():
+    header = {"zoë": 'a "quoted" \u2028 \x1b name', "a": "b" * 37} | {f"{n}": str(n) for n in range(9)}
+    tensors = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.uint64)}
+    files = {weights.packed(tensors, header), weights.packed(tensors, dict(reversed(header.items())))}
+    (content,) = files
+    again = safetensors.numpy.load(content)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(again[name], array)
+    size = int.from_bytes(content[:8], "little")
+    assert json.loads(content[8 : 8 + size])["__metadata__"] == header and size % 8 == 0
+
+
 def test_float32_files_compute_what_the_run_does(run, tmp_path):
     export_sources(run, tmp_path / "whole", "float32")
     trained, there = open_run(run), open_run(tmp_path / "whole")
