@@ -23,7 +23,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
-from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.packing import answering, has_passages, reads_whole
 from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
@@ -277,7 +277,7 @@ def generate(
     run, identity = trained.run, trained.identity(document, group, passage)
     if identity is None and trained.finds_groups(settings.sinks):
         identity = run.nearest_ids(list(map(run.tokenizer.encode, prompts)))
-        logger.info("groups: %s", ", ".join(map(run.group_of, identity)))
+        logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
     if identity is None and settings.sinks in ("own", "other"):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts with the prompt (see "
@@ -287,7 +287,7 @@ def generate(
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and (document or group or passage) and not run.opened(identity):
-        name = group or (f"passage {passage}" if passage else f"document {document}")
+        name = printable(group) or (f"passage {passage}" if passage else f"document {document}")
         logger.info("%s never came back, so it has no sinks: they are dropped", name)
         settings = dataclasses.replace(settings, sinks="drop")
     next(

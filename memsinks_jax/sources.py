@@ -13,6 +13,7 @@ import sys
 from absl import flags
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import printable
 from memsinks_jax.interop import sources
 from memsinks_jax.runs import command_line, source_files
 
@@ -30,15 +31,17 @@ def _listing(folder: pathlib.Path) -> dict:
     ]  # fmt: skip
     rows = [
         [
-            one["name"],
-            one["file"],
+            printable(one["file"]),
             f"{one['sinks']}",
             f"{one['bytes'] / 2**20:.2f}",
             "yes" if one["base_matches"] else "NO",
         ]
         for one in listed
     ]
-    print(report.plain_table(["source", "file", "sinks", "MiB", "of this base"], rows), file=sys.stderr)
+    table = report.plain_table(["file", "sinks", "MiB", "of this base"], rows).splitlines()
+    # Names come last, where those that are read from right to left move no other column.
+    names = ["source", "------", *(printable(one["name"]) for one in listed)]
+    print("\n".join(map("  ".join, zip(table, names, strict=True))), file=sys.stderr)
     return {"folder": str(folder), "base": base, "sources": listed}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.tokenizer import read_object, special_names
+from memsinks_jax.data.tokenizer import read_object, special_names, whole
 
 _CUT = "\ufdd0"  # Unicode assigns it to no character, so no text needs it
 ANSWERS = "assistant"  # the role whose messages are answers
@@ -71,7 +71,7 @@ class Template:
 
     def encode(self, text: str) -> np.ndarray:
         """A part of a rendered text -> int32 (tokens,)."""
-        parts = [self._tokenizer.encode(part, add_special_tokens=False).ids for part in text.split(_CUT)]
+        parts = [self._tokenizer.encode(part, add_special_tokens=False).ids for part in whole(text).split(_CUT)]
         return np.asarray(list(itertools.chain.from_iterable(parts)), np.int32)
 
     def parts(self, messages: list[dict[str, str]]) -> list[str]:

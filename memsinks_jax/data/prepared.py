@@ -34,7 +34,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import Document
-from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
+from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, whole
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,12 @@ def tokens_of(record: bytes, kind: np.dtype) -> np.ndarray:
 
 
 def group_id(name: str) -> np.ndarray:
-    """Hash of a group's name -> uint32 (2,): the same in every corpus, and never (0, 0), which means no group."""
+    """Hash of a group's name -> uint32 (2,): the same in every corpus, and never (0, 0), which means no group.
+
+    Raises:
+      InputError: half of a character is in it, which no group has.
+    """
+    whole(name)
     return ids.content_id(np.frombuffer(name.encode(), np.uint8).astype(np.int32))
 
 

@@ -7,15 +7,19 @@ the file.
 import codecs
 import collections.abc
 import dataclasses
+import decimal
 import functools
 import io
 import json
+import math
 import typing
 
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
+from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import half_character
 from memsinks_jax.data.files import Segment, Source
 
 SEPARATOR = "<|endoftext|>"
@@ -359,17 +363,41 @@ def take(record: Record, values, fields: Fields) -> None:
             )
             record.problem = f'field "{name}" {what}; fix or remove the record, or give `prepare --{kind}_field`'
             return
-        if kind == "group" and (value is None or isinstance(value, (dict, list))):
-            record.problem = f'field "{name}" is missing or no single value; fix the record or --group_field'
-            return
     if fields.group:
-        record.group = str(found["group"])
+        try:
+            record.group = group_name(found["group"])
+        except InputError as error:
+            record.problem = f'field "{fields.group}" {error}; fix the record or --group_field'
+            return
     if fields.messages:
         _take_messages(record, found["messages"], fields.messages)
         return
     record.prompt = _cleaned(record, found.get("prompt", ""))
     if not record.problem:
         _finish(record, found["text"], EMPTY_ANSWER if fields.prompt else EMPTY[0])
+
+
+def group_name(value) -> str:
+    """The name of a group: a text, or a number, a date or a truth value in words.
+
+    Equal values have one name, whatever kind of file they are in: 1.0 is 1, and true is as in JSON.
+
+    Raises:
+      InputError: what is wrong with it.
+    """
+    if value is None or isinstance(value, (dict, list, bytes)):
+        raise InputError("is missing or no single value")
+    if isinstance(value, (float, decimal.Decimal)):
+        if not math.isfinite(value):
+            raise InputError(f"is {value}, which is no name")
+        # A column of numbers with gaps holds floats; beyond 2^53 these are no longer single numbers.
+        value = int(value) if value % 1 == 0 and abs(value) < 2**53 else value
+    name = str(value).lower() if isinstance(value, bool) else str(value)
+    if not name.strip():
+        raise InputError("is empty, so nothing could name the group")
+    if (at := half_character(name)) is not None:
+        raise InputError(f"is no text: half a character at {at}")
+    return name
 
 
 def _take_messages(record: Record, messages, name: str) -> None:
@@ -422,10 +450,8 @@ def _finish(record: Record, text: str, empty: str = EMPTY[0]) -> None:
 def _cleaned(record: Record, text: str) -> str:
     """Without white space at both ends, with line ends "\n": however they are written, it is one document."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # JSON may spell half of a character
-        record.problem = f"no text: half a character at {error.start}; fix or remove the record"
+    if (at := half_character(text)) is not None:
+        record.problem = f"no text: half a character at {at}; fix or remove the record"
         text = ""
     return text
 

@@ -11,6 +11,7 @@ import sentencepiece
 import tokenizers
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import half_character
 from memsinks_jax.data.gguf_file import SUFFIX, open_gguf
 
 PADDING = 0  # pads rows with every tokenizer, at weight 0; in other tokenizers it may be an ordinary token
@@ -63,7 +64,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Text -> int32 (tokens,), without end of text. Text that spells a control piece stays ordinary text."""
-        return np.asarray(self._processor.encode(_whole(text)), np.int32)
+        return np.asarray(self._processor.encode(whole(text)), np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
         """int (tokens,) -> text, without padding, end of text, and ids without a piece: a model may have such ids, and
@@ -72,12 +73,10 @@ class Tokenizer:
         return self._processor.decode(of_text)
 
 
-def _whole(text: str) -> str:
-    """The text. Raises InputError for a lone surrogate: a command line makes one of bytes that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{text[:40]!a}: no text, but half a character at {error.start}; give UTF-8") from None
+def whole(text: str) -> str:
+    """The text. Raises InputError for half of a character in it."""
+    if (at := half_character(text)) is not None:
+        raise InputError(f"{text[:40]!a}: no text, but half a character at {at}; give UTF-8")
     return text
 
 
@@ -138,7 +137,7 @@ class JsonTokenizer:
         Text that spells a special token of the file stays ordinary text.
         """
         # The fast one skips the tokens' places in the text, which are not needed here: a sixth of the time.
-        (encoded,) = self._tokenizer.encode_batch_fast([_whole(text)], add_special_tokens=False)
+        (encoded,) = self._tokenizer.encode_batch_fast([whole(text)], add_special_tokens=False)
         return np.asarray(encoded.ids, np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:

@@ -24,7 +24,7 @@ import safetensors
 
 from memsinks_jax.config import Config, InputError, from_json
 from memsinks_jax.data import ids, nearest
-from memsinks_jax.data.documents import some
+from memsinks_jax.data.documents import printable, some
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.weights import Weights, packed
 
@@ -85,7 +85,8 @@ def find(folder: pathlib.Path, name: str) -> Source:
     """The file of a source. Raises InputError if there is none."""
     found = {source.name: source for source in files_of(folder)}
     if name not in found:
-        raise InputError(f"{folder} has no source {name!r}; it has {some(list(map(repr, found))) or 'none'}")
+        there = some([f"'{printable(one)}'" for one in found]) or "none"
+        raise InputError(f"{folder} has no source {name!r}; it has {there}")
     return found[name]
 
 

@@ -4,14 +4,17 @@ import collections
 import collections.abc
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import shutil
+import unicodedata
 
 import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
+from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.preparing import common_text, page, passages
 from memsinks_jax.preparing.columns import Columns, Written
@@ -19,6 +22,8 @@ from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
 from memsinks_jax.preparing.steps import answers_file
 from memsinks_jax.reporting import report
+
+logger = logging.getLogger(__name__)
 
 _SHOWN = 20  # most repeated documents, and skipped records on the page
 _EXCERPT = 160  # characters
@@ -60,6 +65,7 @@ def finish(
         shards.append({"documents": len(index), "tokens": tokens, "bytes": size})
         advance(rank + 1)
     written = columns.close()
+    _warn_of_similar(numbers)
     _write(out / "groups.json", lambda file: file.write(json.dumps(list(numbers)).encode()))
     skipped = _gather_skipped(out, work, plan)
 
@@ -142,6 +148,27 @@ def _groups(index: np.ndarray, names: list[str], numbers: dict[str, int]) -> np.
     order = np.argsort(known)
     places = order[np.searchsorted(known[order], ids.as_numbers(index["group"]))]
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.uint32)[places]
+
+
+def _warn_of_similar(names: collections.abc.Iterable[str]) -> None:
+    """Warns of groups that a reader would take for one: a space at an end of a name, or a character
+    that is written in two ways, makes another group."""
+
+    def usual(name: str) -> str:
+        return unicodedata.normalize("NFC", name).strip()
+
+    similar = {}
+    for name in names:
+        if usual(name) != name:
+            similar.setdefault(usual(name), []).append(name)
+    # Most names are usual, so they are looked up and not gathered.
+    found = [[*([one] if one in names else []), *others] for one, others in similar.items()]
+    if found := [each for each in found if len(each) > 1]:
+        shown = some([" and ".join(ascii(name[:60]) for name in each) for each in found])
+        logger.warning(
+            "names that differ in spaces at their ends or in the form of a character are different groups: %s; "
+            "if each is meant to be one, correct the input", shown,
+        )  # fmt: skip
 
 
 def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> dict:

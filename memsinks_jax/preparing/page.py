@@ -8,7 +8,7 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
-from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.reporting import report
 
@@ -105,8 +105,9 @@ def _passages(summary: dict) -> list[str]:
 def _groups(summary: dict) -> list[str]:
     if not summary["groups"]:
         return []
+    documents = summary["documents"]
     rows = [
-        [report.text(entry["name"]), f"{entry['documents']:,}", f"{entry['documents'] / summary['documents']:.1%}"]
+        [report.text(printable(entry["name"])), f"{entry['documents']:,}", f"{entry['documents'] / documents:.1%}"]
         for entry in summary["largest_groups"]
     ]
     largest = f"The largest {len(rows)} of {summary['groups']:,}; all are in groups.json."

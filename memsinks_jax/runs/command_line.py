@@ -23,6 +23,7 @@ from ml_collections import config_flags
 
 from memsinks_jax import __version__
 from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, validate, with_fields
+from memsinks_jax.data.documents import printable
 from memsinks_jax.model.host_memory import use_one_arena
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs.help_text import help_text
@@ -218,7 +219,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _exit_with_error(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message, len(message))}", file=sys.stderr)  # names may hold anything
     with contextlib.suppress(OSError):  # the reader has gone
         sys.stdout.flush()
     sys.stderr.flush()

@@ -17,7 +17,7 @@ import numpy as np
 from memsinks_jax import __version__
 from memsinks_jax.config import Config, DataConfig, InputError, flatten, to_json, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.documents import in_words
+from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
@@ -115,8 +115,9 @@ def export(
     if knows:
         fate += f", but for those of the MLPs that are on for the id {knows}"
     if groups:
-        fate += f", but for those of {', '.join(groups)}"
-        command = f"sources --folder={workdir} --merge={shlex.quote(','.join(groups))} --out=DIR"
+        fate += f", but for those of {', '.join(map(printable, groups))}"
+        merged = shlex.quote(",".join(map(printable, groups)))
+        command = f"sources --folder={workdir} --merge={merged} --out=DIR"
     about = (workdir, config, tokenizer, checkpoints, drop, dtype)
     card = _card(*about, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
     with atomic_folder(out) as scratch:

@@ -9,13 +9,25 @@ import pyarrow.parquet
 import pytest
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.documents import read_documents
+from memsinks_jax.data.documents import printable, read_documents
 
 
 def write(folder, name, text):
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_a_name_is_a_part_of_a_line():
+    for name, shown in (
+        ("zo\u00eb \u65e5 \u05d0", "zo\u00eb \u65e5 \u05d0"),
+        ("a\n\tb\x1b[0m\r", r"a\n\tb\x1b[0m\r"),
+        ("\u202ea\u2028\ud83d", r"\u202ea\u2028\ud83d"),
+        ("x" * 60, "x" * 60),
+        ("x" * 300, "x" * 59 + "…"),
+    ):
+        assert printable(name) == shown
+    assert printable("\n" * 300, 600) == r"\n" * 300
 
 
 def test_text_file_with_separators(tmp_path):

@@ -1,8 +1,11 @@
 """Records of files: each is read once for any split of the file, and errors are reported."""
 
 import codecs
+import datetime
+import decimal
 import gzip
 import json
+import math
 import os
 import random
 
@@ -14,7 +17,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import reading
 from memsinks_jax.data.documents import read_documents
 from memsinks_jax.data.files import Segment
-from memsinks_jax.data.reading import SEPARATOR, Fields, read_segment
+from memsinks_jax.data.reading import SEPARATOR, Fields, Record, read_segment, take
 from memsinks_jax.preparing import inputs
 from memsinks_jax.preparing.inputs import make_plan, records
 
@@ -172,6 +175,44 @@ def test_rows_of_csv_and_of_a_json_array(tmp_path):
             ("007", "3", 1, ""),
         ]
     assert [source.path for source in make_plan([str(tmp_path)], SETTINGS).sources] == [str(tmp_path / "a.csv")]
+
+
+NAN, DATE = float("nan"), datetime.date(2024, 2, 29)
+
+
+@pytest.mark.parametrize(
+    "value, name, problem",
+    [
+        ("1", "1", ""), (1, "1", ""), (1.0, "1", ""), (1.5, "1.5", ""), (-0.0, "0", ""), (2**60, str(2**60), ""),
+        (1e300, "1e+300", ""), (True, "true", ""), ("true", "true", ""), (False, "false", ""), (DATE, "2024-02-29", ""),
+        (decimal.Decimal("7.00"), "7", ""), (" a", " a", ""), ("zoë\n\u202e", "zoë\n\u202e", ""), ("nan", "nan", ""),
+        (NAN, None, "is nan, which is no name"), (math.inf, None, "is inf, which is no name"),
+        (-math.inf, None, "is -inf, which is no name"), (None, None, "is missing or no single value"),
+        (["a"], None, "is missing or no single value"), ({"a": 1}, None, "is missing or no single value"),
+        (b"a", None, "is missing or no single value"), ("", None, "is empty, so nothing could name the group"),
+        (" \t\n", None, "is empty, so nothing could name the group"),
+        ("ab\ud83d", None, "is no text: half a character at 2"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_group_has_a_name(value, name, problem):
+    record = Record(0, 1, 0)
+    take(record, {"text": "good", "by": value}, Fields("text", "by", 100))
+    said = f'field "by" {problem}; fix the record or --group_field' if problem else ""
+    assert (record.group, record.problem, record.text) == (name, said, "" if problem else "good")
+
+
+def test_a_group_has_one_name_in_all_kinds_of_files(tmp_path):
+    """A gap makes floats of a column of whole numbers."""
+    fields = Fields("text", "by", 2**20)
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "by": 7}\n{"text": "a", "by": 7.0}\n{"text": "a", "by": NaN}\n')
+    (tmp_path / "b.csv").write_text("text,by\na,7\na,7\na,\n")
+    table = pyarrow.Table.from_pydict({"text": ["a"] * 3, "by": [7.0, 7.0, NAN]})
+    (tmp_path / "c.parquet").write_bytes(parquet(table))
+    for path in sorted(tmp_path.iterdir()):
+        records = records_of(path, fields)
+        assert [record.group for record in records] == ["7", "7", None], path
+        assert records[2].problem.startswith('field "by" is ')
 
 
 def test_members_of_a_compressed_file_are_read_one_after_the_other(tmp_path):

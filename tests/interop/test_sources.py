@@ -35,6 +35,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export, export_sources
 from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.sources import _listing as listing
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState
 
@@ -469,6 +470,26 @@ def command(name, *flags):
         [sys.executable, "-m", f"memsinks_jax.{name}", *map(str, flags)],
         capture_output=True, text=True, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
+
+
+def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
+    place = copied(folder, tmp_path)
+    anna = sources.find(place, "anna")
+    rows = sources.read_rows(anna, sources.config_of(place))
+    names = ["\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 300]
+    files = [sources.write_source(place / "sources", name, rows, anna.base).name for name in names]
+    assert [one["name"] for one in listing(place)["sources"]] == sorted([*NAMES, *names])
+    head, _, *lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(NAMES) + 3 and all(map(str.isprintable, lines)) and max(map(len, lines)) < 160
+    assert {line[head.index("source") :] for line in lines} >= {r"\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 59 + "…"}
+    assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
+    for name in names:
+        assert source_files.remove(place, name).name == name
+        with pytest.raises(InputError) as refused:
+            sources.find(place, name)
+        assert str(refused.value).isprintable() and len(str(refused.value)) < 600
+    export(folder[0], tmp_path / "two", True, "float32", groups=["anna", "b%20" * 80])
+    assert max(map(len, (tmp_path / "two" / "README.md").read_text().splitlines())) < 400
 
 
 def test_the_commands(run, tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import json
+import math
 import os
 import pathlib
 import pickle
@@ -102,6 +103,37 @@ def test_a_listing_says_file_place_and_group(folder, tmp_path):
     (tmp_path / "a.txt").write_text("alone")
     prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.model"), tmp_path / "out")
     assert Prepared(tmp_path / "out").origin(0, True) == {"origin": f"{tmp_path / 'a.txt'}:0-5"}  # without a group
+
+
+def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, caplog):
+    names = [
+        "a",
+        "a ",
+        "zo\u00eb",
+        "zoe\u0308",
+        "zo\u00eb",
+        "b\n\x1b[31m\u202e" + "c" * 300,
+        "",
+        "\ud83d",
+        math.nan,
+        None,
+    ]
+    rows = [
+        {"text": f"{text} {number}", "by": name} for number, (text, name) in enumerate(zip(TEXTS, names, strict=False))
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    about = {"group_field": "by", "on_error": "skip", "near_duplicates": "none"}
+    prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", **about)
+    assert Prepared(tmp_path / "out").group_names == [names[number] for number in (0, 1, 2, 3, 5)]
+    reasons = [json.loads(line)["reason"] for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    assert [reason.split(";")[0] for reason in reasons] == [
+        'field "by" is empty, so nothing could name the group', 'field "by" is no text: half a character at 0',
+        'field "by" is nan, which is no name', 'field "by" is missing or no single value',
+    ]  # fmt: skip
+    (warning,) = [record.getMessage() for record in caplog.records if "different groups" in record.getMessage()]
+    assert "'a' and 'a ', 'zo\\xeb' and 'zoe\\u0308'; if each" in warning
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "b\\n\\x1b[31m\\u202ecc" in page and "c" * 100 not in page and "\x1b" not in page
 
 
 def test_text_files_and_a_tokenizer_json(folder, tmp_path):
