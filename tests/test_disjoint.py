@@ -115,6 +115,17 @@ def leaves(params):
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
+@pytest.mark.parametrize(
+    "files, why",
+    [("plain", "plain was prepared without --group_field"), ("plain.jsonl", "is not prepared"), ("", "is empty")],
+)
+def test_a_run_without_groups_says_so(files, why, folder):
+    config = config_on(folder / files if files else "")
+    message = f"there are no groups: .*{why}; run memsinks_jax.prepare --group_field=FIELD and give its folder"
+    with pytest.raises(InputError, match=message):  # as train, doctor and plan
+        inherit(config)
+
+
 def test_a_frozen_base_does_not_change_by_a_bit(folder, run):
     trained = open_run(run)
     assert trained.config.sinks.pool == 3 * ACTIVE and list(trained.groups) == GROUPS[:3]

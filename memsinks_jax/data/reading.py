@@ -416,6 +416,8 @@ def _take_messages(record: Record, messages, name: str) -> None:
     if any(message.get("tool_calls") for message in messages):
         record.problem = "a message calls tools, which is not read; remove the record"
         return
+    for message in messages:
+        _cleaned(record, message["role"])  # which may hold half of a character too
     cleaned = [{"role": message["role"], "content": _cleaned(record, message["content"])} for message in messages]
     answers = [message["content"] for message in cleaned if message["role"] == ANSWERS]
     if not answers and not record.problem:

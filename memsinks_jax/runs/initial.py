@@ -63,6 +63,14 @@ def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
     groups = {name for folder in filter(is_prepared, folders) for name in Prepared(folder).group_names}
     if _begun(workdir) or config.model.initial:
         groups |= {*workdirs.read_groups(workdir if _begun(workdir) else folder_of(config.model.initial))}
+    if not groups:
+        files, why = config.data.files, "config.data.files is empty"
+        if files:
+            why = f"{files} {'was prepared without --group_field' if is_prepared(files) else 'is not prepared'}"
+        raise InputError(
+            "config.sinks.sampling is disjoint, which gives each group of documents sinks of its own, but there are no "
+            f"groups: {why}; run memsinks_jax.prepare --group_field=FIELD and give its folder as config.data.files"
+        )
     return with_fields(config, {"sinks.pool": len(groups) * config.sinks.active})
 
 

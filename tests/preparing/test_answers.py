@@ -222,6 +222,7 @@ def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
         ({"messages_field": "empty"}, "a.jsonl:1: an answer is empty; remove the record"),
         ({"messages_field": "tools"}, "a.jsonl:1: a message calls tools"),
         ({"messages_field": "half"}, "a.jsonl:1: no text: half a character"),
+        ({"messages_field": "role"}, "a.jsonl:1: no text: half a character"),
         ({"prompt_field": "q", "text_field": "blank"}, "a.jsonl:1: an answer is empty; remove the record"),
     ],
 )
@@ -230,6 +231,7 @@ def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path)
     row = {
         "q": "q", "text": "t", "blank": " \n", "messages": TALK, "silent": TALK[:1], "tools": [answer | {"tool_calls": [1]}],
         "empty": [TALK[0], answer | {"content": " "}, answer], "half": [answer | {"content": "\ud800"}],
+        "role": [{"role": "\ud800", "content": "x"}, answer],
     }  # fmt: skip
     with pytest.raises(InputError, match=message):
         prepare([write(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings)
