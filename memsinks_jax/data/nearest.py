@@ -16,10 +16,10 @@ from memsinks_jax.data.ids import ngram_hashes
 
 FILE = "words.npy"
 _KIND = np.dtype([("word", "<u8"), ("group", "<i4")])
-# Chosen on the articles of WikiText-2's validation split, of which 30 are the sources: the largest of the differences between
-# the sentences that find their article and sentences of other articles that find one (0.58 - 0.23; 0.67 - 0.41 at 0.2, 0.48
-# - 0.13 at 0.3). docs/sources.md has what it does on TOFU's authors, who played no part in this.
-# `tests/benchmarks/nearest_source.py` measures both.
+# Chosen on the articles of WikiText-2's validation split, 30 of which are the sources. Here the sentences
+# that find their article exceed those of other articles that find one by most: 0.58 - 0.23, at 0.2
+# 0.67 - 0.41, at 0.3 0.48 - 0.13. TOFU's authors played no part; docs/sources.md has what it does on
+# them. Both are measured by `tests/benchmarks/nearest_source.py`.
 AT_LEAST = 0.25
 DOCUMENTS, WORDS = 1_000, 65_536  # of a group, at most: documents that are read, and words that are remembered
 
