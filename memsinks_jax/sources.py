@@ -45,11 +45,24 @@ def _listing(folder: pathlib.Path) -> dict:
     return {"folder": str(folder), "base": base, "sources": listed}
 
 
+def _named(folder: pathlib.Path, given: list[str]) -> list[str]:
+    """The sources of --merge flags: each is a name, or several that commas separate. Raises InputError for another."""
+    known = {source.name for source in sources.files_of(folder)}
+    names = [name for one in given for name in ([one] if one in known else one.split(","))]
+    for name in names:
+        sources.find(folder, name)
+    return names
+
+
 def main() -> None:
     folder_flag = flags.DEFINE_string("folder", None, "Folder that export --sources has written.")
     add_flag = flags.DEFINE_string("add", "", "Source file to copy into the folder.")
     remove_flag = flags.DEFINE_string("remove", "", "Name of a source whose file to delete.")
-    merge_flag = flags.DEFINE_list("merge", [], "Names of sources, for a plain model with their sinks; with --out.")
+    merge_flag = flags.DEFINE_multi_string(
+        "merge",
+        [],
+        "Names of sources, for a plain model with their sinks; with --out. Repeat it if a name has a comma.",
+    )
     out_flag = flags.DEFINE_string("out", "", "Folder to write with --merge; it must not exist.")
     dtype_flag = flags.DEFINE_enum("dtype", "float32", ("bfloat16", "float32"), "Data type of the merged weights.")
 
@@ -70,9 +83,8 @@ def main() -> None:
             from memsinks_jax.runs.exporting import export  # brings jax
 
             command_line.require(out_flag)
-            for name in merge_flag.value:
-                sources.find(folder, name)
-            return export(folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=merge_flag.value)
+            names = _named(folder, merge_flag.value)
+            return export(folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=names)
         return _listing(folder)
 
     command_line.run(run)

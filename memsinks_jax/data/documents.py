@@ -27,16 +27,6 @@ def in_words(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def half_character(text: str) -> int | None:
-    """Where half of a character stands in a text; None if nowhere. JSON may spell one, and a command line
-    makes one of bytes that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return error.start
-    return None
-
-
 def printable(name: str, most: int = 60) -> str:
     """A name as a part of a line: a character that is no sign, such as a line break, an escape of the
     terminal or a mark of direction, as `repr` writes it; cut to `most` characters."""

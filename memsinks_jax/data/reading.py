@@ -19,8 +19,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.documents import half_character
 from memsinks_jax.data.files import Segment, Source
+from memsinks_jax.data.tokenizer import half_character
 
 SEPARATOR = "<|endoftext|>"
 EMPTY = (

@@ -11,7 +11,6 @@ import sentencepiece
 import tokenizers
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.documents import half_character
 from memsinks_jax.data.gguf_file import SUFFIX, open_gguf
 
 PADDING = 0  # pads rows with every tokenizer, at weight 0; in other tokenizers it may be an ordinary token
@@ -71,6 +70,16 @@ class Tokenizer:
         generate them early in training."""
         of_text = [int(t) for t in tokens if t not in (PADDING, END_OF_TEXT) and t < self.vocabulary_size]
         return self._processor.decode(of_text)
+
+
+def half_character(text: str) -> int | None:
+    """Where half of a character stands in a text; None if nowhere. JSON may spell one, and a command line
+    makes one of bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
 
 
 def whole(text: str) -> str:

@@ -36,6 +36,7 @@ from memsinks_jax.runs.exporting import export, export_sources
 from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sources import _listing as listing
+from memsinks_jax.sources import _named as named
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState
 
@@ -483,6 +484,8 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     assert len(lines) == len(NAMES) + 3 and all(map(str.isprintable, lines)) and max(map(len, lines)) < 160
     assert {line[head.index("source") :] for line in lines} >= {r"\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 59 + "…"}
     assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
+    sources.write_source(place / "sources", "a,b ", rows, anna.base)
+    assert named(place, ["anna,..", "a,b ", "\u05d0\u05d1"]) == ["anna", "..", "a,b ", "\u05d0\u05d1"]
     for name in names:
         assert source_files.remove(place, name).name == name
         with pytest.raises(InputError) as refused:
