@@ -3,8 +3,10 @@
 import datetime
 import itertools
 import json
+import os.path
 import pathlib
 import re
+from collections.abc import Sequence
 
 import jinja2
 import jinja2.ext
@@ -16,7 +18,12 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import read_object, special_names, whole
 
 _CUT = "\ufdd0"  # Unicode assigns it to no character, so no text needs it
+_MARK = 2 * _CUT  # cutting never makes two in a row
 ANSWERS = "assistant"  # the role whose messages are answers
+# Fields that need no text of their own. Which call a result is of (tool_call_id), most templates tell by the order.
+_ALWAYS = "role", "content", "tool_call_id"
+# Names for what an answer thinks before it speaks. transformers fills these in from each other too.
+_REASONING = "reasoning_content", "thinking", "reasoning"
 SOURCE = "source"  # folder of a workdir with the small files of its initial model
 _FILES = "chat_template.jinja", "special_tokens_map.json"
 
@@ -58,7 +65,9 @@ class Template:
         added = tokenizer.get_added_tokens_decoder()
         self.special = {number: token.content for number, token in added.items() if token.special}
         longest_first = sorted(filter(None, self.special.values()), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        either = "|".join(map(re.escape, longest_first)) or r"(?!)"
+        self._special, self._ends = re.compile(either), re.compile(f"(?:{either})+")
+        self._first = re.compile(rf"\s*(?:{either})")
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -67,49 +76,125 @@ class Template:
 
     def __call__(self, prompt: str) -> np.ndarray:
         """A user's message -> int32 (tokens,), up to where the answer begins. Raises InputError if it is refused."""
-        return self.encode(self._render([{"role": "user", "content": prompt}], asks=True))
+        return self.encode(self._render([self._cut({"role": "user", "content": prompt})], {}, asks=True))
 
     def encode(self, text: str) -> np.ndarray:
         """A part of a rendered text -> int32 (tokens,)."""
         parts = [self._tokenizer.encode(part, add_special_tokens=False).ids for part in whole(text).split(_CUT)]
         return np.asarray(list(itertools.chain.from_iterable(parts)), np.int32)
 
-    def parts(self, messages: list[dict[str, str]]) -> list[str]:
+    def parts(self, messages: Sequence[dict], beside: dict | None = None) -> list[str]:
         """A conversation -> [what comes before an answer, the answer, what comes before the next, ...], for `encode`.
 
-        An answer begins where the model is asked for it, and ends with the special token that ends its turn, if there is
-        one. What follows the last answer is left out.
+        Joined, the parts are the text that transformers renders. An answer begins where the model is asked for it, and ends
+        with the special tokens that end its turn, if there are any. What follows the last answer is left out.
 
+        Args:
+          messages: each {"role", "content", ...}; a content is a text, or a list of {"type": "text", "text"}. The template
+            gets all other fields too, but the "weight" of an answer: if it is 0, the answer is part of what comes before.
+          beside: what else the template gets, {"tools": [...], "documents": [...]}.
         Raises:
-          InputError: the template refuses the conversation, or its answers cannot be distinguished from the rest.
+          InputError: the template refuses the conversation, does not write a field of it, or does not show where an answer
+            begins and ends.
         """
-        whole, cuts = self._render(messages), [0]
-        for number, message in enumerate(messages):
+        beside = self._cut(beside or {})
+        given = [self._cut({name: message[name] for name in message if name != "weight"}) for message in messages]
+        talk = [message | _joined(message) for message in given]
+        whole = self._render(talk, beside)
+        if given != talk and self._rendered(given, beside) != whole:
+            raise InputError(
+                f"{self._where}: its chat template does not write a content that is a list of parts as their text; make it "
+                "one text"
+            )
+        lost = self._lost(whole, talk, range(len(talk)), beside)
+        for name in beside:
+            if self._rendered(talk, {key: beside[key] for key in beside if key != name}) == whole:
+                lost = name
+        if lost:
+            raise InputError(f'{self._where}: its chat template does not write the field "{lost}"; remove the field')
+        cuts, number = [0], 0
+        for place, message in enumerate(messages):
             if message["role"] != ANSWERS:
                 continue
-            before = self._render(messages[:number], asks=True)
-            start, ended = len(before), self._special.search(whole, len(before))
-            stop = ended.start() if ended else len(whole)
-            if not whole.startswith(before) or start < cuts[-1] or not whole[start:stop].strip():
-                raise InputError(f"{self._where}: its chat template hides where answer {len(cuts) // 2 + 1} begins")
-            cuts += [start, ended.end() if ended else stop]
+            number += 1
+            if message.get("weight") != 0:
+                cuts += self._answer(whole, talk, place, beside, f"answer {number}")
+        if cuts != sorted(cuts):
+            raise InputError(f"{self._where}: its chat template writes answers in another order")
         return [whole[start:stop] for start, stop in itertools.pairwise(cuts)]
 
-    def _render(self, messages: list[dict[str, str]], asks: bool = False) -> str:
-        """The text of a conversation, with _CUT inside of special tokens that messages spell.
+    def _answer(self, whole: str, talk: list[dict], place: int, beside: dict, name: str) -> tuple[int, int]:
+        """Where in the text of a conversation the answer in this place begins and ends.
+
+        With another answer in its place, the text is another from where the model is asked to where this one is over. So
+        nothing of an answer is outside of what is found here.
+        """
+        asked, other = self._render(talk[:place], beside, asks=True), {"role": ANSWERS, "content": _MARK}
+        hidden = f"{self._where}: its chat template hides where {name}"
+        if not whole.startswith(asked):
+            same = len(os.path.commonprefix([whole, asked]))
+            raise InputError(
+                f"{hidden} begins: it asks for one with {_shown(asked[same:])}, and writes {_shown(whole[same:])}; give it "
+                '"weight": 0, or change the template'
+            )
+        before, *after = self._render([*talk[:place], other, *talk[place + 1 :]], beside).split(_MARK)
+        if len(after) != 1 or not whole.endswith(after[0]):
+            raise InputError(f'{hidden} ends; give it "weight": 0, or change the template')
+        start, stop, silent = len(asked), len(whole) - len(after[0]), self._render(talk[:place], beside)
+        if self._special.search(before, start) and asked == silent:
+            raise InputError(f"{hidden} begins: it has no add_generation_prompt; change the template")
+        lost = self._lost(whole, talk, [place], beside)
+        # An answer may spell how it is asked for, as "<think>".
+        if _letters(talk[place].get("content", "")) not in _letters(whole[min(start, len(silent)) : stop]):
+            lost = "content"
+        if lost:
+            raise InputError(
+                f'{self._where}: its chat template does not write all of the field "{lost}" of {name}; change the field, or '
+                'give the answer "weight": 0'
+            )
+        # The tokens that end a turn are those that follow the text in any case, with an end of the conversation and without.
+        last = self._render([*talk[:place], other], beside).split(_MARK)[-1]
+        ended = self._ends.search(os.path.commonprefix([last, *after])) or self._first.match(after[0])
+        return start, stop + (ended.end() if ended else 0)
+
+    def _lost(self, whole: str, talk: list[dict], places: Sequence[int], beside: dict) -> str | None:
+        """A field of the messages in these places without which the text of the conversation is the same."""
+        for name in dict.fromkeys(itertools.chain(*(talk[place] for place in places))):
+            less = [message.copy() for message in talk]
+            for place in places:
+                less[place].pop(name, None)
+            if name not in _ALWAYS and self._rendered(less, beside) == whole:
+                return name
+        return None
+
+    def _rendered(self, talk: list[dict], beside: dict) -> str | None:
+        """The text of a conversation; None if the template refuses it."""
+        try:
+            return self._render(talk, beside)
+        except InputError:
+            return None
+
+    def _cut(self, value):
+        """A value of JSON, with _CUT inside of special tokens that its texts spell."""
+        if isinstance(value, str):
+            if _CUT in value:
+                raise InputError(f"{self._where}: a message holds U+FDD0, which is no character; remove it")
+            return self._special.sub(lambda found: found[0][0] + _CUT + found[0][1:], value)
+        if isinstance(value, dict):
+            return {self._cut(name): self._cut(each) for name, each in value.items()}
+        return [self._cut(each) for each in value] if isinstance(value, list) else value
+
+    def _render(self, talk: list[dict], beside: dict, asks: bool = False) -> str:
+        """The text of a conversation.
 
         Args:
           asks: it ends where the model is to answer.
         """
-        if any(_CUT in text for message in messages for text in message.values()):
-            raise InputError(f"{self._where}: a message holds U+FDD0, which is no character; remove it")
-        cut = [{name: self._special.sub(_cut, text) for name, text in message.items()} for message in messages]
+        about = {"tools": None, "documents": None, "add_generation_prompt": asks} | beside | self._names
         try:
-            return self._template.render(
-                messages=cut, tools=None, documents=None, add_generation_prompt=asks, **self._names
-            )
-        except (jinja2.TemplateError, TypeError) as error:
-            raise InputError(f"{self._where}: its chat template refuses this prompt ({error})") from None
+            return self._template.render(messages=list(map(_with_reasoning, talk)), **about)
+        except Exception as error:  # a template is a program, which may fail in any way
+            raise InputError(f"{self._where}: its chat template refuses this prompt ({_line(error)})") from None
 
 
 def open_template(
@@ -135,8 +220,28 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _cut(special: re.Match) -> str:
-    return special[0][0] + _CUT + special[0][1:]
+def _joined(message: dict) -> dict[str, str]:
+    """A message's content as one text, if it is a list of parts."""
+    content = message.get("content")
+    return {"content": "".join(part["text"] for part in content)} if isinstance(content, list) else {}
+
+
+def _with_reasoning(message: dict) -> dict:
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    return message if reasoning is None else {"thinking": reasoning} | message | {"reasoning_content": reasoning}
+
+
+def _letters(text: str) -> str:
+    """Without white space, which templates strip."""
+    return "".join(text.split())
+
+
+def _shown(text: str) -> str:
+    return repr(text[:24].replace(_CUT, "") + "..." * (len(text) > 24))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:

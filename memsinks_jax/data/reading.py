@@ -29,6 +29,7 @@ EMPTY = (
 )  # problems of records without text
 EMPTY_ANSWER = "an answer is empty; remove the record"
 
+_BESIDE = "tools", "documents"  # of a conversation, for its template
 _BLOCK = 1 << 20
 _ROWS = 256  # rows of a table at a time
 _ARRAY = 1 << 30  # bytes of a .json file, which is read whole
@@ -41,7 +42,8 @@ class Record:
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
     bytes of the segment on disk read so far. `where` is the file and the line or row. With `Fields.prompt` the text is the
-    answer to the prompt; with `Fields.messages` there are messages instead, each {"role", "content"}.
+    answer to the prompt; with `Fields.messages` there are messages instead, and what is `beside` them, as
+    `chat.Template.parts` takes them.
     """
 
     start: int
@@ -52,13 +54,14 @@ class Record:
     problem: str = ""
     where: str | collections.abc.Callable[[], str] = ""
     prompt: str = ""
-    messages: collections.abc.Sequence[dict[str, str]] = ()
+    messages: collections.abc.Sequence[dict] = ()
+    beside: dict = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Bytes of its texts."""
-        texts = self.prompt, self.text, *(message["content"] for message in self.messages)
-        return sum(len(text.encode()) for text in texts)
+        """Bytes of its texts, of a conversation as JSON."""
+        talk = _as_json([*self.messages, self.beside]) if self.messages else b""
+        return len(self.prompt.encode()) + len(self.text.encode()) + len(talk)
 
     @property
     def place(self) -> str:
@@ -78,6 +81,12 @@ class Fields(typing.NamedTuple):
         """(field of a record, what it is: the option of `prepare` that names it) of those that are read."""
         kinds = [(self.messages, "messages")] if self.messages else [(self.text, "text"), (self.prompt, "prompt")]
         return [(name, kind) for name, kind in [*kinds, (self.group, "group")] if name]
+
+    @property
+    def columns(self) -> list[str]:
+        """Those to read of a table: the named ones, and what may be beside the messages. A table may lack the latter."""
+        around = self.messages[: self.messages.rfind(".") + 1]
+        return [name for name, _ in self.named] + [around + name for name in _BESIDE if self.messages]
 
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -243,7 +252,7 @@ def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.ab
         metadata = file.metadata
         groups = range(segment.start, min(segment.stop, metadata.num_row_groups))
         row = sum(metadata.row_group(group).num_rows for group in range(segment.start))
-        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=[name for name, _ in fields.named])
+        batches = file.iter_batches(_ROWS, row_groups=list(groups), columns=fields.columns)
         yield from _rows(source, batches, row, fields, source.bytes / max(metadata.num_rows, 1))
 
 
@@ -319,8 +328,9 @@ def _check_fields(schema: pyarrow.Schema, fields: Fields) -> None:
 def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator[Record]:
     first = row
     for batch in batches:
-        top = {name.split(".")[0] if name not in batch.schema.names else name for name, _ in fields.named}
-        columns = {name: _values(batch.column(name)) for name in top}
+        names = set(batch.schema.names)
+        top = {name.split(".")[0] if name not in names else name for name in fields.columns}
+        columns = {name: _values(batch.column(name)) for name in top & names}
         for place in range(batch.num_rows):
             where = f"{source.path}, row {row}"
             record = Record(row, row + 1, int((row - first + 1) * bytes_a_row), where=where)
@@ -370,7 +380,7 @@ def take(record: Record, values, fields: Fields) -> None:
             record.problem = f'field "{fields.group}" {error}; fix the record or --group_field'
             return
     if fields.messages:
-        _take_messages(record, found["messages"], fields.messages)
+        _take_messages(record, found["messages"], values, fields.messages)
         return
     record.prompt = _cleaned(record, found.get("prompt", ""))
     if not record.problem:
@@ -400,32 +410,65 @@ def group_name(value) -> str:
     return name
 
 
-def _take_messages(record: Record, messages, name: str) -> None:
-    """Takes a conversation. Other fields of a message than role and content are left out."""
+def _take_messages(record: Record, messages, values, name: str) -> None:
+    """Takes a conversation as it is, with what is beside it: its template decides."""
     from memsinks_jax.data.chat import ANSWERS  # loads jinja, which other records do not need
 
     if not isinstance(messages, list) or not all(
-        isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
-        for message in messages
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages
     ):
         record.problem = (
             f'field "{name}" is missing or no list of messages, each with a role and a content; fix or remove the record, '
             "or give `prepare --messages_field`"
         )
         return
-    if any(message.get("tool_calls") for message in messages):
-        record.problem = "a message calls tools, which is not read; remove the record"
+    # A table has all fields in all messages, as null where there is none.
+    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    of = values if name in values else _field(values, name.rpartition(".")[0])
+    beside = {key: of[key] for key in _BESIDE if of.get(key)}
+    for number, message in enumerate(messages, start=1):
+        if problem := _problem(message, answers=message["role"] == ANSWERS):
+            record.problem = f"message {number} {problem}"
+            return
+    for key, listed in beside.items():
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            record.problem = f'field "{key}" is no list of objects; fix or remove the record'
+            return
+    weights = [message.get("weight", 1) for message in messages if message["role"] == ANSWERS]
+    if not any(weights):
+        lacks = f"no message has the role {ANSWERS}" if not weights else f"all messages of the {ANSWERS} have weight 0"
+        record.problem = f"{lacks}, so nothing is answered; remove the record"
         return
-    for message in messages:
-        _cleaned(record, message["role"])  # which may hold half of a character too
-    cleaned = [{"role": message["role"], "content": _cleaned(record, message["content"])} for message in messages]
-    answers = [message["content"] for message in cleaned if message["role"] == ANSWERS]
-    if not answers and not record.problem:
-        record.problem = f"no message has the role {ANSWERS}, so nothing is answered; remove the record"
-    elif not all(answers) and not record.problem:
-        record.problem = EMPTY_ANSWER
-    if not record.problem:
-        record.messages = cleaned
+    try:
+        _as_json([messages, beside])
+    except UnicodeEncodeError:  # JSON may spell half of a character
+        record.problem = "no text: half a character in a message; fix or remove the record"
+    except (TypeError, ValueError, RecursionError) as error:
+        record.problem = f"a message holds what JSON has not ({error}); fix or remove the record"
+    else:
+        record.messages, record.beside = messages, beside
+
+
+def _problem(message: dict, answers: bool) -> str:
+    """What is wrong with a message, without "null"; empty: nothing that can be said without its template."""
+    content = message.get("content", "")
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            return f"has a part of type {kind!r}, not text; remove the part or the record"
+        if more := [key for key, value in part.items() if key not in ("type", "text") and value is not None]:
+            return f'has a part with the field "{more[0]}"; remove the field'
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str) or ("content" not in message and not message.get("tool_calls")):
+        return "has no content, a text or a list of parts; fix or remove the record"
+    weight = message.get("weight", 1)
+    if isinstance(weight, bool) or weight not in (0, 1):
+        return f'has the weight {weight!r}; "weight" is 1, or 0 to leave an answer out of the loss'
+    if not answers and message.get("weight"):
+        return f'has "weight": {weight}, and the role {message["role"]}; only answers are learned: remove the field'
+    empty = answers and not content.strip() and not message.get("tool_calls")
+    return "is an empty answer; remove the record" if empty else ""
 
 
 def _field(values, name: str):
@@ -447,6 +490,10 @@ def _finish(record: Record, text: str, empty: str = EMPTY[0]) -> None:
     record.text = _cleaned(record, text)
     if not record.text and not record.problem:
         record.problem = empty
+
+
+def _as_json(value) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def _cleaned(record: Record, text: str) -> str:
