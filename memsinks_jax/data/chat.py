@@ -129,17 +129,21 @@ class Template:
         With another answer in its place, the text is another from where the model is asked to where this one is over. So
         nothing of an answer is outside of what is found here.
         """
-        asked, other = self._render(talk[:place], beside, asks=True), {"role": ANSWERS, "content": _MARK}
-        hidden = f"{self._where}: its chat template hides where {name}"
+        hidden, way_out = (
+            f"{self._where}: its chat template hides where {name}",
+            'give it "weight": 0, or change the template',
+        )
+        asked, other = self._rendered(talk[:place], beside, asks=True), {"role": ANSWERS, "content": _MARK}
+        if asked is None:
+            raise InputError(f"{hidden} begins: it refuses what comes before, alone; {way_out}")
         if not whole.startswith(asked):
             same = len(os.path.commonprefix([whole, asked]))
             raise InputError(
-                f"{hidden} begins: it asks for one with {_shown(asked[same:])}, and writes {_shown(whole[same:])}; give it "
-                '"weight": 0, or change the template'
+                f"{hidden} begins: it asks for one with {_shown(asked[same:])}, and writes {_shown(whole[same:])}; {way_out}"
             )
-        before, *after = self._render([*talk[:place], other, *talk[place + 1 :]], beside).split(_MARK)
+        before, *after = (self._rendered([*talk[:place], other, *talk[place + 1 :]], beside) or "").split(_MARK)
         if len(after) != 1 or not whole.endswith(after[0]):
-            raise InputError(f'{hidden} ends; give it "weight": 0, or change the template')
+            raise InputError(f"{hidden} ends; {way_out}")
         start, stop, silent = len(asked), len(whole) - len(after[0]), self._render(talk[:place], beside)
         if self._special.search(before, start) and asked == silent:
             raise InputError(f"{hidden} begins: it has no add_generation_prompt; change the template")
@@ -153,7 +157,7 @@ class Template:
                 'give the answer "weight": 0'
             )
         # The tokens that end a turn are those that follow the text in any case, with an end of the conversation and without.
-        last = self._render([*talk[:place], other], beside).split(_MARK)[-1]
+        last = (self._rendered([*talk[:place], other], beside) or "").split(_MARK)[-1]
         ended = self._ends.search(os.path.commonprefix([last, *after])) or self._first.match(after[0])
         return start, stop + (ended.end() if ended else 0)
 
@@ -167,10 +171,10 @@ class Template:
                 return name
         return None
 
-    def _rendered(self, talk: list[dict], beside: dict) -> str | None:
-        """The text of a conversation; None if the template refuses it."""
+    def _rendered(self, talk: list[dict], beside: dict, asks: bool = False) -> str | None:
+        """As `_render`; None if the template refuses the conversation."""
         try:
-            return self._render(talk, beside)
+            return self._render(talk, beside, asks)
         except InputError:
             return None
 

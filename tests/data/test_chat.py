@@ -83,6 +83,9 @@ LISTS = turns(
 )
 
 
+PLAIN, ONE = TEMPLATES["plain"][0], [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+
+
 @pytest.fixture(scope="module")
 def opened():
     return tokenizers.Tokenizer.from_buffer(byte_level(SPECIAL))
@@ -184,30 +187,30 @@ def test_texts_in_parts_are_one_text(opened, theirs):
 @pytest.mark.parametrize(
     ("source", "talk", "beside", "message"),
     [
-        (TEMPLATES["plain"][0], [said("user", "q"), said("assistant", "a", reasoning_content="r")], {}, '"reasoning_content"'),
-        (TEMPLATES["plain"][0], [said("user", "q", name="ann"), said("assistant", "a")], {}, 'the field "name"; remove'),
-        (TEMPLATES["plain"][0], asked_and_answered(("q", "a")), {"tools": TOOLS}, 'the field "tools"; remove'),
-        (TEMPLATES["plain"][0], asked_and_answered(("q", "a")), {"documents": [{}]}, 'the field "documents"; remove'),
+        (PLAIN, [*ONE[:1], said("assistant", "a", reasoning_content="r")], {}, 'the field "reasoning_content"; remove'),
+        (PLAIN, [said("user", "q", name="ann"), ONE[1]], {}, 'the field "name"; remove'),
+        (PLAIN, ONE, {"tools": TOOLS}, 'the field "tools"; remove'),
+        (PLAIN, ONE, {"documents": [{}]}, 'the field "documents"; remove'),
         (
-            READS,
-            [said("user", "q"), said("assistant", "a", reasoning_content="r"), said("user", "q"), said("assistant", "b", reasoning="s")],
-            {}, r'does not write all of the field "reasoning_content" of answer 1; .* "weight": 0',
+            READS, 2 * [ONE[0], said("assistant", "a", reasoning_content="r")], {},
+            r'does not write all of the field "reasoning_content" of answer 1; .* "weight": 0',
         ),
-        (READS, [said("user", [{"type": "text", "text": "q"}]), said("assistant", "a")], {}, "a list of parts as their text"),
+        (READS, [said("user", [{"type": "text", "text": "q"}]), ONE[1]], {}, "a list of parts as their text"),
         (
             turns("{{ (m.content or [])[:5] }}"), asked_and_answered(("q", "The fox.")), {},
             'does not write all of the field "content" of answer 1',
         ),
-        (turns("{{ m.content }}{{ m.content }}"), asked_and_answered(("q", "a")), {}, "hides where answer 1 ends"),
-        (turns("{{ m.role }}"), asked_and_answered(("q", "a")), {}, "hides where answer 1 ends"),
-        (turns("{{ m.content }}", ""), asked_and_answered(("q", "a")), {}, "it has no add_generation_prompt; change the"),
+        (turns("{{ m.content }}{{ m.content }}"), ONE, {}, "hides where answer 1 ends"),
+        (turns("{{ m.role }}"), ONE, {}, "hides where answer 1 ends"),
+        (turns("{{ m.content }}", ""), ONE, {}, "it has no add_generation_prompt; change the"),
         (
-            turns("{{ m.content }}", ASKS.replace("{% endif", "<think>{% endif")), asked_and_answered(("q", "a")), {},
+            turns("{{ m.content }}", ASKS.replace("{% endif", "<think>{% endif")), ONE, {},
             "hides where answer 1 begins: it asks for one with '<think>', and writes 'a<|end|>",
         ),
-        (turns("{{ m.content / 0 }}"), asked_and_answered(("q", "a")), {}, "refuses this prompt"),
-        (turns("{{ m.content.split('') }}"), asked_and_answered(("q", "a")), {}, r"refuses this prompt \(empty separator\)"),
-        (TEMPLATES["plain"][0], asked_and_answered(("q", "a\ufdd0")), {}, "U[+]FDD0"),
+        (turns("{{ m.content }}", before="{{ messages[0].role[:0] }}"), ONE[1:], {}, "begins: it refuses what comes"),
+        (turns("{{ m.content / 0 }}"), ONE, {}, "refuses this prompt"),
+        (turns("{{ m.content.split('') }}"), ONE, {}, r"refuses this prompt \(empty separator\)"),
+        (PLAIN, asked_and_answered(("q", "a\ufdd0")), {}, "U[+]FDD0"),
     ],
 )  # fmt: skip
 def test_what_would_be_lost_is_refused(source, talk, beside, message, opened):

@@ -4,6 +4,7 @@ import codecs
 import datetime
 import decimal
 import gzip
+import io
 import json
 import math
 import os
@@ -234,6 +235,24 @@ def test_fields_within_fields(tmp_path):
     for path in sorted(tmp_path.iterdir()):
         (record,) = records_of(path, Fields("body.text", "meta.licence", 100))
         assert (record.text, record.group, record.problem) == ("one", "by", "")
+
+
+@pytest.mark.parametrize("name", ["messages", "talk.messages"])
+def test_a_conversation_and_what_is_beside_it_in_every_kind_of_file(name, tmp_path):
+    """A table has every field in every message, null where there is none. So has JSON, if it says so."""
+    talk = [{"role": "user", "content": " q\r\n"}, {"role": "assistant", "content": "a", "weight": 1, "name": "b"}]
+    row = {"messages": talk, "tools": [{"type": "function"}], "documents": None, "more": "left out"}
+    rows = [{"talk": row} if "." in name else row]
+    table, stream = pyarrow.Table.from_pylist(rows), io.BytesIO()
+    with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    nulls = json.dumps(table.to_pylist())
+    contents = {"a.parquet": parquet(table), "a.arrow": stream.getvalue(), "a.json": nulls.encode()}
+    for file, content in (contents | {"a.jsonl": json.dumps(rows[0]).encode()}).items():
+        (tmp_path / file).write_bytes(content)
+        (record,) = records_of(tmp_path / file, Fields("text", "", 1 << 20, messages=name))
+        assert (record.problem, record.messages, record.beside) == ("", talk, {"tools": [{"type": "function"}]}), file
+        assert record.size > len(json.dumps(talk)) and "weight" not in record.messages[0]
 
 
 def test_input_is_found_or_refused(tmp_path):

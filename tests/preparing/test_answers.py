@@ -109,7 +109,9 @@ def test_parts_that_would_share_a_token_do_not():
 
 
 def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path):
-    rows = [{"talk": {"messages": TALK}}, {"talk": {"messages": [{"role": "system", "content": "s"}, *TALK[2:4]]}}]
+    not_learned = [TALK[0], TALK[1] | {"weight": 0}, TALK[2], TALK[3] | {"weight": 1}]
+    rows = [TALK, [{"role": "system", "content": "s"}, *TALK[2:4]], not_learned]
+    rows = [{"talk": {"messages": talk}} for talk in rows]
     prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", messages_field="talk.messages")
     corpus = Prepared(tmp_path / "out")
     tokenizer = corpus.tokenizer()
@@ -127,6 +129,7 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
     assert corpus.read(0).tolist() == first + answered + between + last
     spans = [[len(first), len(first + answered)], [len(first + answered + between), len(corpus.read(0)) + 1]]
     assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
+    assert corpus.read(2).tolist() == corpus.read(0).tolist() and corpus.answers(2).tolist() == spans[1:]
     opened = of("system\ns", END, "\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     assert corpus.answers(1).tolist() == [[len(opened), len(corpus.read(1)) + 1]]
     assert [corpus.prompts[0], corpus.prompts[1]] == [prepared.SEVERAL, len(opened)]
@@ -219,8 +222,18 @@ def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
         ({"prompt_field": "nothing"}, r'a.jsonl:1: field "nothing" is missing or no string; .*--prompt_field'),
         ({"messages_field": "q"}, r'a.jsonl:1: field "q" is missing or no list of messages'),
         ({"messages_field": "silent"}, "a.jsonl:1: no message has the role assistant"),
-        ({"messages_field": "empty"}, "a.jsonl:1: an answer is empty; remove the record"),
-        ({"messages_field": "tools"}, "a.jsonl:1: a message calls tools"),
+        ({"messages_field": "empty"}, "a.jsonl:1: message 2 is an empty answer; remove the record"),
+        ({"messages_field": "without"}, "a.jsonl:1: message 2 has no content, a text or a list of parts"),
+        ({"messages_field": "image"}, "a.jsonl:1: message 2 has a part of type 'image_url', not text"),
+        ({"messages_field": "cached"}, 'a.jsonl:1: message 2 has a part with the field "cache_control"'),
+        ({"messages_field": "half_weight"}, r'a.jsonl:1: message 2 has the weight 0.5; "weight" is 1, or 0'),
+        ({"messages_field": "true_weight"}, "a.jsonl:1: message 2 has the weight True"),
+        ({"messages_field": "user_weight"}, 'a.jsonl:1: message 1 has "weight": 1, and the role user; only answers'),
+        (
+            {"messages_field": "no_weight"},
+            "a.jsonl:1: all messages of the assistant have weight 0, so nothing is answered",
+        ),
+        ({"messages_field": "listed.talk"}, 'a.jsonl:1: field "tools" is no list of objects'),
         ({"messages_field": "half"}, "a.jsonl:1: no text: half a character"),
         ({"messages_field": "role"}, "a.jsonl:1: no text: half a character"),
         ({"prompt_field": "q", "text_field": "blank"}, "a.jsonl:1: an answer is empty; remove the record"),
@@ -229,8 +242,14 @@ def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
 def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path):
     answer = {"role": "assistant", "content": "a"}
     row = {
-        "q": "q", "text": "t", "blank": " \n", "messages": TALK, "silent": TALK[:1], "tools": [answer | {"tool_calls": [1]}],
-        "empty": [TALK[0], answer | {"content": " "}, answer], "half": [answer | {"content": "\ud800"}],
+        "q": "q", "text": "t", "blank": " \n", "messages": TALK, "silent": TALK[:1],
+        "half": [answer | {"content": "\ud800"}],
+        "empty": [TALK[0], answer | {"content": " "}, answer], "without": [TALK[0], answer | {"content": None}],
+        "image": [TALK[0], answer | {"content": [{"type": "image_url", "image_url": {}}]}],
+        "cached": [TALK[0], answer | {"content": [{"type": "text", "text": "a", "cache_control": {}}]}],
+        "half_weight": [TALK[0], answer | {"weight": 0.5}], "true_weight": [TALK[0], answer | {"weight": True}],
+        "user_weight": [TALK[0] | {"weight": 1}, answer], "no_weight": [TALK[0], answer | {"weight": 0}],
+        "listed": {"talk": [TALK[0], answer], "tools": "[]"},
         "role": [{"role": "\ud800", "content": "x"}, answer],
     }  # fmt: skip
     with pytest.raises(InputError, match=message):
@@ -253,6 +272,25 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(template, mess
     path = write(tmp_path / "a.jsonl", [{"messages": TALK}])
     with pytest.raises(InputError, match=message):
         prepare([path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages")
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        (
+            [{"reasoning_content": "why"}, {}],
+            'does not write the field "reasoning_content"; remove the field, or give --on',
+        ),
+        ([{"tool_calls": [{"function": {"name": "f"}}]}, {}], 'does not write the field "tool_calls"; remove'),
+        ([{}, {"tools": [{"type": "function"}]}], 'does not write the field "tools"; remove'),
+        ([{"content": [{"type": "text", "text": "one"}]}, {}], "does not write a content that is a list of parts"),
+    ],
+)
+def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(about, message, model, tmp_path):
+    row = {"messages": [TALK[0], TALK[1] | about[0]]} | about[1]
+    path = write(tmp_path / "a.jsonl", [{"messages": TALK}, row])
+    with pytest.raises(InputError, match=rf"a.jsonl:2: .*: its chat template {message}"):
+        prepare([path], str(model), tmp_path / "out", messages_field="messages")
 
 
 def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
