@@ -144,20 +144,23 @@ class Template:
         before, *after = (self._rendered([*talk[:place], other, *talk[place + 1 :]], beside) or "").split(_MARK)
         if len(after) != 1 or not whole.endswith(after[0]):
             raise InputError(f"{hidden} ends; {way_out}")
-        start, stop, silent = len(asked), len(whole) - len(after[0]), self._render(talk[:place], beside)
-        if self._special.search(before, start) and asked == silent:
+        start, stop = len(asked), len(whole) - len(after[0])
+        if self._special.search(before, start) and asked == self._render(talk[:place], beside):
             raise InputError(f"{hidden} begins: it has no add_generation_prompt; change the template")
-        lost = self._lost(whole, talk, [place], beside)
-        # An answer may spell how it is asked for, as "<think>".
-        if _letters(talk[place].get("content", "")) not in _letters(whole[min(start, len(silent)) : stop]):
-            lost = "content"
+        lost, text = self._lost(whole, talk, [place], beside), _letters(talk[place].get("content", ""))
+        # An answer may spell what asks for it, as "<think>".
+        if text not in _letters(whole[start:stop]):
+            opens = min(start, len(self._render(talk[:place], beside)))
+            lost = lost if text in _letters(whole[opens:stop]) else "content"
         if lost:
             raise InputError(
                 f'{self._where}: its chat template does not write all of the field "{lost}" of {name}; change the field, or '
                 'give the answer "weight": 0'
             )
         # The tokens that end a turn are those that follow the text in any case, with an end of the conversation and without.
-        last = (self._rendered([*talk[:place], other], beside) or "").split(_MARK)[-1]
+        last = after[0]
+        if place < len(talk) - 1:
+            last = (self._rendered([*talk[:place], other], beside) or "").split(_MARK)[-1]
         ended = self._ends.search(os.path.commonprefix([last, *after])) or self._first.match(after[0])
         return start, stop + (ended.end() if ended else 0)
 
