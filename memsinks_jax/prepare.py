@@ -100,7 +100,7 @@ def _define_settings() -> None:
         "messages_field",
         DEFAULTS["messages_field"],
         "Field with a conversation, a list of messages with a role and a content, for the chat template of the "
-        "--tokenizer's model; the loss counts the assistant's messages.",
+        "--tokenizer's model; the loss counts the assistant's messages, but those with \"weight\": 0.",
     )
     flags.DEFINE_string(
         "group_field",

@@ -129,10 +129,8 @@ class Template:
         With another answer in its place, the text is another from where the model is asked to where this one is over. So
         nothing of an answer is outside of what is found here.
         """
-        hidden, way_out = (
-            f"{self._where}: its chat template hides where {name}",
-            'give it "weight": 0, or change the template',
-        )
+        hidden = f"{self._where}: its chat template hides where {name}"
+        way_out = 'give it "weight": 0, or change the template'
         asked, other = self._rendered(talk[:place], beside, asks=True), {"role": ANSWERS, "content": _MARK}
         if asked is None:
             raise InputError(f"{hidden} begins: it refuses what comes before, alone; {way_out}")
