@@ -100,11 +100,16 @@ class Template:
         beside = self._cut(beside or {})
         given = [self._cut({name: message[name] for name in message if name != "weight"}) for message in messages]
         talk = [message | _joined(message) for message in given]
-        whole = self._render(talk, beside)
+        try:
+            whole = self._render(talk, beside)
+        except InputError as error:
+            more = [name for name in dict.fromkeys(itertools.chain(*talk, beside)) if name not in ("role", "content")]
+            raise InputError(f"{error}{', with the fields ' * bool(more)}{', '.join(more)}") from None
         if given != talk and self._rendered(given, beside) != whole:
+            number = next(number for number, message in enumerate(given, start=1) if _joined(message))
             raise InputError(
-                f"{self._where}: its chat template does not write a content that is a list of parts as their text; make it "
-                "one text"
+                f"{self._where}: its chat template does not write the content of message {number}, a list of parts, as their "
+                "text; make it one text"
             )
         lost = self._lost(whole, talk, range(len(talk)), beside)
         for name in beside:

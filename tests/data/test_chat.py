@@ -195,7 +195,7 @@ def test_texts_in_parts_are_one_text(opened, theirs):
             READS, 2 * [ONE[0], said("assistant", "a", reasoning_content="r")], {},
             r'does not write all of the field "reasoning_content" of answer 1; .* "weight": 0',
         ),
-        (READS, [said("user", [{"type": "text", "text": "q"}]), ONE[1]], {}, "a list of parts as their text"),
+        (READS, [said("user", [{"type": "text", "text": "q"}]), ONE[1]], {}, "content of message 1, a list of parts, as"),
         (
             turns("{{ (m.content or [])[:5] }}"), asked_and_answered(("q", "The fox.")), {},
             'does not write all of the field "content" of answer 1',
@@ -208,6 +208,10 @@ def test_texts_in_parts_are_one_text(opened, theirs):
             "hides where answer 1 begins: it asks for one with '<think>', and writes 'a<|end|>",
         ),
         (turns("{{ m.content }}", before="{{ messages[0].role[:0] }}"), ONE[1:], {}, "begins: it refuses what comes"),
+        (
+            turns("{{ m.content + '' }}"), [ONE[0], {"role": "assistant", "tool_calls": CALLS}], {},
+            r"refuses this prompt \(.*\), with the fields tool_calls",
+        ),
         (turns("{{ m.content / 0 }}"), ONE, {}, "refuses this prompt"),
         (turns("{{ m.content.split('') }}"), ONE, {}, r"refuses this prompt \(empty separator\)"),
         (PLAIN, asked_and_answered(("q", "a\ufdd0")), {}, "U[+]FDD0"),

@@ -283,7 +283,10 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(template, mess
         ),
         ([{"tool_calls": [{"function": {"name": "f"}}]}, {}], 'does not write the field "tool_calls"; remove'),
         ([{}, {"tools": [{"type": "function"}]}], 'does not write the field "tools"; remove'),
-        ([{"content": [{"type": "text", "text": "one"}]}, {}], "does not write a content that is a list of parts"),
+        (
+            [{"content": [{"type": "text", "text": "one"}]}, {}],
+            "does not write the content of message 2, a list of parts",
+        ),
     ],
 )
 def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(about, message, model, tmp_path):
