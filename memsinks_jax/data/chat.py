@@ -108,8 +108,8 @@ class Template:
         if given != talk and self._rendered(given, beside) != whole:
             number = next(number for number, message in enumerate(given, start=1) if _joined(message))
             raise InputError(
-                f"{self._where}: its chat template does not write the content of message {number}, a list of parts, as their "
-                "text; make it one text"
+                f"{self._where}: its chat template does not write the content of message {number}, a list of parts, as "
+                "their text; make it one text"
             )
         lost = self._lost(whole, talk, range(len(talk)), beside)
         for name in beside:
