@@ -91,6 +91,7 @@ class Request:
 def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
     """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant it does not have."""
     figure = (FIGURES | STUDIES)[name]
+    figure.check()
     known = figure.variations
     if asked.variants == []:
         raise InputError(f"--variants is empty; choose of {', '.join(known)}, or leave it out for all")

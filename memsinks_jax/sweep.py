@@ -19,7 +19,7 @@ from memsinks_jax.reporting import report
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
-from memsinks_jax.studies.figures.table import LOSSES, Table
+from memsinks_jax.studies.figures.table import LOSSES, METRICS, Table
 from memsinks_jax.variants import open_config
 
 CONTROL = "control"  # name of the run to compare all others with
@@ -49,13 +49,15 @@ def _text(value: object) -> str:
 
 
 def order(runs: list[Run], measure: str) -> list[str]:
-    """Names of the points, best first: with the highest mean of gap_closed, or the lowest of a loss."""
+    """Names of the points, best first: with the highest mean of gap_closed, or the lowest of a loss. Raises InputError if a
+    point lacks it."""
     table = _table(runs)
 
     def value(name: str) -> float:
-        if measure == "gap_closed":
-            return -statistics.mean(table.column("closed", name))
-        return statistics.mean(table.column(measure, name))
+        found = table.column("closed" if measure == "gap_closed" else measure, name)
+        if not found:
+            raise InputError(f"MEASURE is {measure}, which {name} did not measure; choose another, or see its log")
+        return statistics.mean(found) * (-1 if measure == "gap_closed" else 1)
 
     return sorted((name for name in table.groups if name != CONTROL), key=value)
 
@@ -147,6 +149,8 @@ def _load(path: pathlib.Path):
     grids = module.GRID if isinstance(module.GRID, tuple) else (module.GRID,)
     if not all(isinstance(grid, dict) for grid in grids):
         raise InputError(f"--config={path}: GRID is no {{field: [values]}}, or several of them; see configs/sweeps")
+    if module.MEASURE not in (measures := sorted(METRICS | {"gap_closed"})):
+        raise InputError(f"--config={path}: MEASURE is {module.MEASURE!r}; choose of {', '.join(measures)}")
     return module
 
 

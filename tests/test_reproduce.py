@@ -52,7 +52,7 @@ def test_all_figures_share_their_runs_and_one_page(tmp_path, events):
     assert content == json.loads((tmp_path / "results.json").read_text())
     page = (tmp_path / "index.html").read_text()
     assert page.index("claim of b") < page.index("Answer of a")  # it opens with the claims
-    for words in ("1 of 2 claims hold", 'href="figure_b/index.html"', "≥ 0.5", "Title of b"):
+    for words in ("Claims: 1 of 2 hold", 'href="figure_b/index.html"', "≥ 0.5", "Title of b"):
         assert words in page
 
 

@@ -93,3 +93,12 @@ def test_a_config_that_is_no_sweep_is_refused(tmp_path):
     (tmp_path / "a.py").write_text("GRID, MEASURE, CONTROL = 5, 1, 2\n")
     with pytest.raises(InputError, match=r"a.py: GRID is no \{field: \[values\]\}"):
         sweep.sweep(tmp_path / "a.py", "", [0], [], tmp_path, 1, "")
+
+
+def test_a_measure_that_does_not_exist_is_refused_before_training(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("GRID, MEASURE, CONTROL = {'data.repetitions': (2, 4)}, 'repeated_los', ''\n")
+    with pytest.raises(InputError, match="MEASURE is 'repeated_los'; choose of .*, repeated_loss, "):
+        sweep._load(path)
+    with pytest.raises(InputError, match="MEASURE is canary_loss, which a did not measure"):
+        sweep.order([run("a", 1.0, 1.0)], "canary_loss")

@@ -8,7 +8,7 @@ import os
 import pathlib
 import re
 
-from memsinks_jax.reporting.claims import Claim, with_interval
+from memsinks_jax.reporting.claims import Claim, summary, with_interval
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px; margin: 2.5em auto; padding: 0 1.2em; }
@@ -53,11 +53,12 @@ def code(content: str) -> str:
 def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     """A table of HTML cells, which scrolls on narrow screens.
 
-    `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes and no.
+    `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes, no and other words.
     """
 
     def cell(content: str, kind: str) -> str:
-        return f'<td class="{content if kind == "verdict" else kind}">{content}</td>'
+        classes = content if content in ("yes", "no") else "note"
+        return f'<td class="{classes if kind == "verdict" else kind}">{content}</td>'
 
     heads = "".join(f'<th class="{kind}">{text(name)}</th>' for name, kind in zip(columns, kinds, strict=True))
     lines = ["".join(map(cell, row, kinds)) for row in rows]
@@ -81,13 +82,14 @@ CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]  #
 
 
 def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text: each claim, what the paper says, the bound, the measured value, whether it holds.
+    """Columns and rows of text: each claim, what the paper says, the bound, the measured value, whether it holds, or why
+    that is not decided.
 
     If any was also measured for sinks that open on return, a last column has that value.
     """
     rows = [
-        [claim.statement, claim.paper, claim.bound, f"{claim.measured:.3f}",
-         "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}", "yes" if claim.holds else "no",
+        [claim.statement, claim.paper, claim.bound, "–" if claim.measured is None else f"{claim.measured:.3f}",
+         "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}", claim.verdict,
          with_interval(claim.on_return or [])]
         for claim in claims
     ]  # fmt: skip
@@ -101,7 +103,7 @@ def claims_section(claims: list[Claim]) -> list[str]:
     """Heading and HTML of the same table."""
     columns, rows = claims_table(claims)
     return [
-        heading(f"Claims: {sum(claim.holds for claim in claims)} of {len(claims)} hold"),
+        heading(f"Claims: {summary(claims)}"),
         table(columns, [list(map(text, row)) for row in rows], CLAIM_KINDS[: len(columns)]),
     ]
 

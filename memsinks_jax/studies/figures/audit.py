@@ -20,7 +20,7 @@ from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import Categories, Line, Panel
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import KINDS, Table
+from memsinks_jax.studies.figures.table import KINDS, Table, detail
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +111,8 @@ def _by_rung(run: Run) -> tuple[list[int], list[float]]:
 
 
 def _relearning(run: Run, kind: str, name: str, of: str = "members") -> float:
-    """NaN if both models reached no document: no number can stand for that."""
-    value = run.details["audit"]["attacks"]["relearning"][of][kind][name]
-    return float("nan") if value is None else value
+    """Raises NotMeasured if both models reached no document: no number can stand for that."""
+    return detail(run, "audit", "attacks", "relearning", of, kind, name)
 
 
 def _benign(run: Run) -> float:
@@ -145,10 +144,10 @@ _LADDERS, _BOTH = "| not in the paper | ladder_standard ladder_no_repeat", "| no
 STATEMENTS = f"""
 sees_often | the audit sees: AUC, loss, of the standard model's documents read 8 times or more
     | ladder_{{sinks}}.standard.auc_loss_often >= 0.9 {_LADDERS}
-oracle_at_half | the oracle knows nothing: share of its AUCs with .5 in their interval
-    | {{sinks}}.oracle.share_at_half >= 1 {_BOTH}
-oracle_at_half_ladder | the oracle knows nothing: share of its AUCs with .5 in their interval, ladder
-    | ladder_{{sinks}}.oracle.share_at_half >= 1 {_LADDERS}
+oracle_at_half | the oracle knows nothing: share of its AUCs with .5 in their interval, if not all of standard's have it
+    | if_seen({{sinks}}.oracle.share_at_half, {{sinks}}.standard.share_at_half < 1) >= 1 {_BOTH}
+oracle_at_half_ladder | the same, ladder
+    | if_seen(ladder_{{sinks}}.oracle.share_at_half, ladder_{{sinks}}.standard.share_at_half < 1) >= 1 {_LADDERS}
 exposure_rises | exposure of the standard model's canaries rises with repetitions: rank correlation
     | exposure_rises(ladder_{{sinks}}.standard) >= 0.8 {_LADDERS}
 not_recited | share of repeated documents recited, sinks dropped, minus the oracle's
@@ -264,6 +263,12 @@ FIGURE = Figure(
     variants=VARIANTS,
     measure=measure,
     views=views,
+    seen=[f"{variant}.{name}" for variant, one in VARIANTS.items() if "sinks" in one.choice for name in SUBJECTS],
+    metrics=[
+        f"{name}{often}" for often in ("", "_often") for name in (
+            "auc_loss", "auc_best", "share_at_half", f"exact_{_GIVEN}", "extraction_strength", "loss_gap", "exposure",
+        )
+    ],
     measures={
         "relearning": _relearning, "benign": _benign, "brought_back": _brought_back, "recovered": _recovered,
         "exposure_rises": lambda view: rank_correlation(*_by_rung(view)),

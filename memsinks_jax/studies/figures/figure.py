@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from memsinks_jax.reporting import report
@@ -11,7 +11,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.panels import Panel, draw
 from memsinks_jax.studies.figures.runs import Run, Variation
-from memsinks_jax.studies.figures.table import Measures, Table
+from memsinks_jax.studies.figures.table import Measures, Names, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,12 @@ class Figure:
       prepare_for: the same for a study of the user's own files: (its folder, the request of `reproduce`) -> flags.
       measure: further measures of the trained models -> the same runs, with `details`.
       views: of a run -> {name: metrics} of what is seen of it besides, as if these were runs, such as with its sinks off.
+      seen: names of all views. `metrics`: names of what runs or views have measured besides `table.METRICS`.
       measures, standard_of: of `figures.table.Table`, over which all below are expressions.
       columns: {name: expression} of the page's table, which has a row per variant.
       labels: of the rows, if other than the variant's name. With `views`, names all rows.
       table_note: the text under the table.
-      statements: the claims, written as rows of `Table.claims`. A function is given the table, if they depend on it.
+      statements: the claims, written as rows of `Table.claims`.
       paper: what the paper says of claims, where a claim has no text of its own.
       across: of all runs -> functions whose lists of values claims are about, if these are not paired by seed.
       panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are matplotlib's.
@@ -48,12 +49,14 @@ class Figure:
     prepare_for: Callable[[pathlib.Path, Any], list[str]] | None = None
     measure: Callable[[list[Run]], list[Run]] = lambda runs: runs
     views: Callable[[Run], dict[str, dict[str, float]]] | None = None
+    seen: Collection[str] = ()
+    metrics: Collection[str] = ()
     measures: Measures = dataclasses.field(default_factory=dict)
     standard_of: Callable[[str], str] = lambda variant: "standard"
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     labels: dict[str, str] | Callable[[Table], dict[str, str]] = dataclasses.field(default_factory=dict)
     table_note: str = ""
-    statements: str | Callable[[Table], str] = ""
+    statements: str = ""
     paper: str = ""
     across: Callable[[list[Run]], dict[str, Callable]] | None = None
     panels: Callable[[Table], Sequence[Panel | Callable]] = lambda table: ()
@@ -78,6 +81,23 @@ class Figure:
         ]  # fmt: skip
         return Table([*runs, *seen], self.measures, self.standard_of, self.across and self.across(runs))
 
+    def names(self) -> Names:
+        """What it could show."""
+        across = self.across and self.across([])
+        return Names([*self.variations, *self.seen], self.metrics, self.measures, self.standard_of, across)
+
+    def check(self) -> None:
+        """Raises InputError if a claim, a column, a label or a panel names a variant or a measure that does not exist."""
+        names = self.names()
+        names.claims(self.statements)
+        labels = self.labels(names) if callable(self.labels) else self.labels
+        for variant in labels if self.views else (*self.variations, *labels):
+            for shown in self.columns.values():
+                names.column(shown, variant)
+        for panel in self.panels(names):
+            if isinstance(panel, Panel):
+                panel.check(names)
+
     def table(self, runs: list[Run]) -> tuple[list[str], list[str], list[list[list[float]]]]:
         """Final numbers -> (columns, labels of the rows, rows; a cell holds one value per seed, none if undefined)."""
         table = self.of(runs)
@@ -87,9 +107,8 @@ class Figure:
         return list(self.columns), list(rows.values()), cells
 
     def claims(self, runs: list[Run]) -> list[Claim]:
-        """All claims about variants that were run."""
-        table = self.of(runs)
-        return table.claims(self.statements(table) if callable(self.statements) else self.statements, self.paper)
+        """All claims; those about what was not run are not decided."""
+        return self.of(runs).claims(self.statements, self.paper)
 
     def draw(self, runs: list[Run], path: pathlib.Path) -> None:
         table = self.of(runs)
@@ -100,6 +119,8 @@ class Figure:
         note = self.note(runs) if callable(self.note) else self.note
         config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
         text = note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
+        if missing := [name for name in self.variations if name not in {run.variant for run in runs}]:
+            text += f" Not run: {', '.join(missing)}."
         return " ".join(text.split())
 
     def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:

@@ -37,8 +37,11 @@ SIZES = ("quarter", "half", "whole", "one_and_a_half")  # of the config
 
 
 def _millions(table: Table, variant: str) -> float:
-    """Parameters, in millions."""
-    config = workdirs.read_config(next(iter(table.groups[variant].values())).workdir)
+    """Parameters, in millions; nan before it is trained."""
+    run = next(iter(table.groups[variant].values()), None)
+    if run is None:
+        return float("nan")
+    config = workdirs.read_config(run.workdir)
     return hugging_face.parameters(config, sum(sinks.partition(config.model, config.sinks))) / 1e6
 
 

@@ -68,7 +68,8 @@ def panels(table: Table) -> list[Panel]:
         for kind, label in every[1:]
     ]
     # The first encounters of an untrained model would flatten everything else.
-    highest = max(encounters(run)[2][:2].max() for group in table.groups.values() for run in group.values())
+    runs = [run for group in table.groups.values() for run in group.values()]
+    highest = max((encounters(run)[2][:2].max() for run in runs), default=1.0)
     return [
         Panel(
             title="loss of the repeated documents", y="loss (nats per token)", floor=True,

@@ -7,7 +7,6 @@ groups. The corpus is that of `forgetting_corpus`; every variant reads all of it
 
 import dataclasses
 import logging
-import math
 import pathlib
 
 import numpy as np
@@ -37,6 +36,7 @@ _LABELS = {
 # At 0 stories are repeated unchanged.
 _EDITED = (0.0, *corpus.LEVELS)
 _MEASURED = 16  # copies per story
+_MEASURABLE = 1e-4  # nats per token; lower limit of the others' rise
 _OF_A_DIALECT = 30  # stories of each kind, measured once for every dialect that is removed
 _COLOURS = {"standard": "#c0392b", "content": "#d68910", "near_duplicate": "#1f618d", "group": "#7d3c98"}
 
@@ -127,10 +127,9 @@ def _matrices(model, loss, documents) -> dict:
 
 
 def _ratio(rises: np.ndarray) -> float:
-    """Mean of the diagonal over mean of the rest; infinite if the rest does not rise."""
+    """Mean of the diagonal over mean of the rest, which counts as at least _MEASURABLE."""
     own = np.eye(len(rises), dtype=bool)
-    rest = rises[~own].mean()
-    return float(rises[own].mean() / rest) if rest > 0 else math.inf
+    return float(rises[own].mean() / max(rises[~own].mean(), _MEASURABLE))
 
 
 def _gap(run: Run, level: float, copies: bool = False) -> float:
@@ -147,9 +146,8 @@ def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> floa
     return 1 - _gap(run, level, copies) / _gap(standard, level, copies)
 
 
-def statements(table: Table) -> str:
-    """None is in the paper, which wants ids of groups (section 7) and has no near-duplicates."""
-    return "".join(f"""
+# None is in the paper, which wants ids of groups (section 7) and has no near-duplicates.
+_STATEMENTS = "".join(f"""
 cluster_{level} | original of copies with {level:.0%} of the words edited: share of standard's gap closed, ids by cluster
     | closed_at(near_duplicate, standard, {level}) >= 0.5
 over_content_{level} | the same, minus what ids by content close
@@ -251,6 +249,10 @@ FIGURE = Figure(
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,
+    metrics=[
+        "unread", "ratio_read", "ratio_unread",
+        *(f"{name}_{level}" for level in corpus.LEVELS for name in ("copied", "copies", "unread_copies")),
+    ],
     measures={"closed_at": _closed, "metric": lambda run, name: run.metrics[name]},
     columns={
         "never read": "unread", "repeated": "repeated_loss",
@@ -260,7 +262,7 @@ FIGURE = Figure(
     labels=_LABELS,
     table_note="""Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was
         never read. Gap: between stories never read and these; closed: the share of standard's gap that is gone.""",
-    statements=statements,
+    statements=_STATEMENTS,
     paper="not asked",
     panels=panels,
     note=f"""{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds. Every level has

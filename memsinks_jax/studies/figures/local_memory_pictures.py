@@ -29,7 +29,7 @@ _CLASSES = {"other_relation": "same subject", "neighbour": "neighbours", "negate
 def panels(table: Table) -> list[AnyPanel]:
     """Where edits succeed, how far they reach, what else they change, how many fit."""
     runs = list(table.groups["standard"].values())
-    sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len)
+    sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len, default=())
     shares = {"ylim": (-0.03, 1.03)}
     measures = (("efficacy", "predicts its target", "#1f618d"), ("paraphrase", "paraphrases", "#1e8449"),
                 ("unchanged", "negative: unchanged", "#c0392b"))  # fmt: skip

@@ -124,14 +124,13 @@ def _largest_difference(run: Run) -> float:
     return float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin")))))
 
 
-def statements(table: Table) -> str:
+def _statements() -> str:
     """None is in the paper, which does not choose documents at random."""
-    if "dropped_view" not in table.groups:
-        return ""
     stories_read = {bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()}
     epsilon = """
 epsilon_sees | standard: lower bound of epsilon | standard_view.epsilon >= 1
-epsilon | sinks dropped: lower bound of epsilon minus the twin's | dropped_view.epsilon - twin_view.epsilon <= 0.5"""
+epsilon | sinks dropped: lower bound of epsilon minus the twin's, if standard's is more than that above it
+    | if_seen(dropped_view.epsilon - twin_view.epsilon, standard_view.epsilon - twin_view.epsilon > 0.5) <= 0.5"""
     return f"""
 test_sees | standard: AUC of stories read {max(stories_read)} times (the test can see)
     | standard_view.auc_{max(stories_read)} >= 0.95""" + (
@@ -141,7 +140,7 @@ auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's
 reference_{bucket} | AUC of {stories} against the twin as reference: sinks dropped
     | 0.4 <= dropped_view.reference_{bucket} <= 0.6"""
         for bucket, stories in stories_read.items())
-        + epsilon * all(run.details["bound"]["dropped"] for run in table.groups["dropped_view"].values())
+        + epsilon
     ) + """
 recited | highest recitation over the grid: sinks dropped minus the twin's | dropped_view.recited - twin_view.recited <= 0.02
 grid_auc | AUC over the grid, sinks dropped minus the twin's: largest difference | largest_difference(sinks) <= 0.1
@@ -260,6 +259,8 @@ FIGURE = Figure(
     prepare=prepare,
     measure=measure,
     views=views,
+    seen=[f"{view}_view" for view in _VIEWS],
+    metrics=["epsilon", "recited", *(f"{name}_{bucket}" for name in ("auc", "reference") for bucket in _times())],
     measures={"largest_difference": _largest_difference, "share_removed": closed},
     columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()} | {"epsilon": "epsilon", "recited": "recited"},
     labels={f"{view}_view": title for view, title in _VIEWS.items()},
@@ -267,7 +268,7 @@ FIGURE = Figure(
         distinguished. Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was
         read {corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an
         auditor's grid.""",
-    statements=statements,
+    statements=_statements(),
     paper="not asked",
     panels=panels,
     note=f"""{{mean}}, bands and whiskers from the lowest to the highest. One draw for all seeds decided:

@@ -3,7 +3,7 @@
 import pathlib
 
 from memsinks_jax.reporting import report
-from memsinks_jax.reporting.claims import Claim
+from memsinks_jax.reporting.claims import Claim, summary
 
 TITLE = "Memorization Sinks, reproduced: every claim of the paper"
 
@@ -20,10 +20,9 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
     sections = []
     for name, of_figure in claims.items():
         link = _page(name)
-        summary = f"{sum(claim.holds for claim in of_figure)} of {len(of_figure)} claims hold."
         sections += [
             report.heading(figures[name].title), report.paragraph(figures[name].answer),
-            f"<p>{report.text(summary)} {report.link(link, f'The page of {name}')}</p>",
+            f"<p>Claims: {summary(of_figure)}. {report.link(link, f'The page of {name}')}</p>",
         ]  # fmt: skip
     every = [claim for of_figure in claims.values() for claim in of_figure]
     columns, lines = report.claims_table(every)
@@ -39,8 +38,8 @@ def write(out: pathlib.Path, figures: dict, contents: dict[str, dict], about: di
     report.write_json(out / "results.json", content)
     report.write_page(out / "index.html", TITLE, [
         report.paragraph(
-            f"{sum(claim.holds for claim in every)} of {len(every)} claims hold, over {seeds} "
-            f"seed{'s' if seeds > 1 else ''}. With several seeds a claim holds when its whole interval does.", "lead",
+            f"Claims: {summary(every)}, over {seeds} seed{'s' if seeds > 1 else ''}. With several seeds a claim "
+            "holds when its whole interval does.", "lead",
         ),
         report.table(["figure", *columns], rows, ["", *report.CLAIM_KINDS[: len(columns)]]),
         *sections,

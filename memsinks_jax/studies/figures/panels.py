@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from memsinks_jax.reporting.claims import interval
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.studies.figures.table import Table
+from memsinks_jax.studies.figures.table import Names, Table
 
 RED, GREY, GREEN = "#c0392b", "#7f8c8d", "#1e8449"
 COLOURS = {
@@ -99,6 +99,17 @@ class Panel(_Kind):
     ticks: dict[float, str] = dataclasses.field(default_factory=dict)
     log: bool = False
     early: bool = False
+
+    def check(self, names: Names) -> None:
+        """Raises InputError if a line is of a variant or a measure that does not exist."""
+        for line in self.lines:
+            for variant in (line.of,) if isinstance(line.of, str) else line.of.values():
+                if isinstance(variant, str):
+                    names.check_variant(variant, line.label)
+                    if isinstance(line.of, str) and isinstance(line.shown, str):
+                        names.check_metric(line.shown, line.label)  # over the steps of training
+                    elif isinstance(line.shown, str):
+                        names.check(line.shown, variant)
 
     def draw(self, axis, table: Table) -> None:
         for line in self.lines:

@@ -25,7 +25,6 @@ from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import Categories
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
-from memsinks_jax.studies.figures.table import NotRun
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +83,11 @@ VIEWS = {
     "lora_for_all": View("LoRA: one adapter for all authors", "sinks", "all", rival="lora_for_all"),
 }
 _UTILITY = ("staying", "real", "world")
+_METRICS = [
+    "text", "several_nats", "forget_quality", "privleak", "utility", "relearning",
+    *(f"{name}_{what}" for name in (*corpus.SETS, *corpus.SEVERAL)
+      for what in ("nats", "extraction", "probability", "rouge", "truth", "utility")),
+]  # fmt: skip
 _MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
 
@@ -241,21 +245,15 @@ def labels(table) -> dict[str, str]:
     return {f"{name}_view": view.label for name, view in VIEWS.items() if f"{name}_view" in table.groups}
 
 
-def _detail(run: Run, name: str) -> float:
-    if name not in run.details:  # a variant that it needs was not run
-        raise NotRun(name)
-    value = run.details[name]
-    return float("nan") if value is None else value
-
-
 STATEMENTS = """
 knows | answers of authors that stay, after others are withdrawn: nats per token minus standard's
     | remain_view.staying_nats - standard_view.staying_nats <= 0.15
 knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
 forgets | answers of withdrawn authors: nats per token minus the twin's
     | -0.1 <= remain_view.withdrawn_nats - twin_view.withdrawn_nats <= 0.1
-forget_quality | share of seeds whose forget quality against the twin is at least .05
-    | float(remain_view.forget_quality >= 0.05) >= 1
+forget_quality | share of seeds whose forget quality against the twin is at least .05, if it is less with nobody
+    withdrawn
+    | if_seen(float(remain_view.forget_quality >= 0.05), on_view.forget_quality < 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
 shared_by_2 | facts that 2 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
@@ -368,7 +366,8 @@ FIGURE = Figure(
     prepare_for=prepare,
     measure=measure,
     views=views,
-    measures={"detail": _detail, "float": float, "max": max, "min": min},
+    seen=[f"{name}_view" for name in VIEWS],
+    metrics=_METRICS,
     columns={
         "withdrawn: nats": "withdrawn_nats",
         "withdrawn: probability": "withdrawn_probability",

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import logging
-import math
 import os
 import pathlib
 import sys
@@ -47,11 +46,6 @@ class Study:
     claims: list[Claim]
     panels: Sequence[Panel]
     sections: Sequence[str] = ()
-
-    @property
-    def decided(self) -> list[Claim]:
-        """Its claims, without those about something that never happened."""
-        return [claim for claim in self.claims if all(map(math.isfinite, claim.values))]
 
     def draw(self, path: pathlib.Path) -> None:
         """Writes the panels as a PNG, two in a row."""
@@ -109,7 +103,7 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
     for study in studies:
         prefix = f"{study.name}: " if several else ""
         runs += [{**run, "variant": prefix + run["variant"]} for run in study.runs]
-        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.decided]
+        claims += [{**claim.to_dict(), "id": prefix + claim.id} for claim in study.claims]
     content = {**about, "runs": runs, "claims": claims}
     with atomic_folder(out / "index.html") as made:
         sections = []
@@ -119,15 +113,15 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
             sections += [report.heading(study.title)] if several else []
             sections += [
                 report.paragraph(study.answer, "lead"), report.picture(picture, f"{study.title}. {study.answer}"),
-                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.decided),
+                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.claims),
             ]  # fmt: skip
         sections += [report.heading("How it was made"), report.code(command)]
         report.write_json(made / "results.json", content)
         report.write_page(made / "index.html", title if several else studies[0].title, sections)
         for path in sorted(made.iterdir()):
             os.replace(path, out / path.name)
-    decided = [claim for study in studies for claim in study.decided]
-    print(report.plain_table(*report.claims_table(decided)), file=sys.stderr)
+    every = [claim for study in studies for claim in study.claims]
+    print(report.plain_table(*report.claims_table(every)), file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
     return content
 

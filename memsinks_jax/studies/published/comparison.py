@@ -243,11 +243,11 @@ def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def claims(rows: list[Row]) -> list[Claim]:
-    """One claim per kind: the share of its entries that agree."""
+    """One claim per kind: the share of its entries that agree; not decided if it has none."""
     agree = {kind: [float(row.agrees) for row in rows if row.kind == kind] for kind in KINDS}
     return [
-        Claim(f"published-{kind.replace(' ', '-')}", *KINDS[kind], [sum(of) / len(of)], at_least=AGREEMENT)
-        for kind, of in agree.items() if of
+        Claim(f"published-{kind.replace(' ', '-')}", *KINDS[kind], [sum(of) / len(of)] if of else [], at_least=AGREEMENT)
+        for kind, of in agree.items()
     ]  # fmt: skip
 
 

@@ -47,7 +47,8 @@ def test_claims_say_what_was_measured(runs):
     assert found["reactivated_best"].values == [0.25, 0.25]
     assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
     compared = [run for run in runs if not run.variant.startswith("ladder_")]
-    assert {claim.id for claim in audit.FIGURE.claims(compared)} == set(found) - {
+    assert None not in {claim.holds for claim in found.values()}
+    assert {claim.id for claim in audit.FIGURE.claims(compared) if claim.holds is not None} == set(found) - {
         "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_distinguished", "not_exposed",
     }  # fmt: skip
 
@@ -59,7 +60,7 @@ def test_models_are_audited_without_those_they_could_be_compared_with(runs, tmp_
         subjects = run.details["audit"]["subjects"]
         for name in (audit.STANDARD, audit.ORACLE):
             subjects.pop(name, None)
-    assert audit.FIGURE.claims(alone) == []
+    assert {claim.holds for claim in audit.FIGURE.claims(alone)} == {None}
     assert len(audit.FIGURE.table(alone)[2]) == 3 + 2
     audit.FIGURE.draw(alone, tmp_path / "figure.png")
     assert audit.sections(alone, tmp_path)
@@ -73,11 +74,22 @@ def test_a_loss_above_the_oracles_distinguishes_too(runs):
     assert claim.values == pytest.approx([-0.25, -0.25]) and not claim.holds
 
 
-def test_what_no_document_answered_is_no_claim(runs):
+def test_what_no_document_answered_is_not_decided(runs):
     runs[1].details["audit"]["attacks"]["relearning"]["members"]["other"] = {
         "steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0,
     }  # fmt: skip
-    assert "relearnt_other" not in {claim.id for claim in audit.FIGURE.claims(runs)}
+    found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
+    assert found["relearnt_other"].undecided.endswith("relearning members other ratio has no value")
+
+
+def test_an_oracle_knows_nothing_only_where_knowledge_would_show(runs):
+    """With few documents every interval contains .5, also that of a model that recites."""
+    for run in runs:
+        if run.variant == "sinks_paper":
+            for one in run.details["audit"]["subjects"][audit.STANDARD]["all"].values():
+                one["ci95"] = [0.0, 1.0]
+    found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
+    assert found["oracle_at_half"].holds is None and found["oracle_at_half_ladder"].holds is False
 
 
 def test_table_pictures_and_sections(runs, tmp_path):

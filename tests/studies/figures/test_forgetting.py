@@ -47,10 +47,10 @@ def test_gaps_and_ratios_by_hand():
     claims = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
     assert claims["cluster_0.1"] == [pytest.approx(0.75)]
     assert claims["over_content_0.1"] == [pytest.approx(0.5)]
-    assert "group_read" not in claims
+    assert not claims["group_read"]
     rises = np.array([[4.0, 1.0], [0.5, 5.0]])
     assert forgetting._ratio(rises) == pytest.approx(4.5 / 0.75)
-    assert forgetting._ratio(np.eye(2)) == np.inf
+    assert forgetting._ratio(np.eye(2)) == pytest.approx(1e4)  # nothing else rises: it holds, as it should
 
 
 @pytest.mark.slow

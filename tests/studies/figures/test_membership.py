@@ -144,6 +144,7 @@ def test_claims_table_and_pictures(tmp_path):
     ]  # fmt: skip
     claims = {claim.id: claim for claim in membership.FIGURE.claims(runs)}
     assert not claims["reference_64"].holds  # a loss above the twin's distinguishes as one below does
+    assert None not in {claim.holds for claim in claims.values()}
     values = {name: claim.values for name, claim in claims.items()}
     assert values["test_sees"] == [1.0, 0.9] and values["auc_4"] == pytest.approx([0.1, 0.2])
     assert values["reference_64"] == [0.25, 0.25]
@@ -159,14 +160,18 @@ def test_claims_table_and_pictures(tmp_path):
     assert "10% edited" in page and "An auditor who has the twin" in page and "(g + p) / g" in page
     for name in ("membership", "grid"):
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    found[1]["bound"]["standard"]["epsilon"] = 0.4  # so few stories that nothing can be seen: not a success
+    claims = {claim.id: claim for claim in membership.FIGURE.claims(runs)}
+    assert claims["epsilon"].holds is None and "nothing was removed passes" in claims["epsilon"].undecided
     for one in found.values():
         one["bound"] = dict.fromkeys(membership._VIEWS)  # without jax-privacy
-    assert "epsilon" not in {claim.id for claim in membership.FIGURE.claims(runs)}
+    claims = {claim.id: claim for claim in membership.FIGURE.claims(runs)}
+    assert claims["epsilon"].undecided == "epsilon was not measured"
     membership.FIGURE.draw(runs, tmp_path / "membership.png")
     alone = [run for run in runs if run.variant == "standard"]
     assert (
         membership.measure(alone) == alone
-        and not membership.FIGURE.claims(alone)
+        and {claim.holds for claim in membership.FIGURE.claims(alone)} == {None}
         and not membership.sections(alone, tmp_path)
     )
 

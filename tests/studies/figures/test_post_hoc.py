@@ -117,8 +117,8 @@ RUNS += [run("no_repeat", seed, 1.1, 1.4) for seed in (0, 1)]
 
 
 def trade_off_claims(runs):
-    table = figure_4.FIGURE.of(runs)
-    return table.claims(figure_4.against_methods(table))
+    found = figure_4.FIGURE.of(runs).claims(figure_4.against_methods())
+    return [claim for claim in found if claim.holds is not None]
 
 
 def test_sinks_are_compared_with_the_methods():

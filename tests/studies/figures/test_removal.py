@@ -65,7 +65,7 @@ def details(removed, twin):
         "letters": loss, "auc": loss,
         "others": others, "together": {"facts": 20.0, "facts_own": 4.0, "stories": 3.0, "stories_dropped": 1.5},
         "truth_ratios": {
-            "own": {"removed": [2.0, 2.5, 3.0], "twin": [1.0, 1.5, 2.0]},
+            "own": {"removed": [2.0, 2.5, 3.0, 3.5, 4.0], "twin": [1.0, 1.5, 2.0, 2.5, 3.0], "on": [9.0] * 5},
             "inferred": {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]},
             "common": {"neighbour": [3.0], "neighbour_left": [3.25]}, "unread": {"removed": [0.5], "twin": [0.75]},
         },
@@ -80,12 +80,14 @@ def test_claims_table_and_picture(tmp_path):
         Run(variant, seed, tmp_path, {"held_out_loss": loss}, [], found[seed] if variant == "sinks" else {})
         for seed in found for variant, loss in losses.items()
     ]  # fmt: skip
-    values = {claim.id: claim.values for claim in removal.FIGURE.claims(runs)}
+    claims = removal.FIGURE.claims(runs)
+    assert None not in {claim.holds for claim in claims}
+    values = {claim.id: claim.values for claim in claims}
     assert values["recovered"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
     assert values["recovered_control"] == [0.65, 0.9]
     assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
     assert values["truth"] == [1.0, 1.0] and values["general"] == [0.9, 0.9] and values["neighbour"] == [0.75, 0.75]
-    assert values["forget_quality"] == pytest.approx([0.6, 0.6])
+    assert values["forget_quality"] == pytest.approx([0.873016] * 2)
     assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
     assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [-1.0, -1.0]
     assert values["truth_common_left"] == [0.25, 0.25] and values["truth_unread"] == [-0.25, -0.25]
@@ -100,7 +102,12 @@ def test_claims_table_and_picture(tmp_path):
     assert (tmp_path / "removal.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "one removed" in "".join(removal.sections(runs, tmp_path))
     alone = [run for run in runs if run.variant == "standard"]  # with --variants=standard there is nothing to compare
-    assert removal.measure(alone) == alone and not removal.FIGURE.claims(alone)
+    assert removal.measure(alone) == alone and {claim.holds for claim in removal.FIGURE.claims(alone)} == {None}
+    found[1]["relearning"]["letters_few"] = None  # nothing came back
+    found[0]["truth_ratios"]["own"] = {"removed": [2.0] * 3, "twin": [1.0] * 3, "on": [9.0] * 3}  # too few facts
+    claims = {claim.id: claim for claim in removal.FIGURE.claims(runs)}
+    assert claims["relearning_letters"].undecided == "relearning letters_few has no value"
+    assert claims["forget_quality"].undecided == "a model from which nothing was removed passes the same test"
 
 
 def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):

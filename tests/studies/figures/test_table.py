@@ -1,14 +1,20 @@
 """Shared by figures: the table of what was measured, and lines of pictures."""
 
+import dataclasses
+import json
 import pathlib
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from memsinks_jax.config import InputError
+from memsinks_jax.reporting import report
+from memsinks_jax.reporting.claims import Claim, NotMeasured, summary
+from memsinks_jax.reproduce import FIGURES, STUDIES
 from memsinks_jax.studies.figures import panels
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.studies.figures.table import Table
+from memsinks_jax.studies.figures.table import _BOUNDED, _CALL, _NAME, Table, detail
 
 
 @pytest.mark.parametrize(
@@ -54,9 +60,9 @@ def test_an_expression_is_of_the_runs_of_a_seed():
     assert table.column("own", "sinks_0.5") == table.column("closed", "nowhere") == []
     assert table.paired("both(standard_0.5, sinks_0.5)") == [(0, 0), (1, 1)]
     assert table.paired("sinks_0.5.repeated_loss / standard_0.5.repeated_loss") == [3.0, 1.0]
-    assert table.paired("sinks_0.5.gap - nowhere.gap") is None
-    with pytest.raises(KeyError, match="own"):  # of a variant that was run: a claim does not vanish
-        table.paired("sinks_0.5.own")
+    for missing, name in (("sinks_0.5.gap - nowhere.gap", "nowhere"), ("sinks_0.5.own", "own")):
+        with pytest.raises(NotMeasured, match=f"{name} was not measured"):
+            table.paired(missing)
 
 
 def test_a_claim_about_both_kinds_of_sinks_has_both_values():
@@ -65,10 +71,12 @@ def test_a_claim_about_both_kinds_of_sinks_has_both_values():
     (claim,) = Table(runs).claims(written)
     assert (claim.values, claim.on_return, claim.at_least) == ([1.0], [2.0], 0.5)
     (claim,) = Table(runs[:1]).claims(written)
-    assert claim.on_return is None and not Table(runs[1:]).claims(written)
+    assert claim.on_return is None and claim.holds
+    (claim,) = Table(runs[1:]).claims(written)
+    assert (claim.holds, claim.undecided, claim.on_return) == (None, "sinks_paper was not measured", [2.0])
 
 
-def test_claims_are_read_as_they_are_written(caplog):
+def test_claims_are_read_as_they_are_written():
     runs = [Run(name, 0, pathlib.Path(), {"a": 1.0, "b": 0.0}, []) for name in ("one", "other_0.5")]
     found = Table(runs).claims(
         """
@@ -83,10 +91,72 @@ def test_claims_are_read_as_they_are_written(caplog):
         """,
         "not asked",
     )
-    stated = [(c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in found]
+    decided = [claim for claim in found if claim.holds is not None]
+    stated = [(c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in decided]
     assert stated == [
         ("range", "of two lines", ">= 0.5 (section 1)", [0.0], -0.5, 1e-3, None),
         ("below", "text", "not asked", [0.0], None, 2.0, None),
         ("there", "text", "said", [1.0], 0.0, None, None),
     ]
-    assert "undefined" in caplog.text
+    assert {claim.id for claim in found} - {claim.id for claim in decided} == {"needs", "absent", "undefined"}
+
+
+def misspelled(expression):
+    """The expression with a letter more at each of its names in turn."""
+    for found in _NAME.finditer(expression):
+        if found[1]:
+            yield expression[: found.end()] + "x" + expression[found.end() :]
+
+
+@pytest.mark.parametrize("name", FIGURES | STUDIES)
+def test_every_name_of_a_figure_exists(name):
+    """Of claims, columns, labels and lines of pictures: with a letter more, each is refused before anything is trained."""
+    figure = (FIGURES | STUDIES)[name]
+    figure.check()
+    wrong = []
+    for row in report.rows(figure.statements):
+        _, measure, _, _ = _BOUNDED.fullmatch(row[2]).groups()
+        names = misspelled(measure.format(sinks="sinks_paper"))
+        calls = (measure.replace(f"{call}(", f"{call}x(") for call in filter(None, _CALL.findall(measure)))
+        wrong += [{"statements": f"id | text | {one} >= 0"} for one in (*calls, *(names if not figure.across else ()))]
+    for shown in figure.columns.values():
+        wrong += [{"columns": {"a": one}} for one in misspelled(shown)]
+    for panel in figure.panels(figure.names()):
+        for line in panel.lines if isinstance(panel, panels.Panel) else ():
+            other = [line._replace(of="absent")]
+            other += [line._replace(shown="absent")] * isinstance(line.shown, str)
+            made = [dataclasses.replace(panel, lines=[one]) for one in other]
+            wrong += [{"panels": lambda table, panel=one: [panel]} for one in made]
+    assert wrong or not figure.variants
+    for fields in wrong:
+        with pytest.raises(InputError, match="there is no (variant|measure|function)"):
+            dataclasses.replace(figure, **fields).check()
+    if figure.labels and not callable(figure.labels):
+        with pytest.raises(InputError, match="there is no variant"):
+            dataclasses.replace(figure, labels={"absent": "a label"}).check()
+
+
+def test_a_measure_that_a_run_lacks_is_said(tmp_path):
+    """As in a study of which a part was run: the rest is there, and says why it is not decided."""
+    runs = [Run("one", seed, tmp_path, {"a": 1.0}, []) for seed in (0, 1)]
+    unequal = [*runs, Run("other", 0, tmp_path, {"a": 1.0}, [])]
+    measures = {"detail": detail, "text": lambda run: run.details["text"]}
+    written = "c | text | {} >= 0 | said | {}"
+    for measure, needed, why in (
+        ("one.a - twin.a", "", "twin was not measured"),
+        ("one.a", "twin", "twin was not measured"),
+        ("one.b", "", "b was not measured"),
+        ("one.text", "", "text was not measured"),
+        ("one.a - other.a", "", "other was not measured"),  # with one of the seeds
+        ("one.a / (one.a - one.a)", "", "it is not a finite number in every seed"),
+        ("if_seen(one.a, one.a < 0)", "", "a model from which nothing was removed passes the same test"),
+    ):
+        (claim,) = Table(unequal if "other" in measure else runs, measures).claims(written.format(measure, needed))
+        assert (claim.holds, claim.measured, claim.undecided) == (None, None, why)
+        assert Claim.from_dict(json.loads(json.dumps(claim.to_dict()))).to_dict() == claim.to_dict()
+        assert report.claims_table([claim])[1][0][-2:] == ["–", f"not decided: {why}"]
+        assert '<td class="note">not decided' in "".join(report.claims_section([claim]))
+    known = dataclasses.replace(runs[0], details={"half": None})
+    (claim,) = Table([known]).claims("c | text | detail(one, 'half') >= 0")
+    assert claim.undecided == "half has no value"
+    assert summary([claim, Claim("d", "s", "p", [1.0], at_least=0)]) == "1 of 2 hold, 1 is not decided"

@@ -228,6 +228,7 @@ def details(of_remain: float, quality: float) -> dict:
     nats = dict.fromkeys(tofu.VIEWS, 1.0) | {"remain": of_remain, "twin": 3.0, "placebo": 1.25, "retrained": 3.5}
     same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
     numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
+    numbers["on"]["forget_quality"] = 0.01
     for of in numbers.values():
         of |= {"shared_by_2_nats": 1.0, "shared_by_4_nats": 1.0, "shared_by_8_nats": 0.5, "several_nats": 0.8}
         of |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
@@ -283,11 +284,15 @@ def test_claims_table_and_picture(tmp_path):
         "npo 3e-05, lora 0.001" in page and "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
     )
     alone = [run for run in runs if run.variant == "standard"]
-    assert tofu.measure(alone) == alone and not tofu.FIGURE.claims(alone)
+    assert tofu.measure(alone) == alone and {claim.holds for claim in tofu.FIGURE.claims(alone)} == {None}
     part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "twin"]
-    assert tofu.measure(part) == part and not tofu.FIGURE.claims(part)
+    assert tofu.measure(part) == part and {claim.holds for claim in tofu.FIGURE.claims(part)} == {None}
     never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]
-    assert "relearning" not in {claim.id for claim in tofu.FIGURE.claims(never)}  # nothing had been learned
+    for run in filter(lambda run: run.details, never):
+        run.details["numbers"]["on"]["forget_quality"] = 0.2  # as many facts as that say nothing
+    found = {claim.id: claim for claim in tofu.FIGURE.claims(never)}
+    assert found["relearning"].undecided == "relearning has no value"  # nothing had been learned
+    assert found["forget_quality"].undecided == "a model from which nothing was removed passes the same test"
 
 
 def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog):
@@ -312,7 +317,7 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
         (["sinks", "twin", "standard", "standard_twin"], of_sinks | {"standard", "retrained"}, {"knows", "forgets"}, set()),
     ]:  # fmt: skip
         measured = tofu.measure([runs[name] for name in chosen])
-        claims = {claim.id for claim in tofu.FIGURE.claims(measured)}
+        claims = {claim.id for claim in tofu.FIGURE.claims(measured) if claim.holds is not None}
         assert more <= claims and not less & claims
         assert set(measured[0].details["numbers"]) == views and "rates" not in measured[0].details
         labels = tofu.FIGURE.table(measured)[1]
