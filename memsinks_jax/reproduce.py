@@ -126,7 +126,7 @@ def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], com
 def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
     """Every figure of the paper in a folder of its own, and the page of all claims -> the content of its results.json.
 
-    Runs that several figures need are trained once. A finished figure of the same command stays as it is.
+    Runs that several figures need are trained once. A finished figure that trains nothing stays as it is.
     """
     command, workdirs = asked.command("--all", out), {}
     folders = {figure: out / f"figure_{figure}" for figure in FIGURES}
@@ -134,7 +134,7 @@ def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
     # Train all before measuring any, because measuring takes the accelerator. Together they also fill the cores.
     train_all([job for jobs in plans.values() for job in jobs], asked.at_once)
     contents = {
-        figure: _made_by(command, folders[figure]) or reproduce(figure, asked, folders[figure], jobs, command)
+        figure: _made_by(command, figure, folders[figure]) or reproduce(figure, asked, folders[figure], jobs, command)
         for figure, jobs in plans.items()
     }
     about = {"figure": "all", "preset": asked.preset, "seeds": asked.seeds, "command": command}
@@ -143,8 +143,10 @@ def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
     return content
 
 
-def _made_by(command: str, out: pathlib.Path) -> dict | None:
-    """The content of results.json, if this command made all of it."""
+def _made_by(command: str, figure: str, out: pathlib.Path) -> dict | None:
+    """The content of results.json, if this command made all of it. Not of models: these may be others by now."""
+    if FIGURES[figure].variants:
+        return None
     try:
         content = json.loads((out / "results.json").read_text())
     except (OSError, ValueError):

@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -76,6 +77,15 @@ def tiny_config() -> Config:
     config = with_fields(config, {"optimizer": OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)})
     config = with_fields(config, {"sinks.shared_fraction": 0.5, "mesh.data": 8})
     return validate(config)
+
+
+def seal_of(workdir: pathlib.Path, weights: str, data: str = "") -> None:
+    """Writes what names the weights of a made-up run's only checkpoint."""
+    checkpoint = workdir / "checkpoints" / "1"
+    (checkpoint / "progress").mkdir(parents=True, exist_ok=True)
+    digests = {"params/token_embedding": weights}
+    (checkpoint / "progress" / "data.json").write_text(json.dumps({"digests": digests, "data": data}))
+    (checkpoint / "seal.json").write_text(json.dumps({"files": {"opened.npy": [1, ""]}}))
 
 
 def prepare_apart(source: pathlib.Path, out: pathlib.Path, tokenizer: pathlib.Path, **flags) -> None:

@@ -205,6 +205,32 @@ def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
     return open_tokenizer(_tokenizer_path(workdir))
 
 
+def newest_weights(workdir: pathlib.Path) -> str:
+    """A hash that names the newest checkpoint's parameters, the ids whose sinks are on, and the data.
+
+    From digests and hashes that lie beside the arrays: none is read. Two trainings of a small model have different
+    hashes, even if their parameters are equal: these have no digests, and their files differ.
+
+    Raises:
+      InputError: there is no checkpoint, or it is damaged.
+    """
+    checkpoints = workdir / "checkpoints"
+    steps = [path for path in checkpoints.glob("*") if path.name.isdigit()]
+    if not steps:
+        raise InputError(f"{workdir} holds no complete checkpoint; remove it to train it anew")
+    newest = max(steps, key=lambda path: int(path.name))
+    try:
+        progress = json.loads((newest / "progress" / "data.json").read_text())
+        files = json.loads((newest / "seal.json").read_text())["files"]
+        saved = progress.get("digests", files)
+        parameters = {name: saved[name] for name in sorted(saved) if name.startswith("params/")}
+        about = [parameters, files.get("opened.npy"), progress.get("data")]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f"({error}); restore it from a copy"
+        raise InputError(f"checkpoint {newest} is damaged {reason}") from None
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
 def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on: dict | None = None) -> Corpus:
     """The run's documents, read or generated again, with the run's tokenizer and split.
 

@@ -14,6 +14,7 @@ from test_checkpoint import files_of, shapes_of
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.data.opened import nobody
+from memsinks_jax.runs.workdir import newest_weights
 from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
@@ -79,6 +80,34 @@ def flip(path, place):
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ 16]))
+
+
+def test_a_checkpoint_names_its_weights_and_no_array_is_read(large, tmp_path, one_device):
+    shutil.copytree(large[0], tmp_path / "copy")
+    before = bytes_read()
+    name = newest_weights(large[0])
+    assert newest_weights(tmp_path / "copy") == name and bytes_read() - before < 2**20
+    places = []
+    for number, config in enumerate((large_config(), large_config(), tiny_config(), tiny_config())):
+        places.append(tmp_path / f"run{number}")
+        places[-1].mkdir()
+        (places[-1] / "config.json").write_text("{}")
+        state = random_state(config, one_device)
+        if number == 1:  # in one element alone
+            (path, array), *_ = jax.tree_util.tree_leaves_with_path(state.params)
+            changed = array.at[(0,) * array.ndim].add(1.0)
+            state = jax.tree_util.tree_map_with_path(lambda at, a: changed if at == path else a, state.params)
+            state = random_state(config, one_device)._replace(params=state)
+        checkpoints = Checkpoints(places[-1], config.training)
+        checkpoints.save(3, state, tokens=300, ids=nobody())
+        checkpoints.close()
+    names = list(map(newest_weights, places))
+    assert names[0] == name != names[1] and len(set(names)) == 4
+    (places[0] / "checkpoints" / "3" / "seal.json").write_text("[")
+    with pytest.raises(InputError, match="3 is damaged"):
+        newest_weights(places[0])
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
+        newest_weights(tmp_path)
 
 
 def test_a_save_does_not_read_back_what_it_wrote(large):

@@ -1,4 +1,4 @@
-"""Caches slow measurements next to their run, and repeats them if a run they read or the question has changed."""
+"""Caches slow measurements next to their run. Repeats them if the weights of a run or the question have changed."""
 
 import dataclasses
 import functools
@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 
-from memsinks_jax.config import InputError, from_json
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.runs import Run, by_variant
@@ -15,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def cached(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], dict]) -> dict:
-    """The result of `measure`, or that in RUN.NAME.json if runs and question are the same.
+    """The result of `measure`, or that in RUN.NAME.json if models and question are the same.
 
     Args:
       runs: all that the measurement reads; RUN is the first.
@@ -23,14 +22,13 @@ def cached(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], di
     """
     path = runs[0].workdir.with_name(f"{runs[0].workdir.name}.{name}.json")
     models = [
-        {"config": dataclasses.asdict(workdirs.read_config(run.workdir)), "step": run.metrics["step"]} for run in runs
+        {"config": dataclasses.asdict(workdirs.read_config(place)), "weights": workdirs.newest_weights(place)}
+        for place in (run.workdir for run in runs)
     ]
     of = json.loads(json.dumps({"runs": models, "asked": asked}))  # as it is read back
     try:
         content = json.loads(path.read_text())
-        for model in content["of"]["runs"]:  # perhaps written by an earlier version
-            model["config"] = dataclasses.asdict(from_json(json.dumps(model["config"]), str(path)))
-    except (OSError, ValueError, LookupError, InputError):
+    except (OSError, ValueError):
         content = {}
     if content.get("of") != of:
         content = {"of": of, "measured": json.loads(json.dumps(measure()))}

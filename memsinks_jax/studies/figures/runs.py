@@ -1,7 +1,9 @@
 """The runs behind a figure. The train command trains them, several at a time, each in a workdir that resumes."""
 
 import dataclasses
+import functools
 import importlib.util
+import json
 import logging
 import os
 import pathlib
@@ -16,7 +18,8 @@ import tqdm
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
-from memsinks_jax.config import Config, InputError, flatten, from_json, settable, to_json, validate, with_fields
+from memsinks_jax.config import Config, InputError, flatten, settable, to_json, validate, with_fields
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, SIGNALS, Interrupted, state_is_saved
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
@@ -83,13 +86,28 @@ class Job:
 
     @property
     def mark(self) -> pathlib.Path:
-        """Written when the run is finished; holds its config."""
+        """Written when the run is finished; holds its config and what names its weights."""
         return self.workdir.with_name(f"{self.workdir.name}.finished.json")
 
     @property
     def finished(self) -> bool:
-        there = self.mark.exists() and self.workdir.is_dir()
-        return there and from_json(self.mark.read_text(), str(self.mark)) == self.config
+        """Whether the folder has the weights that this config made. Raises InputError if the data have changed."""
+        try:
+            marked, there = self.mark.read_text(), self._marked()
+        except (OSError, InputError):  # not trained to the end yet, or damaged: the train command sees to it
+            return False
+        if marked == there and (self.config.data.files or self.config.general.files):
+            _check_data(self.workdir, marked)
+        return marked == there
+
+    def _marked(self) -> str:
+        weights = workdirs.newest_weights(self.workdir)
+        return json.dumps({"config": to_json(self.config), "weights": weights}) + "\n"
+
+    def mark_finished(self) -> None:
+        scratch = self.mark.with_suffix(".new")
+        scratch.write_text(self._marked())
+        os.replace(scratch, self.mark)
 
 
 def make_jobs(
@@ -167,7 +185,7 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
                 if process.poll() is not None:
                     del running[place]
                     _check(process.returncode, job.log)
-                    _mark_finished(job)
+                    job.mark_finished()
                     bar.update()
                     logger.info("finished %s, seed %d", job.variant, job.seed)
             lines = [_last_line(job.log) for _, job in running.values()]
@@ -187,10 +205,10 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
     return [_read(job) for job in jobs]
 
 
-def _mark_finished(job: Job) -> None:
-    scratch = job.mark.with_suffix(".new")
-    scratch.write_text(to_json(job.config))
-    os.replace(scratch, job.mark)
+@functools.cache
+def _check_data(workdir: pathlib.Path, weights: str) -> None:
+    """Raises InputError if the files of a run are not those that it was trained on. Once for the same weights."""
+    workdirs.read_corpus(workdir)
 
 
 def default_jobs() -> int:

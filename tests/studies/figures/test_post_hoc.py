@@ -2,11 +2,12 @@
 
 import dataclasses
 import pathlib
+import shutil
 import types
 
 import numpy as np
 import pytest
-from conftest import EVERYBODY
+from conftest import EVERYBODY, seal_of
 from measured import details
 from planted import MEMORIZED, OTHERS, batches_of, planted_model
 
@@ -45,6 +46,7 @@ def test_what_is_measured_is_measured_once(tmp_path, measured_methods, monkeypat
     workdir = tmp_path / "standard-seed0"
     workdir.mkdir()
     (workdir / "config.json").write_text(to_json(Config()))
+    seal_of(workdir, "a")
     run = Run("standard", 0, workdir, {"step": 9}, [])
     first = post_hoc.removals(run, ("random", "zero_out"))
     progress = []
@@ -53,10 +55,16 @@ def test_what_is_measured_is_measured_once(tmp_path, measured_methods, monkeypat
         == first["random"]
     )
     assert (measured_methods, len(progress)) == (["random", "zero_out", "activation"], 3)
-    post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random",))  # it was trained further
+    shutil.rmtree(workdir / "checkpoints")
+    seal_of(workdir, "b")  # deleted and trained anew, or further
+    post_hoc.removals(run, ("random",))
     assert measured_methods[3:] == ["random"]
+    seal_of(workdir, "b", data="other documents")
+    post_hoc.removals(run, ("random", "zero_out"))
+    assert measured_methods[4:] == ["random", "zero_out"]
+    del measured_methods[4:]
     monkeypatch.setattr(post_hoc, "FEW", 4)
-    post_hoc.removals(Run("standard", 0, workdir, {"step": 10}, []), ("random", "zero_out", "zero_out"))
+    post_hoc.removals(run, ("random", "zero_out", "zero_out"))
     assert measured_methods[4:] == ["zero_out"]
     (tmp_path / "standard-seed0.post_hoc.random.json").write_text("{")
     post_hoc.removals(run, ("random",))
@@ -65,6 +73,7 @@ def test_what_is_measured_is_measured_once(tmp_path, measured_methods, monkeypat
 
 def test_only_some_runs_are_measured(measured_methods, tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
+    seal_of(tmp_path, "a")
     one, other = (Run(name, 0, tmp_path, {"step": 9}, []) for name in ("standard", "sinks"))
     found = post_hoc.measured([one, other], lambda run: run.variant == "standard", ("random",))
     assert [set(run.details) for run in found] == [{"random"}, set()]
@@ -163,6 +172,7 @@ def test_the_section_of_4c(tmp_path):
 
 def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(measured_methods, tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
+    seal_of(tmp_path, "a")
     runs = [Run(variant, 0, tmp_path, {"step": 9}, []) for variant in figure_4.FIGURE.variants]
     assert all(bool(run.details) == (run.variant == "standard") for run in figure_4.measure(runs))
     assert not any(run.details for run in figure_4.measure(runs[:3]))

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from conftest import tiny_config
+from conftest import seal_of, tiny_config
 from measured import details
 
 from memsinks_jax import reproduce
@@ -124,6 +124,7 @@ def test_slow_measurements_are_cached_in_the_run(runs, tmp_path, monkeypatch):
         runs[number] = dataclasses.replace(run, workdir=tmp_path / f"{run.variant}-seed{run.seed}", details={})
         runs[number].workdir.mkdir()
         (runs[number].workdir / "config.json").write_text(config)
+        seal_of(runs[number].workdir, run.variant)
 
     def take(runs):
         timed.append([run.variant for run in runs])

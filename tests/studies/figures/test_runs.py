@@ -1,14 +1,14 @@
 """The runs behind figures: which are shared, what a command line may set, what is trained again."""
 
-import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
-from test_config import of_before
+from conftest import seal_of
 
-from memsinks_jax.config import InputError, to_json
+from memsinks_jax.config import InputError
 from memsinks_jax.studies.figures import runs
 from memsinks_jax.studies.figures.runs import Variation, make_jobs
 from memsinks_jax.variants import CONFIGS
@@ -57,6 +57,7 @@ def started(monkeypatch):
         names.append((job.variant, job.workdir.name))
         job.workdir.mkdir(parents=True, exist_ok=True)
         job.log.write_text("")
+        seal_of(job.workdir, str(len(names)))
         (job.workdir / "metrics.jsonl").write_text('{"step": 1, "held_out_loss": 2.0}\n')
         return subprocess.Popen([sys.executable, "-S", "-c", ""])
 
@@ -71,12 +72,36 @@ def test_what_is_finished_is_not_started_again(tmp_path, started):
     assert started == [("one", "one-seed0"), ("other", "other-seed0")]
     assert [run.variant for run in found] == ["one", "the same", "other"]
     assert found[1].metrics["held_out_loss"] == 2.0
-    planned[0].mark.write_text(json.dumps(of_before(planned[0].config)))
     runs.train_all(planned, 2)
     assert len(started) == 2
-    planned[2].mark.write_text(to_json(planned[0].config))  # left behind by a run of another config
+    planned[2].mark.write_text(planned[0].mark.read_text())  # left behind by a run of another config
     runs.train_all(planned, 2)
     assert started[2:] == [("other", "other-seed0")]
+    shutil.rmtree(planned[2].workdir / "checkpoints")
+    seal_of(planned[2].workdir, "half")  # trained by hand since, and perhaps not to the end
+    runs.train_all(planned, 2)
+    assert started[3:] == [("other", "other-seed0")]
+    (planned[2].workdir / "checkpoints" / "1" / "seal.json").write_text("{")
+    assert not planned[2].finished
+
+
+def test_a_run_on_other_files_is_not_reused(tmp_path, started, monkeypatch):
+    read = []
+    monkeypatch.setattr(runs.workdirs, "read_corpus", read.append)
+    runs._check_data.cache_clear()
+    flags = ["--config.data.files=a.txt"]
+    (job,) = make_jobs(CONFIGS / "smoke.py", "", {"sinks": Variation("")}, [0], flags, tmp_path, {})
+    for _ in range(3):
+        runs.train_all([job], 1)
+    assert (len(started), read) == (1, [job.workdir])
+
+    def changed(workdir):
+        raise InputError(f"the documents are not those that {workdir} was started on")
+
+    monkeypatch.setattr(runs.workdirs, "read_corpus", changed)
+    runs._check_data.cache_clear()
+    with pytest.raises(InputError, match="the documents are not those that"):
+        runs.train_all([job], 1)
 
 
 @pytest.mark.parametrize(
