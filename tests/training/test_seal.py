@@ -94,10 +94,9 @@ def test_a_checkpoint_names_its_weights_and_no_array_is_read(large, tmp_path, on
         (places[-1] / "config.json").write_text("{}")
         state = random_state(config, one_device)
         if number == 1:  # in one element alone
-            (path, array), *_ = jax.tree_util.tree_leaves_with_path(state.params)
-            changed = array.at[(0,) * array.ndim].add(1.0)
-            state = jax.tree_util.tree_map_with_path(lambda at, a: changed if at == path else a, state.params)
-            state = random_state(config, one_device)._replace(params=state)
+            leaves, tree = jax.tree.flatten(state.params)
+            leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].add(1.0)
+            state = state._replace(params=jax.tree.unflatten(tree, leaves))
         checkpoints = Checkpoints(places[-1], config.training)
         checkpoints.save(3, state, tokens=300, ids=nobody())
         checkpoints.close()
