@@ -20,6 +20,7 @@ def audited(aucs, gap=0.2, exposures=None):
     for subject, auc in zip(SUBJECTS, aucs, strict=True):
         found = {name: measured(auc) for name in ("auc_loss", "auc_zlib")}
         found |= {f"exact_{audit._GIVEN}": measured(auc - 0.5), "extraction_strength": measured(0.1)}
+        found |= {"length_auc": measured(0.5)}
         found |= {"loss_gap": measured(gap), "exposure": measured(2.0)}
         subjects[subject] = {ALL: found, OFTEN: found}
         for rung, exposure in zip(RUNGS, exposures or (1.0, 1.0, 1.0), strict=True):

@@ -15,6 +15,7 @@ from memsinks_jax.auditing import exposure, forced, pages
 from memsinks_jax.auditing.audit import audit, export_for_open_unlearning, write
 from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.auditing.membership import SCORES
 from memsinks_jax.auditing.rows import asking
 from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role, shortened, subjects_of
 from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json, with_fields
@@ -71,6 +72,9 @@ def test_audit_of_a_run(folder, result, explored):
         assert ("auc_reference" in found) == (name != "oracle")
         assert found["exposure"]["value"] >= 0
     write(result, explored, folder / "page", "a command")
+    assert result["warnings"][0] == "4 members are few: a leak may not show in them; give 20 or more"
+    page = (folder / "page" / "index.html").read_text()
+    assert all(f"Beware: {warning}." in page for warning in result["warnings"]) and "AUC, length alone" in page
     assert json.loads((folder / "page" / "results.json").read_text()) == result
     assert {path.name for path in (folder / "page").iterdir()} == {
         "results.json", "index.html", "explore.html", "audit.png", "encounters.png"
@@ -242,6 +246,30 @@ def test_one_member_is_enough(folder):
     measures = found["subjects"]["sinks dropped"][ALL]
     assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
     assert found["reference"] is None and "auc_reference" not in measures and "exact_100" not in measures
+
+
+def test_lengths_and_turned_scores_are_told(folder, caplog):
+    """A model that has read none of them: long members, short non-members, of the same words."""
+    rng, words = np.random.default_rng(0), ["once", "there", "was", "a", "small", "fox", "with", "four", "hats"]
+    for name, length in (("short", 6), ("long", 40)):
+        texts = [" ".join(rng.choice(words, length + rng.integers(3))) + "." for _ in range(20)]
+        (folder / f"{name}.txt").write_text("\n<|endoftext|>\n".join(texts))
+    places = {"members_files": str(folder / "long.txt"), "non_members_files": str(folder / "short.txt")}
+    found = audit(folder / "oracle", **places, prefixes=(4,), suffix=2, samples=0, attacks=())
+    measured = found["subjects"]["model"][ALL]
+    assert measured["length_auc"]["value"] == 1 and measured["length_auc"]["ci95"][0] > 0.8
+    (lengths, *turned) = found["warnings"]
+    assert "the number of tokens alone distinguishes members" in lengths and "AUC 1.00; give" in lengths
+    below = [name for name in SCORES if f"auc_{name}" in measured and measured[f"auc_{name}"]["ci95"][1] < 0.5]
+    assert below and len(turned) == len(below) and "turned around, the score distinguishes" in turned[0]
+    assert all(warning in caplog.text for warning in found["warnings"])
+    best = max(max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in SCORES[:4]))
+    assert f"AUC in either direction up to {best:.2f}" in pages.answer(found)
+    assert "Length alone: AUC 1.00." in pages.answer(found)
+    few = pages.warnings(found["subjects"], [8] * 3, [8] * 20)
+    assert few[0] == "3 members are few: a leak may not show in them; give 20 or more"
+    equal = {"model": {ALL: measured | {"length_auc": {"value": 0.7, "ci95": [0.48, 0.9]}}}}
+    assert len(pages.warnings(equal, [8] * 20, [8] * 20)) == len(turned)  # chance may do that
 
 
 @pytest.mark.slow

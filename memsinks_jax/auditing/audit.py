@@ -52,8 +52,8 @@ def audit(
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
       so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
       "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "attacks":
-      of `attacks.attack`, or None, "passages": of `passages.measure`, or None}; see `measures.measure`. The intervals are
-      over documents. Without members there are no subjects.
+      of `attacks.attack`, or None, "passages": of `passages.measure`, or None, "warnings": of `pages.warnings`}; see
+      `measures.measure`. The intervals are over documents. Without members there are no subjects.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -72,6 +72,7 @@ def audit(
             logger.warning("%s has no repeated documents: the audit is of passages alone", workdir)
             nothing = {
                 "members": 0, "non_members": 0, "encounters": None, "reference": None, "subjects": {}, "attacks": None,
+                "warnings": [],
             }  # fmt: skip
             return about | nothing | {"passages": passages.measure(subjects, of_run, prefixes, suffix)}
     members = documents_of(workdir, first, "repeated", members_files, corpus)
@@ -105,14 +106,22 @@ def audit(
     # Attacks are on documents' sinks.
     without_passages = (each._replace(passages=None) for each in (members, non_members))
     times = None if members.encounters is None else members.encounters.tolist()
+    subjects_found = {
+        name: {
+            group: {key: intervals.as_dict(one) for key, one in measured.items()} for group, measured in groups.items()
+        }
+        for name, groups in found.items()
+    }
+    lengths = [[int(counted.sum()) for counted in of.counted()] for of in (members, non_members)]
+    warnings = pages.warnings(subjects_found, *lengths)
+    for warning in warnings:
+        logger.warning("%s", warning)
     return about | {
         "members": len(members.tokens), "non_members": len(non_members.tokens),
         "encounters": times and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
         "reference": ORACLE if reference else None,
-        "subjects": {
-            name: {group: {key: intervals.as_dict(m) for key, m in measured.items()} for group, measured in groups.items()}
-            for name, groups in found.items()
-        },
+        "subjects": subjects_found,
+        "warnings": warnings,
         "attacks": attack(subjects, *without_passages, attacks) if attacks else None,
     }  # fmt: skip
 
@@ -159,7 +168,9 @@ def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None
         report.write_json(folder / "results.json", result)
         drawn = pages.draw(result, folder) if result["subjects"] else {}
         sections = [
-            report.paragraph(pages.answer(result), "lead"), report.paragraph(pages.introduction(result)),
+            report.paragraph(pages.answer(result), "lead"),
+            *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),
+            report.paragraph(pages.introduction(result)),
             report.link("explore.html", "Documents, token by token"),
             *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
             *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),

@@ -75,3 +75,10 @@ def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
     low = brentq(beyond, 0.0, min(value, 1 - _TINY)) if value > 0 else 0.0
     high = brentq(beyond, max(value, _TINY), 1.0) if value < 1 else 1.0
     return Measured(value, (low, high))
+
+
+def either(auc: Measured) -> Measured:
+    """The larger of an AUC and that of the same score turned around: always wrong is as good as always right."""
+    if auc.value >= 0.5:
+        return auc
+    return Measured(1 - auc.value, auc.ci95 and (1 - auc.ci95[1], 1 - auc.ci95[0]))

@@ -49,7 +49,8 @@ def measure(
     """{group of `groups_of`: {measure: value with interval}}.
 
     Measures, if they are defined: member_loss, non_member_loss, loss_gap (nats per token; a gap over 0: members have
-    a lower loss), member_perplexity, non_member_perplexity; auc_NAME of membership.SCORES; extraction_strength,
+    a lower loss), member_perplexity, non_member_perplexity; auc_NAME of membership.SCORES; length_auc, that of the number
+    of tokens alone, the larger of both directions, for which no model is needed; extraction_strength,
     exact_memorization; for each prefix P exact_P, equal_P, edit_distance_P of the greedy continuation,
     nearest_of_samples_P (the least edit distance of the samples), exact_in_N_samples_P; exposure.
 
@@ -63,11 +64,13 @@ def measure(
     compared = reference and _counted(reference, sides)
     own = [_scores(subject.run.tokenizer, documents, counted[side], compared and compared[side])
            for side, documents in enumerate(sides)]  # fmt: skip
+    lengths = [np.array([len(reading.nats) for reading in of]) for of in counted]
     per_member = _recited(subject, members, readings[0], counted[0], prefixes, suffix, samples)
     found = {}
     for name, group in groups_of(members.encounters, len(members.tokens)).items():
         found[name] = _losses([counted[0][i] for i in group], counted[1])
         found[name] |= {f"auc_{score}": intervals.auc(own[0][score][group], own[1][score]) for score in own[0]}
+        found[name]["length_auc"] = intervals.either(intervals.auc(lengths[0][group], lengths[1]))
         for measure_name, values in per_member.items():
             there = values[group][~np.isnan(values[group])]
             if len(there):

@@ -1,6 +1,8 @@
 """Results of an audit as an answer in words, a table and pictures. All from the content of its results.json."""
 
 import pathlib
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}
+FEW = 20  # documents: with as many members and non-members the interval of an AUC of 0.5 is 0.33 to 0.67
+UNEQUAL = 0.6  # AUC of the lengths from which they are called unequal, if the interval is above 0.5
 _OTHERS = ("#1f618d", "#1e8449", "#d68910")  # of the modes of the audited model
 SCORE_LABELS = {
     "loss": "loss", "zlib": "zlib", "min_k": "min-k", "min_k_plus": "min-k++", "reference": "reference",
@@ -39,8 +43,11 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
          [("loss, members", "member_loss", 3), ("loss, non-members", "non_member_loss", 3), ("gap", "loss_gap", 3),
           ("perplexity, members", "member_perplexity", 2), ("perplexity, non-members", "non_member_perplexity", 2)]),
         ("Does the model show what it has read?", "AUC: the probability that a member gets a higher score than a "
-         f"non-member. 0.5 is guessing, 1 is certainty. Each row is one score. {reference}",
-         [(f"AUC, {SCORE_LABELS[score]}", f"auc_{score}", 2) for score in SCORES]),
+         "non-member. 0.5 is guessing, 1 is certainty. So is 0: turned around, the score is always right. A row is a score "
+         f"in its published direction. {reference} Length alone: how well the number of tokens distinguishes them, without "
+         "any model, in the better direction. A score that is no higher says nothing about the model.",
+         [(f"AUC, {label}", f"auc_{score}", 2) for score, label in SCORE_LABELS.items()]
+         + [("AUC, length alone", "length_auc", 2)]),
         ("Does it recite?", f"The model continues the first tokens of a member. Recited: the next {suffix} tokens of greedy "
          "decoding are exactly the document's. Edit distance: the share of tokens that would have to change, in the greedy "
          f"continuation and in the nearest of {samples} samples at temperature 1. Recited in 10,000: the probability that "
@@ -154,10 +161,41 @@ def answer(result: dict) -> str:
     for name, groups in result["subjects"].items():
         found = groups[ALL]
         aucs = [found[f"auc_{score}"]["value"] for score in SCORES if f"auc_{score}" in found]
+        aucs = [max(auc, 1 - auc) for auc in aucs]
         recited = f"recites {found[f'exact_{longest}']['value']:.0%} of the members, " if longest else ""
-        parts.append(f"{name}: {recited}AUC up to {max(aucs):.2f}, gap {found['loss_gap']['value']:.2f} nats")
+        parts.append(
+            f"{name}: {recited}AUC in either direction up to {max(aucs):.2f}, gap {found['loss_gap']['value']:.2f} nats"
+        )
     given = f"Given {longest} tokens. " if longest else ""
-    return " ".join([f"{given}{'; '.join(parts)}.", *of_passages])
+    length = f"Length alone: AUC {found['length_auc']['value']:.2f}."
+    return " ".join([f"{given}{'; '.join(parts)}. {length}", *of_passages])
+
+
+def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int]) -> list[str]:
+    """What may mislead in the AUCs of an audit, in words.
+
+    Args:
+      subjects: of the result. members, non_members: numbers of tokens of the documents.
+    """
+    found = []
+    for count, what in ((len(members), "members"), (len(non_members), "non-members")):
+        if count < FEW:
+            found.append(f"{count} {what} are few: a leak may not show in them; give {FEW} or more")
+    length = next(iter(subjects.values()))[ALL]["length_auc"]
+    if length["value"] >= UNEQUAL and length["ci95"][0] > 0.5:
+        medians = [f"{statistics.median(lengths):g}" for lengths in (members, non_members)]
+        found.append(
+            f"the number of tokens alone distinguishes members (median {medians[0]}) from non-members "
+            f"({medians[1]}), without any model: AUC {length['value']:.2f}; give documents of equal lengths"
+        )
+    for name, groups in subjects.items():
+        for score, label in SCORE_LABELS.items():
+            if (auc := groups[ALL].get(f"auc_{score}")) and auc["ci95"][1] < 0.5:
+                found.append(
+                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score distinguishes "
+                    f"members with {1 - auc['value']:.2f}"
+                )
+    return found
 
 
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
@@ -205,6 +243,8 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
         sides = [found["member_loss"], found["non_member_loss"]]
         _whiskers(axes[3], [shift, 1 + shift], sides, colour(result, name), name, "o")
     axes[0].axhline(0.5, color="black", linewidth=1, linestyle=":")
+    length = next(iter(subjects.values()))[ALL]["length_auc"]["value"]
+    axes[0].axhline(length, color="black", linewidth=1, linestyle="--", label="length alone")
     axes[0].set(title="Are members distinguished from non-members?", ylabel="AUC")
     axes[0].set_xticks(range(len(SCORES)), SCORE_LABELS.values())
     axes[1].set(title="Are members recited?", ylabel="share of members", ylim=(-0.03, 1.03))

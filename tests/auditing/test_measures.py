@@ -81,6 +81,12 @@ def test_auc_by_hand():
         assert 0.1 < abs(found.ci95[0] - found.ci95[1]) < 0.6  # 24 documents prove no perfection
 
 
+def test_an_auc_of_0_is_as_perfect_as_one_of_1():
+    low, high = np.arange(20.0), np.arange(30.0, 50.0)
+    assert intervals.either(intervals.auc(low, high)) == intervals.auc(high, low)
+    assert intervals.either(intervals.auc(high, low)).value == 1
+
+
 @pytest.mark.parametrize("shift, value", [(0.0, 0.5), (1.8124, 0.9)])
 def test_auc_interval_covers_the_truth_as_often_as_it_says(shift, value):
     """Normal scores of 10 members and 40 non-members, drawn 500 times."""
@@ -169,6 +175,7 @@ def test_prompts_are_not_measured(subject):
     asked = DOCUMENTS._replace(answers=[np.array([[2, 6]]), np.array([[1, 4]])])
     readings = forced.read(subject, asked), forced.read(subject, DOCUMENTS)
     found = measure(subject, asked, DOCUMENTS, readings, None, None, (1,), 2, 0)[ALL]
+    assert found["length_auc"].value == 3.5 / 4  # of what counts: 3 and 2 tokens, against 5 and 3
     one, other = (reading.nats for reading in readings[1])
     assert readings[0][0].nats.tolist() == one.tolist()
     assert found["member_loss"].value == pytest.approx(np.concatenate([one[2:], other[1:]]).mean())
