@@ -14,10 +14,10 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.interop.tokenizer_files import same_tokens
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained, open_run
@@ -55,7 +55,7 @@ def subjects_of(
     for place, name in ((standard, STANDARD), (oracle, ORACLE)):
         if place:
             run = open_run(place)
-            if not _same_tokens(first.tokenizer, run.tokenizer):
+            if not same_tokens(first.tokenizer, run.tokenizer):
                 raise InputError(f"{place} has another tokenizer than {workdir}; compare models that share theirs")
             if run.config.data.row_length < first.config.data.row_length:
                 raise InputError(
@@ -222,14 +222,6 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
     if longer:
         logger.warning("%s: %d of %d exceed the context and were truncated", what, longer, len(documents.tokens))
     return documents._replace(tokens=[tokens[:room] for tokens in documents.tokens])
-
-
-def _same_tokens(one: AnyTokenizer, other: AnyTokenizer) -> bool:
-    """Whether two tokenizers give the same tokens: files of two kinds can hold the same tokenizer."""
-    if one.model == other.model:
-        return True
-    probe = 'Once upon a time, the quick brown fox said: "12 × 3 isn\'t 35!"\n'
-    return one.vocabulary_size == other.vocabulary_size and np.array_equal(one.encode(probe), other.encode(probe))
 
 
 def in_matrices(subject: Subject) -> Subject:

@@ -11,6 +11,7 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -24,6 +25,11 @@ SPACE = "\u2581"  # sentencepiece's character for a space
 _PROBES = (
     "", " ", "\n", "  lead and  double space ", "line\n\nbreaks\tand tabs\r\n", f"{SPACE} and {SPACE}{SPACE}",
     "\ufb01\uff11 e\u0301\u00e9 \u6f22\u5b57 \U0001f600\u200d\U0001f525", "nul\x00 \xa0\u3000\u2028\ufeff", "A\u0130\u00df",
+)  # fmt: skip
+
+# What the ways to cut text before it is encoded treat differently: contractions, digits, punctuation, white space.
+_CUT = (
+    *_PROBES, "It's 12 \xd7 3456, isn't it? 'Twas (foo_bar2)!!\n\n\tx = [1,2]; SHE'LL ", "ABCdef  x1y22\u0660 a-b..c\u2019s",
 )  # fmt: skip
 
 
@@ -72,6 +78,40 @@ def exported_tokenizer(tokenizer: AnyTokenizer) -> tokenizers.Tokenizer:
     """The tokenizer of the written tokenizer.json, which takes the names of special tokens in a text for these."""
     is_ours = isinstance(tokenizer, Tokenizer)
     return _from_sentencepiece(tokenizer) if is_ours else read_json_tokenizer(tokenizer.model, tokenizer.file_name)
+
+
+def same_tokens(one: AnyTokenizer, other: AnyTokenizer) -> bool:
+    """Whether two tokenizers cut every text alike: files of two kinds can hold the same tokenizer.
+
+    Vocabulary, merges or scores, added tokens and normalizer must be equal. What cuts text before can be written in many
+    ways, of which a GGUF file has only a name, so that is compared on texts.
+    """
+    if one.model == other.model:
+        return True
+    first, second = map(exported_tokenizer, (one, other))
+    return _decides(first) == _decides(second) and all(_cuts(first, text) == _cuts(second, text) for text in _CUT)
+
+
+def _decides(tokenizer: tokenizers.Tokenizer) -> dict:
+    """What decides the tokens of a text that is cut. A vocabulary may contain the added tokens, or not."""
+    content = json.loads(tokenizer.to_str())
+    model, added = content["model"], content["added_tokens"]
+    pieces = model.pop("vocab")
+    # In 32 bits, as sentencepiece has them: a tokenizer.json rounds their last digit.
+    scores = [np.float32(score) for _, score in pieces] if isinstance(pieces, list) else None
+    return {
+        "vocabulary": tokenizer.get_vocab(with_added_tokens=True),
+        "scores": scores,
+        "model": {name: value or None for name, value in model.items()},
+        "special": {token["id"] for token in added if token["special"]},  # not looked for in text
+        "added": {token["id"]: token for token in added if not token["special"]},
+        "normalizer": content["normalizer"],
+    }
+
+
+def _cuts(tokenizer: tokenizers.Tokenizer, text: str) -> list:
+    cut = tokenizer.pre_tokenizer
+    return [(text, (0, len(text)))] if cut is None else cut.pre_tokenize_str(text)
 
 
 def _from_sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

@@ -13,11 +13,12 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
-from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
 from memsinks_jax.interop import gguf_model, hugging_face
 from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import is_folder, open_folder
 from memsinks_jax.interop.source import keep
+from memsinks_jax.interop.tokenizer_files import same_tokens
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.initial import inherit
@@ -155,6 +156,7 @@ def test_a_file_is_the_model_that_was_written(name, pieces, tmp_path):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=exact), params, wanted)
     for text in TEXTS[:2]:
         assert tokenizer.encode(text).tolist() == pieces.encode(text, add_special_tokens=False).ids
+    assert same_tokens(tokenizer, JsonTokenizer(pieces.to_str().encode(), end_of_text=0))
 
 
 @pytest.mark.parametrize("name", THEIRS)

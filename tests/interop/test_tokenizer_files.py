@@ -4,6 +4,7 @@ import io
 import json
 import random
 
+import numpy as np
 import pytest
 import sentencepiece
 from test_tokenizer import AWKWARD, TEXTS, byte_level
@@ -11,7 +12,7 @@ from test_tokenizer import AWKWARD, TEXTS, byte_level
 from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer, train_tokenizer
-from memsinks_jax.interop.tokenizer_files import write_tokenizer
+from memsinks_jax.interop.tokenizer_files import same_tokens, write_tokenizer
 
 # Documents whose tokenizers have pieces with the characters of reserved ones, several spaces, digits, marks.
 CODE = [f'<p class="pad">{n} unk\n    if x < {n * 37}:  # end of text\n\t\treturn <0x{n:02X}>|\n' for n in range(256)]
@@ -94,6 +95,46 @@ def test_transformers_opens_it_with_the_same_encodings(written, family):
         assert theirs(text)["input_ids"] == theirs.encode(text) == tokens, repr(text)
         assert theirs.decode(tokens) == tokenizer.decode(tokens), repr(text)
         assert theirs.decode([1, *tokens, 1, 0], skip_special_tokens=True) == tokenizer.decode(tokens), repr(text)
+
+
+def test_the_same_tokenizer_in_two_kinds_of_files_is_the_same(written):
+    tokenizer, folder = written
+    exported = JsonTokenizer((folder / "tokenizer.json").read_bytes())
+    assert exported.model != tokenizer.model and same_tokens(tokenizer, exported)
+    assert not same_tokens(tokenizer, train_tokenizer(TEXTS[:100] + CODE[:9], 800))
+
+
+def test_tokenizers_are_compared_whole():
+    """One sentence is cut alike by all of these; and none is another's."""
+    content = json.loads(byte_level())
+    probe = "Once upon a time"
+
+    def changed(change):
+        other = json.loads(byte_level())
+        change(other)
+        return JsonTokenizer(json.dumps(other).encode())
+
+    def swap_pieces(other):
+        names = list(other["model"]["vocab"])
+        one, two = (next(name for name in names if "z" in name), next(name for name in names if "q" in name))
+        vocab = other["model"]["vocab"]
+        vocab[one], vocab[two] = vocab[two], vocab[one]
+
+    one = JsonTokenizer(byte_level())
+    others = [
+        changed(lambda other: other["model"]["merges"].reverse()),
+        changed(swap_pieces),
+        changed(lambda other: other["model"].update(ignore_merges=True)),
+        changed(lambda other: other.update(normalizer={"type": "NFC"})),
+        changed(lambda other: other["added_tokens"].append(other["added_tokens"][0] | {"id": 601, "content": "~~"})),
+        changed(lambda other: other.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [
+            {"type": "Digits", "individual_digits": True}, other["pre_tokenizer"],
+        ]})),
+    ]  # fmt: skip
+    assert sum(np.array_equal(one.encode(probe), other.encode(probe)) for other in others) >= len(others) - 1
+    assert not any(same_tokens(one, other) for other in others)
+    in_other_words = {"type": "Sequence", "pretokenizers": [content["pre_tokenizer"]]}  # as a GGUF file is opened
+    assert same_tokens(one, changed(lambda other: other.update(pre_tokenizer=in_other_words)))
 
 
 def test_a_tokenizer_json_is_written_as_it_is(tmp_path):
