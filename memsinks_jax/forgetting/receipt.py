@@ -186,7 +186,7 @@ def read_evidence(folder: pathlib.Path) -> dict:
     """Test results of such removals, {"folder", "command", "claims"}, from a folder that `reproduce` wrote.
 
     Raises:
-      InputError: it is not such a folder, or the figure has no claims.
+      InputError: it is not such a folder, or no claim of the figure is decided.
     """
     path = folder / "results.json"
     try:
@@ -198,8 +198,10 @@ def read_evidence(folder: pathlib.Path) -> dict:
             f"--evidence: {path} is no result of memsinks_jax.reproduce ({type(error).__name__}); make one with "
             f"--figure=removal --out={folder}"
         ) from None
-    if not claims:
-        raise InputError(f"--evidence: {path} has no claims; reproduce the figure with all of its variants")
+    if all(claim.holds is None for claim in claims):
+        raise InputError(
+            f"--evidence: {path} has no claim that is decided; reproduce the figure with all of its variants"
+        )
     return found
 
 

@@ -149,9 +149,13 @@ def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
     assert "share recovered &lt;of never read&gt;" in page and "reproduce --figure=removal" in page
     (link,) = re.findall(r'href="([^"]*)"', page)
     assert (out / link).resolve() == (tests / "index.html").resolve()
-    for content in ("{}", '{"command": "it", "claims": [{"id": "recovered"}]}', "[", '{"command": "it", "claims": []}'):
+    undecided = json.dumps({"command": "it", "claims": [Claim("recovered", "s", "p", [], at_least=1).to_dict()]})
+    others = ("{}", '{"command": "it", "claims": [{"id": "recovered"}]}', "[", '{"command": "it", "claims": []}')
+    for content in (*others, undecided):
         (tests / "results.json").write_text(content)
-        with pytest.raises(InputError, match="--evidence: .*results.json (is no result of|has no claims)"):
+        with pytest.raises(
+            InputError, match="--evidence: .*results.json (is no result of|has no claim that is decided)"
+        ):
             forget(workdir, Request(str(files[0])), tmp_path / "other", evidence=tests)
     assert not (tmp_path / "other").exists()
 
