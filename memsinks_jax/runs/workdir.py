@@ -208,7 +208,7 @@ def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
 def newest_weights(workdir: pathlib.Path) -> str:
     """A hash that names the newest checkpoint's parameters, the ids whose sinks are on, and the data.
 
-    From digests and hashes that lie beside the arrays: none is read. Two trainings of a small model have different
+    From digests and hashes that lie next to the arrays: none is read. Two trainings of a small model have different
     hashes, even if their parameters are equal: these have no digests, and their files differ.
 
     Raises:

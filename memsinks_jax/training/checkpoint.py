@@ -149,12 +149,13 @@ class Checkpoints:
                 return params
         except InputError:
             raise
-        except Exception as problem:  # a damaged file may raise many kinds
+        except Exception as problem:  # Orbax raises many kinds; raised below if nothing is damaged
             error = problem
-        if of_step:
-            raise self._damaged(step, seal.find_damage(self._folder / str(step)) or str(error))
-        self._newest = self._sound(arrays=True)
-        if self._newest == step:
+        if of_step and (damage := seal.find_damage(self._folder / str(step))):
+            raise self._damaged(step, damage)
+        if not of_step:
+            self._newest = self._sound(arrays=True)
+        if of_step or self._newest == step:
             raise error or InputError(f"{self._folder / str(step)} is not read as it was saved; try another machine")
         return self.restore_params(placed)
 

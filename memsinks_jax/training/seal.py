@@ -189,11 +189,11 @@ def _damage_of_slice(
         if digest(np.asarray((store if layer is None else store[layer]).read().result())) == expected:
             return None
         problem = "was changed"
-    except Exception as error:  # tensorstore raises many kinds
+    except (ValueError, OSError) as error:  # of whatever is damaged, tensorstore makes a ValueError
         problem = f"cannot be read ({str(error).splitlines()[0]})"
     try:
         files = [f"{item}/{file}" for file in _files_of_slice(folder / item, array, layer)]
-    except Exception:  # the index itself is damaged; the error above names its file
+    except (ValueError, OSError, LookupError):  # the index itself is damaged; the error above names its file
         files = []
     what = name if layer is None else f"layer {layer} of {name}"
     return f"{what} {problem}{', which is in ' if files else ''}{' and '.join(files)}"

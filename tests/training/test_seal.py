@@ -109,6 +109,17 @@ def test_a_checkpoint_names_its_weights_and_no_array_is_read(large, tmp_path, on
         newest_weights(tmp_path)
 
 
+def test_an_error_that_is_no_damage_is_not_called_damage(large, one_device, monkeypatch):
+    def fails(*_):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr("memsinks_jax.training.checkpoint.ocp.load_checkpointables", fails)
+    placed = sharding.placed(shapes_of(large_config()), one_device)
+    for step in (None, 2):
+        with pytest.raises(MemoryError, match="too large"):
+            Checkpoints(large[0]).restore_params(placed.params, step)
+
+
 def test_a_save_does_not_read_back_what_it_wrote(large):
     folder, read = large
     written = sum(sum(large_files(folder / "checkpoints" / step).values()) for step in ("2", "3"))
