@@ -12,7 +12,7 @@ from conftest import NOT_COMPILED, compiled, tiny_config
 
 from memsinks_jax.config import InputError, flatten, validate, with_fields
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.pipeline import batches, steps_of
+from memsinks_jax.data.pipeline import batches
 from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
@@ -170,14 +170,14 @@ def texts_of(config):
 @functools.cache
 def batches_of(config):
     """How many steps, what they read in two epochs, and what is kept for measuring."""
-    corpus = load_corpus(config)
-    rows = corpus.rows()
-    stream = batches(rows, config.training.batch_size)
+    twice = {f"training.{name}": 2 * getattr(config.training, name) for name in ("epochs", "steps")}
+    corpus = load_corpus(with_fields(config, twice))
+    steps, stream = load_corpus(config).rows().steps, batches(corpus.rows(), config.training.batch_size)
     digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
-    for _ in range(2 * steps_of(config, rows)):
+    for _ in range(2 * steps):
         for array in next(stream).values():
             digest.update(array.tobytes())
-    return steps_of(config, rows), digest.hexdigest()
+    return steps, digest.hexdigest()
 
 
 def run_of(config, workdir, caplog):

@@ -138,12 +138,14 @@ def _outside(corpus: Corpus, most: int, room: int) -> Documents:
     """What held-out documents have outside of passages, if it is as long as a passage must be; the first `most`."""
     table, found = corpus.table, []
     for record in corpus.mixture.held_out.tolist():
-        source, _ = table.home(record)
-        passages, length = table.passages(record), int(table.lengths[record])
+        source, number = table.home(record)
+        passages, length = source.passages_of(number), int(table.lengths[record])
+        opens = passages["start"].astype(np.int64)
+        closes = opens + passages["length"]
         answers = table.answers(record)
         for begin, end in [(0, length)] if answers is None else np.minimum(answers, length).tolist():
-            starts = np.clip(np.append(begin, passages.stops), begin, end)
-            stops = np.clip(np.append(passages.starts, end), begin, end)
+            starts = np.clip(np.append(begin, closes), begin, end)
+            stops = np.clip(np.append(opens, end), begin, end)
             long = stops - starts >= source.passage_ngram
             found += [
                 (record, start, stop) for start, stop in zip(starts[long].tolist(), stops[long].tolist(), strict=True)

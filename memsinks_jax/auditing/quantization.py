@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import bar, token_mean
+from memsinks_jax.auditing.rows import bar
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
@@ -64,7 +64,7 @@ def quantize(subject: Subject, members: Documents, non_members: Documents) -> di
             weights = quantized(params, bits) if bits else params
             measured = {name: loss(weights, group, subject.mode) for name, group in batches.items()}
             found[f"int{bits}" if bits else "float"] = {
-                name: token_mean(nats_R / tokens_R, tokens_R) for name, (nats_R, tokens_R) in measured.items()
+                name: float(nats_R.sum() / tokens_R.sum()) for name, (nats_R, tokens_R) in measured.items()
             }
             progress.update()
     return found

@@ -13,7 +13,7 @@ import tqdm
 from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.document_loss import DocumentLoss, per_token
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import Interventions, build_model, compose
 from memsinks_jax.model.losses import token_losses
@@ -81,16 +81,18 @@ def in_batches(rows: dict, size: int) -> Iterable[dict]:
 
 
 def losses_of(subject: Subject, documents: Documents) -> tuple[np.ndarray, np.ndarray]:
-    """(nats per token of each document, its tokens), float64 (R,) each."""
+    """(nats per token of each document, its tokens), float64 (R,) each; nan and 0 if nothing of it counts."""
     nats_R, tokens_R = DocumentLoss(subject.run.config)(
         subject.run.params, documents.batches(subject.run), subject.mode
     )
-    return nats_R / tokens_R, tokens_R
+    return per_token(nats_R, tokens_R), tokens_R
 
 
 def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:
-    """Nats per token over all documents, from those of each, with equal weight for every token."""
-    return float((np.asarray(losses_R, np.float64) * tokens_R).sum() / np.sum(tokens_R))
+    """Nats per token over all documents, from those of each, with equal weight for every token. What
+    stands for a document of which nothing counts does not matter."""
+    nats_R = np.where(np.asarray(tokens_R) > 0, np.asarray(losses_R, np.float64) * tokens_R, 0)
+    return float(nats_R.sum() / np.sum(tokens_R))
 
 
 def bar(total: int, what: str) -> tqdm.tqdm:

@@ -6,7 +6,6 @@ from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.packing import reads_whole
-from memsinks_jax.data.pipeline import steps_of
 from memsinks_jax.data.table import truncated
 
 
@@ -25,9 +24,7 @@ def counts(corpus: Corpus) -> dict:
     plan, sums = corpus.mixture, corpus.mixture.sums
     names = [config.data.files or "embedded stories", *(files for files, _ in general_sources(config.general))]
     whole = reads_whole(config.data)
-    steps_per_epoch = max(rows.rows_per_epoch // config.training.batch_size, 1)
-    passes = steps_per_epoch // max(config.data.repeat_every, 1)
-    times = np.full(len(plan.scheduled), passes) if len(plan.scheduled) else plan.epoch_counts
+    times = np.full(len(plan.scheduled), rows.passes) if len(plan.scheduled) else plan.epoch_counts
     sizes = corpus.lengths[plan.repeated] + 1
     sizes = sizes if whole else np.minimum(sizes, config.data.row_length)
     mixture = []
@@ -49,10 +46,10 @@ def counts(corpus: Corpus) -> dict:
                 canaries = len(plan.canaries) if role == "repeated" else 0
                 line = {"source": name, "role": role, "documents": documents, "encounters": encounters}
                 mixture.append(line | {"tokens": tokens, "canaries": canaries})
-    tokens, steps = sum(line["tokens"] for line in mixture), steps_of(config, rows)
+    tokens = sum(line["tokens"] for line in mixture)
     return {
-        "steps": steps,
-        "epochs": steps * config.training.batch_size / rows.rows_per_epoch,
+        "steps": rows.steps,
+        "epochs": rows.end / rows.rows_per_epoch,
         "rows": config.data.rows,
         "rows_per_epoch": rows.rows_per_epoch,
         "tokens_per_epoch": tokens,
@@ -102,12 +99,22 @@ def unanswered(documents: int, row_length: int) -> str:
 
 
 def repeats_in_a_step(epochs_per_step: float) -> str:
-    """A readable line if a step reads more than an epoch; else empty."""
-    if epochs_per_step <= 1:
+    """A readable line if a step reads an epoch or more; else empty."""
+    if epochs_per_step < 1:
         return ""
     return (
         f"a step reads {epochs_per_step:.1f} epochs: all repeats of a document are in one step; lower "
         "config.training.batch_size, or add documents"
+    )
+
+
+def ends_early(epochs: float) -> str:
+    """A readable line if a run ends within its first epoch; else empty."""
+    if epochs >= 1:
+        return ""
+    return (
+        f"config.training.steps ends the run after {epochs:.1%} of an epoch: it never reads the rest; "
+        "raise it, or set it to 0 for whole epochs"
     )
 
 
@@ -133,5 +140,5 @@ def as_text(counted: dict, row_length: int) -> list[str]:
             "since others of their cluster have another: --config.data.held_out_by=document draws each by itself"
         )
     lines += [as_advice(counted["truncated"], row_length), unanswered(counted["without_answer"], row_length)]
-    lines += [repeats_in_a_step(counted["epochs"] / counted["steps"])]
+    lines += [repeats_in_a_step(counted["epochs"] / counted["steps"]), ends_early(counted["epochs"])]
     return [line.rstrip() for line in lines if line]

@@ -20,14 +20,13 @@ others, alone in an evaluation, and in generation.
 
 import dataclasses
 import functools
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.config import Config, DataConfig, InputError, SinksConfig
+from memsinks_jax.config import Config, DataConfig, InputError, SinksConfig, TrainingConfig
 from memsinks_jax.data import goldfish
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
 from memsinks_jax.data.epochs import Epochs
@@ -35,7 +34,7 @@ from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import LONGEST
-from memsinks_jax.data.table import Passages, is_in
+from memsinks_jax.data.table import SHORTEST_PASSAGE, Passages, is_in
 from memsinks_jax.data.tokenizer import PADDING
 
 
@@ -49,6 +48,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     answers: np.ndarray | None = None  # int64 (answers, 2), see `Table.answers`; None: all targets count
+    passages: Passages | None = None  # of the document, that have sinks of their own; for rows with stretches
 
 
 def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -77,52 +77,58 @@ def has_passages(sinks: SinksConfig) -> bool:
     return sinks.traits.owned and sinks.passages_at > 0
 
 
-def owners_per_row(row_length: int, documents: int) -> int:
-    """E: the most stretches of a row that have sinks of their own. Text in which passages are short has fewer in 2,048
-    tokens than 64; where a row would have more, its shortest passages have the sinks of their document."""
-    return documents + row_length // 32
+def owners_per_row(rows: str, row_length: int, documents: int) -> int:
+    """E: the most stretches of a row that have sinks of their own.
+
+    A passage has at least SHORTEST_PASSAGE tokens, but for one that the end of a piece cuts.
+
+    Args:
+      rows: their kind, a value of config.data.rows; windows of a document alone are as those of packed.
+      documents: the most in a row.
+    """
+    # How often the end of a piece is not that of its document: rests, a row that gives some of its
+    # tokens to one, and both ends of what is split over the remaining room.
+    cut = {"one_document": 1, "packed": 2}.get(rows, row_length // shortest_rest(row_length) + 4)
+    return min(documents + 2 * (row_length // SHORTEST_PASSAGE + cut), row_length)
 
 
 def owners(
-    parts: Sequence[tuple[int, int, Passages]], identities: np.ndarray, row_length: int, documents_per_row: int
+    pieces: Sequence[Piece], identities: np.ndarray, row_length: int, stretches: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Whose sinks each position of a row has: those of the passage around its target, else of its document.
 
-    A document that a passage cuts has several stretches, with the same id.
+    A document that a passage cuts has several stretches, with the same id. What a position has depends
+    on its document alone, not on the row.
 
     Args:
-      parts: of each piece, its start and stop, as of `Piece`, and the passages of its document.
+      pieces: with their passages.
       identities: uint32 (pieces, 2), of their documents.
+      stretches: E, of `owners_per_row`.
     Returns:
       ({"owner_segments" (T,) int32: the stretch of each position, from 1; "owner_identities" (E, 2) uint32 and
       "owner_places" (E,) int32 of every stretch, 0 for a document's}, int64 (stretches,): the piece of each)
     """
-    starts, stops, _ = zip(*parts, strict=True)
-    ends = np.cumsum(np.subtract(stops, starts))
-    shifts = ends - stops  # from the place in a document to that in the row
-    there = [each.chosen((each.starts < stop) & (each.stops > start)) for start, stop, each in parts]
-    piece = np.repeat(np.arange(len(parts)), [len(each.starts) for each in there])
-    found = Passages(*(np.concatenate(each) for each in zip(*there, strict=True)))
-    low = np.maximum(found.starts, np.array(starts)[piece]) + shifts[piece]
-    high = np.minimum(found.stops, np.array(stops)[piece]) + shifts[piece]
-    chosen = np.argsort(low - high, kind="stable")  # the longest first
-    while True:
-        at = np.sort(chosen)
-        bounds = np.unique(np.concatenate([[0], ends, low[at], high[at]]))
-        if len(bounds) - 1 <= owners_per_row(row_length, documents_per_row):
-            break
-        chosen = chosen[:-1]
-    opens = bounds[:-1]
-    of = np.searchsorted(ends, opens, side="right")
-    passage = np.searchsorted(low[at], opens, side="right") - 1
-    inside = np.append(high[at], 0)[passage] > opens  # -1, before the first, is the appended one
-    passage = at[passage[inside]]
-    room = owners_per_row(row_length, documents_per_row)
     row = {
         "owner_segments": np.zeros(row_length, np.int32),
-        "owner_identities": np.zeros((room, 2), np.uint32),
-        "owner_places": np.zeros(room, np.int32),
+        "owner_identities": np.zeros((stretches, 2), np.uint32),
+        "owner_places": np.zeros(stretches, np.int32),
     }
+    if not pieces:
+        return row, np.zeros(0, np.int64)
+    starts, stops = (np.array([getattr(each, name) for each in pieces]) for name in ("start", "stop"))
+    ends = np.cumsum(stops - starts)
+    shifts = ends - stops  # from the place in a document to that in the row
+    there = [of.chosen((of.starts < stop) & (of.stops > start)) for _, start, stop, _, of in pieces]
+    piece = np.repeat(np.arange(len(pieces)), [len(each.starts) for each in there])
+    found = Passages(*(np.concatenate(each) for each in zip(*there, strict=True)))
+    low = np.maximum(found.starts, starts[piece]) + shifts[piece]
+    high = np.minimum(found.stops, stops[piece]) + shifts[piece]
+    bounds = np.unique(np.concatenate([[0], ends, low, high]))
+    opens = bounds[:-1]
+    of = np.searchsorted(ends, opens, side="right")
+    passage = np.searchsorted(low, opens, side="right") - 1
+    inside = np.append(high, 0)[passage] > opens  # -1, before the first, is the appended one
+    passage = passage[inside]
     row["owner_segments"][: ends[-1]] = np.repeat(np.arange(1, len(opens) + 1), np.diff(bounds))
     row["owner_identities"][: len(of)] = identities[of]
     row["owner_identities"][: len(of)][inside] = found.identities[passage]
@@ -150,20 +156,25 @@ def row_of(
     begin_of_text: int | None = None,
     documents_per_row: int = 1,
     across: bool = False,
+    stretches: int = 0,
+    **of_documents: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2).
+    """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2): every row is made here.
 
     A piece from the middle of a document opens with the token before it, at position 0. With `across`, positions count
     over the whole row.
 
     Args:
       begin_of_text: opens documents; None: end of text does.
+      stretches: E, as `owners` takes it; 0: passages have no sinks.
+      of_documents: further arrays (pieces,) of their documents, to be padded. Of `seen` and `opened`
+        there is also one of the stretches, `owner_...` (E,).
     """
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
     weights, counting = np.zeros(row_length, np.float32), _counting(row_length)
     at = 0
-    for segment, (tokens, start, stop, answers) in enumerate(pieces, 1):
+    for segment, (tokens, start, stop, answers, _) in enumerate(pieces, 1):
         end = at + stop - start
         opens, closes = start == 0, stop > len(tokens)
         inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
@@ -176,12 +187,24 @@ def row_of(
         weights[at:end] = 1 if answers is None else counted(answers, start, stop)
         positions[at:end] = counting[at:end] if across else counting[: end - at]
         at = end
-    padded = np.zeros((documents_per_row, 2), np.uint32)
-    padded[: len(pieces)] = identities
-    return {
+    row = {
         "inputs": inputs, "targets": targets, "weights": weights, "segments": segments, "positions": positions,
-        "identities": padded,
+        "identities": _filled(identities, documents_per_row),
     }  # fmt: skip
+    row |= {name: _filled(values, documents_per_row) for name, values in of_documents.items()}
+    if stretches:
+        owned, piece = owners(pieces, identities, row_length, stretches)
+        row |= owned
+        for name in of_documents.keys() & {"seen", "opened"}:
+            row[f"owner_{name}"] = _filled(of_documents[name][piece], stretches)
+    return row
+
+
+def _filled(values: np.ndarray, count: int) -> np.ndarray:
+    """The values, (n, ...), and zeros behind them -> (count, ...)."""
+    found = np.zeros((count, *values.shape[1:]), values.dtype)
+    found[: len(values)] = values
+    return found
 
 
 @functools.cache
@@ -190,10 +213,12 @@ def _counting(length: int) -> np.ndarray:
 
 
 class Rows:
-    """All rows of a run in order: an endless random-access source; `[n]` is row n counted over all epochs.
+    """All rows of a run in order, a random-access source; `[n]` is row n counted over all epochs.
 
-    `rows_per_epoch` rows hold every encounter of the plan once; `rows_per_epoch_with_repeats` would hold them with every
-    repeat kept. Each epoch has an order of its own.
+    `rows_per_epoch` rows hold every encounter of the plan once; `rows_per_epoch_with_repeats` would
+    hold them with every repeat kept. Each epoch has an order of its own, and the next one begins in
+    the batch in which it ends. The run reads the first `end` rows; those after them, which fill up
+    its last batch, are padding.
 
     Args:
       end_of_text, begin_of_text: the tokenizer's.
@@ -211,6 +236,7 @@ class Rows:
         self._order = _cached(self._order_blocks)
         self.documents_per_row = self._most_documents()
         self._cached_blocks, self._cached_passages = 0, None
+        self._cached_epochs = 0, None  # that are whole, and which ids that come back opened in them
         self._scheduled = self._pieces_of(mixture.scheduled)
         self._period = self._data.repeat_every * self._batch_size
         if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
@@ -219,7 +245,7 @@ class Rows:
                 f"{self._batch_size}, which leaves no room; raise config.training.batch_size or repeat_every"
             )
         self._shuffled_rows = int(self._rows_of_block.sum())
-        self.rows_per_epoch = self._with_scheduled(self._shuffled_rows, len(self._scheduled))
+        self.rows_per_epoch = self._rows_of(1)
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
         if self._data.repeats in ("remove", "once") or config.training.repeats_capped_at:
             every, data = self._data.repeat_every, dataclasses.replace(self._data, repeats="keep")
@@ -228,11 +254,25 @@ class Rows:
                 int(self._count_rows(Epochs(config, whole)).sum()),
                 len(self._pieces_of(mixture.repeated)) if every else 0,
             )
+        self.end = self._count_run(config.training)
 
     def __len__(self) -> int:
-        return 2**62
+        return self.end
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run."""
+        return -(-self.end // self._batch_size)
+
+    @property
+    def passes(self) -> int:
+        """How often the first epoch has the documents that appear every N-th batch."""
+        period, due, _ = self._before(self.rows_per_epoch)
+        return period + (due > 0)
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+        if number >= self.end:
+            return self._padding
         period, due, shuffled = self._before(int(number))
         if self._before(int(number) + 1)[2] == shuffled:
             return self._scheduled_row(period, due, shuffled)
@@ -249,14 +289,16 @@ class Rows:
     def opened(self, number: int) -> np.ndarray:
         """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
 
-        Time and memory grow with the documents that come back, not with the corpus; with passages, also with their number,
-        and the first time with all that was read.
+        Time and memory grow with the ids that may come back, not with the corpus; with passages, also
+        with their number. What whole epochs gave, and with passages whole blocks, is kept from one
+        call to the next: a byte for each.
         """
+        number = min(number, self.end)
         documents = self._documents_opened(number)
         return np.union1d(documents, self._passages_read(number)) if has_passages(self._config.sinks) else documents
 
     def _passages_read(self, number: int) -> np.ndarray:
-        """The ids of passages in documents that the first `number` rows begin.
+        """The ids of passages of which the first `number` rows have something.
 
         Blocks that were read whole when it was last asked are not read again: of them it keeps a byte for each passage.
         """
@@ -268,12 +310,15 @@ class Rows:
             self._cached_blocks, self._cached_passages = 0, self._table.no_passages()
         length = 2**32 if reads_whole(self._data) else self._length
         for each in blocks[self._cached_blocks : whole].tolist():
-            self._table.mark_passages(self._cached_passages, self._epochs.of_block(each), length)
+            self._table.mark_passages(self._cached_passages, self._epochs.of_block(each), 0, length)
         self._cached_blocks = whole
-        there = self._laid_out((epoch, block))
-        scheduled = self._mixture.scheduled[: None if period else self._scheduled[due - 1][0] + 1 if due else 0]
         found = [of_source.copy() for of_source in self._cached_passages]
-        self._table.mark_passages(found, np.concatenate([scheduled, there.records[there.rows < place]]), length)
+        there = self._laid_out((epoch, block))
+        read = slice(int(there.slots.first[place]))
+        records, *bounds = there.records[there.slots.rank[read]], there.slots.start[read], there.slots.stop[read]
+        self._table.mark_passages(found, records, *bounds)
+        scheduled = np.array(self._scheduled[: None if period else due], np.int64).reshape(-1, 3)
+        self._table.mark_passages(found, self._mixture.scheduled[scheduled[:, 0]], *scheduled[:, 1:].T)
         return self._table.marked_passages(found)
 
     def _documents_opened(self, number: int) -> np.ndarray:
@@ -285,16 +330,21 @@ class Rows:
         keys, records = self._epochs.returning()
         if opening is None or not len(keys) or not number:
             return keys[:0]
-        most = np.zeros(len(keys), np.int64)
-        for epoch in itertools.count(1):
-            full = self._with_scheduled(epoch * self._shuffled_rows, len(self._scheduled))
-            for end in (full - len(self._scheduled), full):  # an epoch ends before or after rows of scheduled documents
-                end = max(min(end, number), 1)
-                most = np.maximum(
-                    most, self._counts(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows
-                )
-            if end == number:  # the second
-                return keys[most >= opening]
+        epoch, found = self._cached_epochs
+        if not epoch or number < self._rows_of(epoch):
+            epoch, found = 0, np.zeros(len(keys), bool)
+        while self._rows_of(epoch + 1) <= number:
+            epoch, found = epoch + 1, found | self._open_in(epoch, number, keys, records, opening)
+        self._cached_epochs = epoch, found
+        return keys[found | self._open_in(epoch, number, keys, records, opening)]
+
+    def _open_in(self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray, opening: int) -> np.ndarray:
+        """Which ids have come to their encounter `opening` in an epoch, within the first `number` rows."""
+        full, found = self._rows_of(epoch + 1), np.zeros(len(keys), bool)
+        for end in (full - len(self._scheduled), full):  # an epoch ends before or after scheduled documents
+            end = max(min(end, number), 1)
+            found |= self._counts(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows >= opening
+        return found
 
     def _before(self, number: int) -> tuple[int, int, int]:
         """Of the first `number` rows: (whole periods, scheduled rows in the one that follows, shuffled rows in all)."""
@@ -326,6 +376,17 @@ class Rows:
         return epoch, int(order[at]), place - int(starts[at])
 
     # How many rows.
+
+    def _count_run(self, training: TrainingConfig) -> int:
+        if training.steps:
+            return training.steps * self._batch_size
+        if training.count_removed_repeats and self.rows_per_epoch < self.rows_per_epoch_with_repeats:
+            return training.epochs * self.rows_per_epoch_with_repeats
+        return self._rows_of(training.epochs)
+
+    def _rows_of(self, epochs: int) -> int:
+        """The number of rows of the first epochs."""
+        return self._with_scheduled(epochs * self._shuffled_rows, len(self._scheduled))
 
     def _count_rows(self, epochs: Epochs) -> np.ndarray:
         """int64 (blocks,)"""
@@ -442,35 +503,40 @@ class Rows:
             np.add.at(counts, np.searchsorted(keys, earlier[is_in(earlier, keys)]), 1)
         return counts
 
+    @functools.cached_property
+    def _padding(self) -> dict[str, np.ndarray]:
+        """A row of no document."""
+        none, nobody = np.zeros(0, np.int64), np.zeros((0, 2), np.uint32)
+        return self._row(none, none, none, nobody, np.zeros(0, bool), np.zeros(0, np.int32), 0)
+
     def _row(
         self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,
         seen: np.ndarray, epoch: int,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """A row of pieces of documents side by side."""
+        owned = has_passages(self._config.sinks)
+        stretches = owners_per_row(self._data.rows, self._length, self.documents_per_row) if owned else 0
         parts = list(zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True))
         pieces = [
-            Piece(self._table.tokens(record), start, stop, self._table.answers(record)) for record, start, stop in parts
-        ]
+            Piece(
+                self._table.tokens(record), start, stop, self._table.answers(record),
+                self._table.passages(record) if owned else None,
+            )
+            for record, start, stop in parts
+        ]  # fmt: skip
+        of_documents = {"repeated": repeated, "seen": seen}
+        if trains_common(self._config.sinks):
+            of_documents["common"] = self._trains_common(seen - epoch + 1)
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
-            self._data.across_documents,
+            self._data.across_documents, stretches, **of_documents,
         )  # fmt: skip
-        if self._config.goldfish.every:
+        row["epoch"] = np.int32(epoch)
+        if self._config.goldfish.every and pieces:
             unmasked = np.concatenate([self._unmasked(*piece[:3]) for piece in pieces])
             row["weights"][: len(unmasked)] *= unmasked
-        row["epoch"], of_pieces = np.int32(epoch), {"repeated": repeated, "seen": seen}
-        if trains_common(self._config.sinks):
-            of_pieces["common"] = self._trains_common(seen - epoch + 1)
-            for segment in np.flatnonzero(of_pieces["common"]).tolist():
-                self._leave_common(row, segment + 1, *parts[segment])
-        if has_passages(self._config.sinks):
-            parts = [(start, stop, self._table.passages(record)) for record, start, stop in parts]
-            found, piece = owners(parts, identities, self._length, self.documents_per_row)
-            row |= found | {"owner_seen": np.zeros(len(found["owner_places"]), np.int32)}
-            row["owner_seen"][: len(piece)] = seen[piece]
-        for name, values in of_pieces.items():
-            row[name] = np.zeros(self.documents_per_row, values.dtype)
-            row[name][: len(pieces)] = values
+        for segment in np.flatnonzero(of_documents.get("common", ())).tolist():
+            self._leave_common(row, segment + 1, *parts[segment])
         return row
 
     def _leave_common(self, row: dict[str, np.ndarray], segment: int, record: int, start: int, stop: int) -> None:

@@ -5,7 +5,6 @@ import collections.abc
 import grain
 import numpy as np
 
-from memsinks_jax.config import Config
 from memsinks_jax.data.packing import Rows
 
 PREFETCH_BATCHES = 8
@@ -38,11 +37,3 @@ def batches(
 
     dataset = grain.MapDataset.range(2**62 // batch_size).map(local_batch)
     return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)))
-
-
-def steps_of(config: Config, rows: Rows) -> int:
-    """Optimizer steps of a run: from the config, or as many as its epochs take."""
-    if config.training.steps:
-        return config.training.steps
-    counted = rows.rows_per_epoch_with_repeats if config.training.count_removed_repeats else rows.rows_per_epoch
-    return max(config.training.epochs * counted // config.training.batch_size, 1)

@@ -23,6 +23,10 @@ from memsinks_jax.data.tokenizer import AnyTokenizer
 
 _SCANNED = 2**20  # records read at a time in a pass over all
 
+# Tokens of a passage in a document. One that has fewer there has the sinks of the document: this bounds
+# how many stretches a row has (packing.owners_per_row).
+SHORTEST_PASSAGE = 32
+
 
 class Listed:
     """A source in memory, with the columns of a `Prepared` one.
@@ -381,9 +385,10 @@ class Table:
         return ends, through[source.common_ngram :] > through[: len(ends)]
 
     def passages(self, record: int) -> Passages:
-        """Prepared corpora with passages only."""
+        """Those that have sinks of their own there. Prepared corpora with passages only."""
         source, number = self.home(record)
         found = source.passages_of(number)
+        found = found[found["length"] >= SHORTEST_PASSAGE]
         starts, places = found["start"].astype(np.int64), source.passage_places
         at = np.searchsorted(source.passage_ids, found["id"])
         return Passages(starts, starts + found["length"], as_lanes(found["id"]), places[at].astype(np.int64))
@@ -392,17 +397,24 @@ class Table:
         """Marks for `mark_passages`: bool (p,) for the p passages of each source, those in `Prepared.passage_ids`."""
         return [np.zeros(len(source.passage_ids), bool) for source in self.sources]
 
-    def mark_passages(self, marks: list[np.ndarray], records: np.ndarray, length: int) -> None:
-        """Marks the passages that begin in the first `length` tokens of some records."""
-        sources = self.source_of(records)
+    def mark_passages(self, marks: list[np.ndarray], records: np.ndarray, starts, stops) -> None:
+        """Marks the passages, of `passages`, that pieces of records have targets of.
+
+        Args:
+          starts, stops: of the pieces, as of packing.Piece: int (n,), or one for all.
+        """
+        sources, bounds = self.source_of(records), np.broadcast_arrays(starts, stops, records)
         for number, source in enumerate(self.sources):
-            within = records[sources == number] - self.bounds[number]
-            stops = np.asarray(source.passage_ends[within]).astype(np.int64)
-            starts = np.where(within > 0, source.passage_ends[within - 1], 0).astype(np.int64)
-            counts = stops - starts
-            at = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+            start, stop, within = (each[sources == number] for each in bounds)
+            within = within - self.bounds[number]
+            after = np.asarray(source.passage_ends[within]).astype(np.int64)
+            first = np.where(within > 0, source.passage_ends[within - 1], 0).astype(np.int64)
+            counts = after - first
+            at = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
             there = source.passages[at]
-            found = np.unique(there["id"][there["start"] < length])
+            begin, length = there["start"].astype(np.int64), there["length"].astype(np.int64)
+            inside = (begin < np.repeat(stop, counts)) & (begin + length > np.repeat(start, counts))
+            found = np.unique(there["id"][inside & (length >= SHORTEST_PASSAGE)])
             marks[number][np.searchsorted(source.passage_ids, found)] = True
 
     def marked_passages(self, marks: list[np.ndarray]) -> np.ndarray:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.data.packing import Piece, owners, reads_whole, row_of, windows
+from memsinks_jax.data.packing import Piece, owners_per_row, reads_whole, row_of, windows
 from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import host_memory, placement
@@ -107,11 +107,13 @@ def _rows(
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            row = row_of([Piece(document, start, stop, answers[place])], identity[None], length, *special)
-            row |= {"document": np.int32(place), "opened": opened[place : place + 1]}
-            if passages is not None:
-                row |= owners([(start, stop, passages[place])], identity[None], length, 1)[0]
-                row["owner_opened"] = opened[place] | (row["owner_places"] > 0)
+            piece = Piece(document, start, stop, answers[place], passages and passages[place])
+            stretches = owners_per_row("packed", length, 1) if passages else 0
+            own = opened[place : place + 1]
+            row = row_of([piece], identity[None], length, *special, stretches=stretches, opened=own)
+            row["document"] = np.int32(place)
+            if passages:
+                row["owner_opened"] |= row["owner_places"] > 0
             found.setdefault(length, []).append(row)
     return found
 
@@ -153,10 +155,10 @@ class DocumentLoss:
             return self._compiled.lower(params, batch, self._seed, mode=mode)
 
     def __call__(self, params: dict, batches: list[dict], mode: str) -> tuple[np.ndarray, np.ndarray]:
-        """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each, in order.
+        """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each.
 
-        The mean loss of a set is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
-        Documents of which nothing counts are left out.
+        `[i]` belongs to document i; both are 0 for one of which nothing counts. The mean loss of a set
+        is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
         """
         dispatched, fetched = collections.deque(), []
         for batch in batches:
@@ -170,7 +172,7 @@ class DocumentLoss:
         fetched += [jax.tree.map(self._fetch, result) for result in dispatched]
         documents = np.concatenate([batch["document"] for batch in batches])
         nats, tokens = (np.bincount(documents, np.concatenate([f[i] for f in fetched])) for i in range(2))
-        return nats[tokens > 0], tokens[tokens > 0]
+        return nats, tokens
 
 
 @placement.shared
@@ -189,6 +191,11 @@ def _compiled(config: Config, change: Change, platform: str | None) -> jax.stage
         return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
 
     return jax.jit(sums, static_argnames="mode")
+
+
+def per_token(nats: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Nats per token of each document -> float64 (documents,); nan for one of which nothing counts."""
+    return np.divide(nats, tokens, out=np.full(len(tokens), np.nan), where=tokens > 0)
 
 
 def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict], mode: str = "all") -> float:

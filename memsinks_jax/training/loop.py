@@ -13,11 +13,11 @@ from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, never_read, repeats_in_a_step, unanswered
+from memsinks_jax.data.counts import as_advice, ends_early, never_read, repeats_in_a_step, unanswered
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
-from memsinks_jax.data.pipeline import batches, steps_of
+from memsinks_jax.data.pipeline import batches
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
@@ -266,7 +266,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
     rows = corpus.rows()
-    steps = steps_of(config, rows)
+    steps = rows.steps
 
     # State: shapes give shardings, shardings place what is initialised or restored.
     program = train_program(config, steps, mesh, rows.documents_per_row)
@@ -400,10 +400,11 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
         len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
     )  # fmt: skip
-    epochs_per_step = config.training.batch_size / opened.rows.rows_per_epoch
+    epochs = opened.rows.end / opened.rows.rows_per_epoch
     length = config.data.row_length
     without_answer = unanswered(corpus.table.without_answer(length), length)
-    for advice in (as_advice(never_read(corpus), length), without_answer, repeats_in_a_step(epochs_per_step)):
+    of_steps = repeats_in_a_step(epochs / opened.steps), ends_early(epochs)
+    for advice in (as_advice(never_read(corpus), length), without_answer, *of_steps):
         if advice:
             logger.warning("%s", advice)
 

@@ -49,7 +49,7 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     for name, kind in by_document.items():
         batch[name] = jax.ShapeDtypeStruct((size, documents_per_row), kind, sharding=rows)
     if has_passages(config.sinks):
-        owners = owners_per_row(length, documents_per_row)
+        owners = owners_per_row(config.data.rows, length, documents_per_row)
         shapes = {"segments": (length,), "identities": (owners, 2), "places": (owners,), "seen": (owners,)}
         for name, shape in shapes.items():
             kind = np.uint32 if name == "identities" else np.int32

@@ -82,7 +82,9 @@ def corpora(draw, sharing=False, **fixed):
         "id_noise": draw(st.sampled_from([0, 0, 0.5])), "id_noise_per": draw(st.sampled_from(["encounter", "document"])),
     } | fixed  # fmt: skip
     config = Config(
-        data=DataConfig(**options), training=TrainingConfig(batch_size=4), seed=draw(st.integers(0, 2**32 - 1))
+        data=DataConfig(**options),
+        training=TrainingConfig(batch_size=4, epochs=4),
+        seed=draw(st.integers(0, 2**32 - 1)),
     )
     if len(sources) == 2:
         config = with_fields(config, {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)})
@@ -293,7 +295,8 @@ def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(e
                 repeat_every=schedule, repetitions=1, repeats="keep" if schedule else "remove", id_noise=noise,
                 held_out_by="document",
             )  # fmt: skip
-            config = Config(data=data, training=TrainingConfig(batch_size=batch_size), seed=seed)
+            training = TrainingConfig(batch_size=batch_size, epochs=99)
+            config = Config(data=data, training=training, seed=seed)
             plan, tokens = plan_of(config, sizes, groups=[f"group {i % 3}" for i in range(10)])
             made[schedule] = Rows(config, plan, END)
         own, counted = plan.table.identities(np.arange(10)), collections.Counter()

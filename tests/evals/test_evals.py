@@ -8,7 +8,8 @@ import pytest
 from conftest import EVERYBODY, tiny_config
 from uncached import Continuation
 
-from memsinks_jax.auditing.rows import reader
+from memsinks_jax.auditing.rows import losses_of, reader, token_mean
+from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import MeshConfig, from_json, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
@@ -17,8 +18,10 @@ from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length, document_batches, rows_at_once
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model.decoder import build_model
+from memsinks_jax.runs.trained import Trained
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
 
@@ -68,6 +71,23 @@ def test_answers_alone_are_measured(world):
     assert counts.tolist() == [14, (nats_RT[1] > 0).sum(), 4]
     expected = [nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum(), nats_RT[1].sum(), nats_RT[2, 40:44].sum()]
     np.testing.assert_allclose(nats, expected, rtol=1e-5)
+
+
+def test_a_document_of_which_nothing_counts_keeps_its_place(world):
+    """Its prompt fills the row; results are by document, whoever asks."""
+    config, corpus, params = world
+    tokens = [corpus.tokens(i) for i in range(4)]
+    beyond = np.array([[config.data.row_length, config.data.row_length + 2]])
+    answers = [beyond, None, beyond, np.array([[40, 44]])]
+    run = Trained(config, corpus.tokenizer, params, 1, Opened(config.sinks, nobody))
+    asked = Documents(tokens, corpus.identities(np.arange(4)), answers=answers)
+    nats, counts = DocumentLoss(config)(params, asked.batches(run), "drop")
+    every = DocumentLoss(config)(params, asked._replace(answers=None).batches(run), "drop")
+    assert counts.tolist() == [0, every[1][1], 0, 4] and nats[[0, 2]].tolist() == [0, 0]
+    assert nats[1] == pytest.approx(every[0][1])
+    losses_R, tokens_R = losses_of(Subject("", run, "drop"), asked)
+    assert np.isnan(losses_R[[0, 2]]).all() and losses_R[1] == pytest.approx(every[0][1] / every[1][1])
+    assert token_mean(losses_R, tokens_R) == pytest.approx(nats.sum() / counts.sum())
 
 
 @pytest.mark.parametrize(("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")])

@@ -8,7 +8,7 @@ from test_active_rows import as_tables, assert_close, batch_of, initial, losses_
 
 from memsinks_jax import sinks
 from memsinks_jax.config import with_fields
-from memsinks_jax.data.packing import owners
+from memsinks_jax.data.packing import Piece, owners
 from memsinks_jax.data.table import Passages
 from memsinks_jax.training.methods import method_of
 
@@ -31,16 +31,12 @@ def with_passages(batch):
             bounds = np.unique(draw.integers(0, size, 6))[: 2 * (size > 8) * 3]
             starts, stops = bounds[: len(bounds) // 2 * 2].reshape(-1, 2).T
             keys = np.arange(len(starts)) + np.where(np.arange(len(starts)), 100 * number, 7)
-            parts.append(
-                (
-                    0,
-                    size,
-                    Passages(
-                        starts, stops, np.stack([keys, keys + 1], 1).astype(np.uint32), np.array(PLACES)[: len(starts)]
-                    ),
-                )
-            )
-        row, piece = owners(parts, batch["identities"][number], batch["inputs"].shape[1], batch["identities"].shape[1])
+            identities = np.stack([keys, keys + 1], 1).astype(np.uint32)
+            there = Passages(starts, stops, identities, np.array(PLACES)[: len(starts)])
+            parts.append(Piece(None, 0, size, passages=there))
+        row, piece = owners(
+            parts, batch["identities"][number], batch["inputs"].shape[1], 7 * batch["identities"].shape[1]
+        )
         row["owner_seen"] = np.zeros(len(row["owner_places"]), np.int32)
         row["owner_seen"][: len(piece)] = batch["seen"][number][piece]
         rows.append(row)

@@ -53,23 +53,24 @@ def _steps_of(run: Run) -> Callable[[int], None]:
     import jax
     import numpy as np
 
-    from memsinks_jax.data.pipeline import batches, steps_of
+    from memsinks_jax.data.pipeline import batches
     from memsinks_jax.training import sharding
     from memsinks_jax.training.program import train_program
 
     config, rows = workdirs.read_config(run.workdir), workdirs.read_corpus(run.workdir).rows()
-    steps, mesh = steps_of(config, rows), sharding.make_mesh(config.mesh)
-    stream = batches(rows, config.training.batch_size, steps // 2, sharding.own_rows(config.training.batch_size, mesh))
+    size, steps, mesh = config.training.batch_size, rows.steps, sharding.make_mesh(config.mesh)
+    stream = batches(rows, size, steps // 2, sharding.own_rows(size, mesh))
     with jax.set_mesh(mesh):
         program = train_program(config, steps, mesh, rows.documents_per_row)
         state, seed = program.init(), np.uint32(config.seed)
-        ready = [sharding.put_batch(batch, program.batch) for batch in itertools.islice(stream, _BATCHES)]
+        taken = itertools.islice(stream, min(_BATCHES, steps - steps // 2))
+        ready = [sharding.put_batch(batch, program.batch) for batch in taken]
 
     def make(count: int) -> None:
         nonlocal state
         with jax.set_mesh(mesh):
             for number in range(count):
-                state, metrics = program.step(state, ready[number % _BATCHES], seed)
+                state, metrics = program.step(state, ready[number % len(ready)], seed)
             metrics["train_loss"].block_until_ready()
 
     return make

@@ -9,7 +9,6 @@ from measured import details
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.data.pipeline import steps_of
 from memsinks_jax.studies.baselines import rescaling
 from memsinks_jax.studies.figures import post_hoc, rivals, rivals_measures
 from memsinks_jax.studies.figures.rivals import Place
@@ -197,8 +196,6 @@ def test_caps_have_the_steps_that_they_say(tmp_path):
     few = ["--config.data.unique_documents=80", "--config.data.repeated_documents=4"]
     asked = reproduce.Request("laptop", [0], few, 1, names)
     configs = {job.variant: job.config for job in reproduce.jobs_of("rivals", asked, tmp_path, {})}
-    steps = {
-        name: steps_of(config, load_corpus(config).rows()) for name, config in configs.items() if name != "sgtm_20"
-    }
+    steps = {name: load_corpus(config).rows().steps for name, config in configs.items() if name != "sgtm_20"}
     assert steps == {"standard": 74, "cap_steps_8": 74, "cap_epochs_8": 14, "cap_steps_1": 74, "no_repeat_steps": 74}
     assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sgtm.undiscovered) == ("sgtm", 0.2)
