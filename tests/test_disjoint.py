@@ -111,6 +111,39 @@ def run(folder):
     return folder / "run"
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """A corpus of five groups of one document each."""
+    folder = tmp_path_factory.mktemp("few")
+    texts = [stories.story(7, index).text[:90] for index in range(5)]
+    (folder / "tokenizer.model").write_bytes(train_tokenizer(texts, 300).model)
+    rows = [json.dumps({"text": text, "author": f"author {n}"}) + "\n" for n, text in enumerate(texts)]
+    (folder / "few.jsonl").write_text("".join(rows))
+    prepare_apart(folder / "few.jsonl", folder / "corpus", folder / "tokenizer.model", group_field="author")
+    return folder
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_group_has_sinks_if_a_document_of_it_was_read(few, tmp_path, steps):
+    """In an epoch every one, also of rows that do not fill a batch; what says otherwise is what few steps leave out."""
+    short = {"data__row_length": 16, "training__steps": steps, "data__vocabulary_size": 300}
+    config = config_on(few / "corpus", **short)
+    rows = load_corpus(config).rows()
+    assert rows.rows_per_epoch % config.training.batch_size and rows.steps == (steps or 2)
+    train_and_evaluate(config, tmp_path / "run")
+    run, corpus = open_run(tmp_path / "run"), load_corpus(config)
+    read = {tuple(each) for n in range(rows.end) for each in rows[n]["identities"].tolist()} - {(0, 0)}
+    read = [tuple(each) in read for each in numbered(*range(5)).tolist()]
+    assert all(read) if not steps else 0 < sum(read) < 5
+    assert run.opened(numbered(*range(5))).tolist() == read
+    learned = np.asarray(run.params["sink_down"]).reshape(5, -1).any(axis=1)
+    assert learned.tolist() == read
+    lines = [json.loads(line) for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()]
+    assert [line["encounters"] for line in lines] == list(map(int, read)) == corpus.encounters(np.arange(5))
+    export_sources(tmp_path / "run", tmp_path / "out")
+    assert len(list((tmp_path / "out" / sources.FOLDER).iterdir())) == sum(read)
+
+
 def leaves(params):
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 

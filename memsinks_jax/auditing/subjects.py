@@ -138,7 +138,7 @@ def of_role(
         raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
-        encounters = np.array(corpus.mixture.encounters(indices))
+        encounters = np.array(corpus.encounters(indices))
     tokens = [np.asarray(corpus.tokens(i)) for i in indices]
     settings, room, carriers = config.canaries, config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
     if carriers and settings.place == "end":
@@ -200,7 +200,7 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
     else:
         corpus = workdirs.read_corpus(place)
         which, documents = corpus.table.documents_of(identities)
-        known = zip(map(ids.to_hex, identities[which]), corpus.mixture.encounters(documents), strict=True)
+        known = zip(map(ids.to_hex, identities[which]), corpus.encounters(documents), strict=True)
     for name, here in known:
         before = found.get(name, 0)
         found[name] = None if None in (before, here) else before + here

@@ -82,6 +82,16 @@ class Corpus:
         """The rows of a run on these documents."""
         return Rows(self.config, self.mixture, self.tokenizer.end_of_text, self.tokenizer.begin_of_text)
 
+    def encounters(self, documents: np.ndarray) -> list[int | None]:
+        """How often an epoch has each; if the run ends within its first epoch, how often it reads each.
+        None if the steps decide, not the epoch."""
+        of = self._rows if self.config.training.steps else self.mixture
+        return of.encounters(documents)
+
+    @functools.cached_property
+    def _rows(self) -> Rows:
+        return self.rows()
+
     def tokens(self, document: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""
         return self.table.tokens(document)

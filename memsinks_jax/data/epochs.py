@@ -15,6 +15,7 @@ from memsinks_jax.config import Config
 from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import Bijection, bits, mix, permutation
+from memsinks_jax.data.prepared import NO_NUMBER
 from memsinks_jax.data.table import is_in
 
 BLOCK = 2**20  # slots
@@ -112,7 +113,8 @@ class Epochs:
         table, mixture = self._table, self._mixture
         records = np.concatenate([table.clustered(), mixture.repeated]) if self._kind != "group" else table.of_groups()
         keys, first = np.unique(as_numbers(table.identities(records)), return_index=True)
-        return keys, records[first]
+        named = keys != as_numbers(NO_NUMBER[None])  # documents without a group have no sinks
+        return keys[named], records[first[named]]
 
     def counts_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
         """How often ids were seen before a block of an epoch -> int64 (n,).
@@ -120,12 +122,11 @@ class Epochs:
         Args:
           keys: uint64 (n,), ascending, the ids; `records` (n,) has a record of each.
         """
-        order = self.order(epoch)
-        earlier = order[: np.flatnonzero(order == block)[0]]
-        through = np.full(self.blocks, epoch)  # how often each block was read
-        through[earlier] += 1
-        counts_in = self._counts_in_groups if self._kind == "group" else self._counts_in_table
-        counts = counts_in(records, through)
+        earlier, through = self._read_before(epoch, block)
+        if self._kind == "group":
+            counts = self._counts_in_groups(records, through)
+        else:
+            counts = self._counts_in_table(records, through, self._kind == "near_duplicate")
         if self._repeats:
             self._add(counts, keys, self._mixture.repeated, self._counts_of_repeats(through))
         if self._noise.rate:
@@ -134,16 +135,38 @@ class Epochs:
             self._add(counts, keys, of, -noisy)
         return counts
 
+    def documents_before(self, block: int, documents: np.ndarray) -> np.ndarray:
+        """How often documents were read before a block of the first epoch, whatever their ids -> int64 (n,).
+
+        Args:
+          documents: int64 (n,), their first copies, ascending.
+        """
+        _, through = self._read_before(0, block)
+        counts = self._counts_in_table(documents, through, by_cluster=False)
+        if self._repeats:
+            there = np.flatnonzero(is_in(self._mixture.repeated, documents))
+            place = np.searchsorted(documents, self._mixture.repeated[there])
+            counts[place] += self._counts_of_repeats(through)[there]
+        return counts
+
+    def _read_before(self, epoch: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Before a block of an epoch: (its blocks that were read, how often each block was read in all)."""
+        order = self.order(epoch)
+        earlier = order[: np.flatnonzero(order == block)[0]]
+        through = np.full(self.blocks, epoch)
+        through[earlier] += 1
+        return earlier, through
+
     def _add(self, counts: np.ndarray, keys: np.ndarray, records: np.ndarray, often: np.ndarray) -> None:
         """Adds to the counts of the ids `keys` how often each of some records was read."""
         of = as_numbers(self._table.identities(records))
         there = np.flatnonzero(is_in(of, keys))
         np.add.at(counts, np.searchsorted(keys, of[there]), often[there])
 
-    def _counts_in_table(self, records: np.ndarray, through: np.ndarray) -> np.ndarray:
-        """Their encounters in the table: a document and its copies, or its cluster with ids by near-duplicate."""
+    def _counts_in_table(self, records: np.ndarray, through: np.ndarray, by_cluster: bool) -> np.ndarray:
+        """Their encounters in the table: a document and its copies, or its cluster."""
         table, counts = self._table, np.zeros(len(records), np.int64)
-        first_copies, by_cluster = table.first_copies(records), self._kind == "near_duplicate"
+        first_copies = table.first_copies(records)
         alone = (table.copies(first_copies) == 1) & (not by_cluster)
         read = np.flatnonzero(alone)[self._mixture.reads(first_copies[alone])]
         counts[read] = through[self._block_of(first_copies[read])]

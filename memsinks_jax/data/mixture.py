@@ -292,14 +292,16 @@ def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
     return np.full(documents, repetitions) >> steps
 
 
-def listing(mixture: Mixture, documents: np.ndarray, role: str, origins: bool) -> Iterator[str]:
+def listing(
+    table: Table, documents: np.ndarray, encounters: list[int | None], role: str, origins: bool
+) -> Iterator[str]:
     """Lines of documents.jsonl, one per document: its properties, and how often an epoch has it.
 
-    Documents that appear in every N-th batch have null encounters, because the steps decide. `origins` reads each from its
-    shard.
+    Args:
+      encounters: of each, see `Corpus.encounters`.
+      origins: read each from its shard.
     """
-    table = mixture.table
-    identities, encounters = table.identities(documents), mixture.encounters(documents)
+    identities = table.identities(documents)
     for number, record in enumerate(documents.tolist()):
         line = {
             "index": record,

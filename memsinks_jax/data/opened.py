@@ -24,7 +24,7 @@ class Opened:
 
     Args:
       sinks: with `opens_at=1` those of every document are open, also if it was never read: so the paper uses its models.
-        Masked ones are on for all. Those of groups by number are open for the groups that there are.
+        Masked ones are on for all. Those of groups by number are open if a document of the group was read.
       read: returns the ids, uint64 (n,), ascending. Called when the first id is asked for.
     """
 

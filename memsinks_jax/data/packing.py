@@ -286,6 +286,19 @@ class Rows:
         starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
         return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen, epoch)
 
+    def encounters(self, documents: np.ndarray) -> list[int | None]:
+        """How often the first epoch has some documents, as far as the run goes; None if the steps decide."""
+        planned, first_copies = self._mixture.encounters(documents), self._table.first_copies(documents)
+        if self.end >= self.rows_per_epoch:
+            return planned
+        asked, place = np.unique(first_copies, return_inverse=True)
+        _, block, row = self._place(self._before(self.end)[2])
+        there = self._laid_out((0, block))
+        counts = self._epochs.documents_before(block, asked)
+        begun = self._table.first_copies(there.records[there.rows < row])
+        np.add.at(counts, np.searchsorted(asked, begun[is_in(begun, asked)]), 1)
+        return [often and read for often, read in zip(planned, counts[place].tolist(), strict=True)]
+
     def opened(self, number: int) -> np.ndarray:
         """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
 

@@ -269,7 +269,7 @@ def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
     found, named = {}, sorted(identities)
     lanes = np.array([ids.from_hex(name) for name in named], np.uint32).reshape(-1, 2)
     which, documents = corpus.table.documents_of(lanes)
-    times = corpus.mixture.encounters(documents)
+    times = corpus.encounters(documents)
     for place, document, often in zip(which.tolist(), documents.tolist(), times, strict=True):
         if often != 0:
             found.setdefault(named[place], []).append(document)
@@ -284,7 +284,7 @@ def _of_run(corpus: Corpus, removed: set[str]) -> tuple[np.ndarray, dict[str, Do
 
     plan = corpus.mixture
     target = np.array(sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64)
-    others = plan.repeated[[often != 0 for often in plan.encounters(plan.repeated)]]
+    others = plan.repeated[[often != 0 for often in corpus.encounters(plan.repeated)]]
     others = others[~is_removed(others)]
     if not len(others):  # if no single document is repeated, as with ids by group
         unique = plan.documents("unique")

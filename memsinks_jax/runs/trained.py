@@ -121,7 +121,7 @@ def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> O
     """
 
     def read() -> np.ndarray:
-        if sources.config_of(place) or (step is not None and config.sinks.opens_at == 1):
+        if sources.config_of(place):
             return of_groups(workdirs.read_groups(place))
         found = read_ids(place if step is None else place / "checkpoints" / str(step))
         if found is not None:

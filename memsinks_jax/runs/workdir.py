@@ -105,7 +105,9 @@ def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
     roles = ("repeated", "held_out", "unique") if everything else ("repeated", "held_out")
     with scratch.open("w") as file:
         for role in roles:
-            file.writelines(listing(plan, plan.documents(role)[:LISTED], role, everything))
+            documents = plan.documents(role)[:LISTED]
+            encounters = corpus.encounters(documents)
+            file.writelines(listing(corpus.table, documents, encounters, role, everything))
     if path.exists() and filecmp.cmp(path, scratch, shallow=False):
         scratch.unlink()
     else:

@@ -15,7 +15,7 @@ from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, ends_early, never_read, repeats_in_a_step, unanswered
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
+from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
@@ -243,8 +243,6 @@ class _Opened(NamedTuple):
         """Whose sinks have opened after a step."""
         config = self.corpus.config
         rows = step * config.training.batch_size
-        if config.sinks.opens_at == 1:
-            return Opened(config.sinks, lambda: of_groups(self.corpus.groups))
         return Opened(config.sinks, lambda: np.union1d(self.before, self.rows.opened(rows)))
 
 

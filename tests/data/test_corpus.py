@@ -108,7 +108,7 @@ def test_what_the_files_repeat_is_encountered_as_often(copied):
     counted = counts(corpus)
     assert counted["duplicates"] == 95
     assert counted["mixture"][0]["encounters"] == sum(seen)
-    lines = [json.loads(line) for line in listing(corpus.mixture, trained, "unique", True)]
+    lines = [json.loads(line) for line in listing(corpus.table, trained, seen, "unique", True)]
     assert [line["encounters"] for line in lines] == seen
     rows = corpus.rows()
     assert rows.rows_per_epoch == sum(seen)

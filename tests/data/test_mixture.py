@@ -186,7 +186,7 @@ def test_documents_can_be_inspected():
     lines = [
         json.loads(x)
         for role in ("repeated", "unique")
-        for x in mixture.listing(plan, plan.documents(role), role, True)
+        for x in mixture.listing(plan.table, plan.documents(role), plan.encounters(plan.documents(role)), role, True)
     ]
     counted = collections.Counter((x["role"], x["encounters"], x["tokens"]) for x in lines)
     assert counted == {("repeated", 7, 8): 5, ("unique", 1, 8): 30}

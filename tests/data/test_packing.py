@@ -233,6 +233,19 @@ def test_noise_comes_at_its_rate_by_encounter_or_by_document():
     assert len(set(counts["encounter"])) > 5
 
 
+def test_what_opened_in_past_epochs_is_not_counted_again(monkeypatch):
+    """Whatever the epoch, a save costs the same; a run that resumes there knows the same."""
+    rows, *_ = make([5] * 12, rows="packed", epochs=99)
+    asked, count, size = [], rows._counts, rows.rows_per_epoch
+    monkeypatch.setattr(rows, "_counts", lambda *about: asked.append(about[0]) or count(*about))
+    found = []
+    for number in range(20 * size, 40 * size, size):
+        before = len(asked)
+        found.append(rows.opened(number + 1).tolist())
+        assert number == 20 * size or len(asked) - before <= 4
+    assert len(found[-1]) == 2 and found[-1] == make([5] * 12, rows="packed", epochs=99)[0].opened(number + 1).tolist()
+
+
 @functools.cache
 def passages_apart(kind, seed, row_length):
     """Rows of 60 documents full of passages, many as short as they may be: one that is too short for

@@ -200,14 +200,36 @@ def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, d
     ends = {2 * rows.rows_per_epoch, *data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3))}
     if repeat_every:  # also within the rows of a period
         ends |= set(range(2 * rows.rows_per_epoch))
-    opened = set()
+    opened, found = set(), {}
     for number in range(max(ends) + 1):
         if number in ends:
-            found = rows.opened(number)
-            assert found.tolist() == sorted(opened)
+            found[number] = rows.opened(number).tolist()
+            assert found[number] == sorted(opened)
         row = rows[number]
         encounters = row["seen"] - row["epoch"] + 1
         opened |= set(as_numbers(row["identities"][(encounters >= config.sinks.opens_at)]).tolist()) - {0}
+    for number in sorted(ends, reverse=True):  # what is kept of later epochs says nothing of earlier ones
+        assert rows.opened(number).tolist() == found[number]
+
+
+@quick
+@given(corpora(rows="packed") | corpora(rows="one_document"), st.integers(1, 9))
+def test_what_a_run_of_few_steps_says_of_its_documents_is_what_it_reads(drawn, steps):
+    """Where a document is read from its start on."""
+    config, sources = drawn
+    found = made(with_fields(config, {"training.steps": steps}), sources)
+    if found is None:
+        return
+    rows, plan = found
+    table, read = plan.table, collections.Counter()
+    owner = {int(token): record for record in range(len(table)) for token in table.tokens(record)}
+    for number in range(min(rows.end, rows.rows_per_epoch)):
+        row = rows[number]
+        opens = np.flatnonzero((row["inputs"] == END) & (row["segments"] > 0))
+        records = np.array([owner[int(token)] for token in row["targets"][opens]], np.int64)
+        read.update(table.first_copies(records).tolist())
+    every = np.unique(table.first_copies(np.arange(len(table))))[::-1]
+    assert rows.encounters(every) == [read[first] for first in every.tolist()]
 
 
 @quick

@@ -92,13 +92,13 @@ def test_a_listing_says_file_place_and_group(folder, tmp_path):
     config = with_fields(tiny_config(), {"data.files": str(folder / "out")})
     plan = load_corpus(config).mixture
     for line in map(
-        json.loads, listing(plan, plan.documents("held_out"), "held_out", True)
+        json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", True)
     ):  # first copies, of a.jsonl
         path, start, stop = re.fullmatch(r"(.*):(\d+)-(\d+)", line["origin"]).groups()
         row = json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)])
         assert row == ROWS[line["index"]] and line["group"] == row["domain"]
         assert line["source"] == f"{folder / 'out'}:{line['index']}"
-    (line, *_) = map(json.loads, listing(plan, plan.documents("held_out"), "held_out", False))
+    (line, *_) = map(json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", False))
     assert "origin" not in line and line["group"]  # of many documents no shard is read
     (tmp_path / "a.txt").write_text("alone")
     prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.model"), tmp_path / "out")
