@@ -24,6 +24,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import in_words, printable
+from memsinks_jax.data.mixture import LISTED
 from memsinks_jax.data.packing import answering, has_passages, reads_whole
 from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
@@ -152,7 +153,9 @@ class Model:
         answers: Answers = None,
         passages: Sequence[Passages] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(nats, number of tokens) of every document, each alone in its context: float64 and int64 (documents,).
+        """(nats, number of tokens) of every document, each alone in its context: float64 (documents,) each.
+
+        Both are 0 for a document of which nothing counts.
 
         Args:
           tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
@@ -220,6 +223,8 @@ def evaluate(
         indices = corpus.mixture.documents(role)
         if not len(indices):
             raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
+        if role == "unique" and len(indices) == LISTED:
+            logger.warning("at most %s are measured: the first ones", in_words(LISTED, "unique document"))
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
         answers, passages = corpus.answers(indices), corpus.passages(indices, model.run.opened)

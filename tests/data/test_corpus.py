@@ -170,7 +170,7 @@ def test_a_plan_counts_what_a_run_encounters(batch, every, steps):
     counted, rows = counts(corpus), corpus.rows()
     encountered = sum(int(rows[number]["repeated"][0]) for number in range(counted["steps"] * batch))
     (planned,) = (line["encounters"] for line in counted["mixture"] if line["role"] == "repeated")
-    assert counted["epochs"] == pytest.approx(counted["steps"] * batch / rows.rows_per_epoch)
+    assert counted["epochs"] == (pytest.approx(steps * batch / rows.rows_per_epoch) if steps else 1)
     assert encountered == (planned if not steps else 2 * (steps // every))
     assert any(
         f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in line

@@ -104,7 +104,7 @@ def test_near_duplicates_are_one_id(folder):
 def config_of(folder, **fields):
     fixed = {"data.files": str(folder / "groups"), "data.unique_documents": -1, "data.rows": "packed",
              "data.held_out_documents": 1, "data.repeated_documents": 4, "data.repetitions": 8, "sinks.slows_at": 2,
-             "sinks.common_every": 2}  # fmt: skip
+             "sinks.common_every": 2, "training.epochs": 2}  # fmt: skip
     config = with_fields(tiny_config(), fixed | fields)
     return with_fields(config, {"data.vocabulary_size": 400})
 

@@ -102,6 +102,20 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
             assert logits.shape == (rows, length, tiny.data.vocabulary_size), settings
 
 
+def test_rows_of_no_document_fill_up_a_batch_and_change_nothing(tiny):
+    """Also where they are all of a microbatch."""
+    few = with_fields(tiny, {"training.batch_size": 2, "training.steps": 1})
+    (alone,) = first_batches(few, 1)
+    rows = load_corpus(few).rows()
+    filled = {name: np.stack([rows[number][name] for number in range(8)]) for name in alone}
+    assert (filled["weights"][2:] == 0).all() and filled["weights"][:2].any()
+    _, expected, metrics = one_step(few, alone)
+    config = with_fields(tiny, {"training.batch_size": 8, "compute.accumulate": 4})
+    _, found, of_filled = one_step(config, filled)
+    assert of_filled == pytest.approx(metrics, rel=1e-5)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), found, expected)
+
+
 def test_golden_first_steps(tiny):
     """Update these values only with a change that is meant to change what a step computes, and say so in the commit."""
     tiny = with_fields(tiny, {"sinks.opens_at": 1, "sinks.slows_at": 0})
