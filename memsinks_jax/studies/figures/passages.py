@@ -82,7 +82,7 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
     corpus.write(out / "corpus", texts)
     read = Prepared(out / "corpus" / "all")
     tokens = int(np.sum(read.lengths, dtype=np.int64)) + len(read)
-    steps = max(tokens // (config.data.row_length * config.training.batch_size), 1)
+    steps = -(-tokens // (config.data.row_length * config.training.batch_size))
     return [f"--config.training.steps={config.training.epochs * steps}"]
 
 
