@@ -121,6 +121,8 @@ def compiled(config: Config) -> Config:
     """What of a config enters the program; of the monitor's steps, whether there are any."""
     defaults = flatten(Config())
     fixed = {name: defaults[name] for name in NOT_COMPILED} | {"monitor.every": min(config.monitor.every, 1)}
+    if config.sinks.passages_at:
+        del fixed["data.rows"]  # it bounds the stretches of a row
     return with_fields(config, fixed)
 
 

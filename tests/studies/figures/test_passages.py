@@ -117,8 +117,8 @@ def test_all_runs_train_for_as_many_tokens(made):
     jobs = make_jobs(CONFIGS / "passages.py", "laptop,five", passages.VARIANTS, [3], flags, folder, {})
     configs = {job.variant: job.config for job in jobs}
     prepared = Prepared(folder / "corpus" / "all")
-    rows = (int(prepared.lengths.sum()) + len(prepared)) // 128
-    assert {config.training.steps for config in configs.values()} == {5 * -(-rows // 4)} and rows >= 8
+    tokens = int(prepared.lengths.sum()) + len(prepared)
+    assert {config.training.steps for config in configs.values()} == {5 * -(-tokens // (4 * 128))} and tokens >= 1024
     assert configs["sinks"].sinks.passages_at == 0 and configs["passages"].sinks.passages_at == 2
     weighted = configs["reweighted"]
     assert not sinks.has_sinks(weighted) and weighted.sinks.traits.owned and weighted.sinks.passages_at == 2
