@@ -25,7 +25,7 @@ _SCANNED = 2**20  # records read at a time in a pass over all
 
 # Tokens of a passage in a document. One that has fewer there has the sinks of the document: this bounds
 # how many stretches a row has (packing.owners_per_row).
-SHORTEST_PASSAGE = 32
+SHORTEST_PASSAGE = 16
 
 
 class Listed:
